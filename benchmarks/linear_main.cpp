@@ -1,4 +1,4 @@
-// The three products of linear layers, by ATen and by runtime/layers/linear_kernels.h, by turns.
+// The three products of linear layers, by ATen and by runtime/kernels/linear_kernels.h, by turns.
 // `scripts/benchmark linear [ROUNDS]`.
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +20,7 @@
 
 #include "benchmarks/thread_seconds.h"
 #include "runtime/base/median.h"
-#include "runtime/layers/linear_kernels.h"
+#include "runtime/kernels/linear_kernels.h"
 
 using namespace millrace;
 

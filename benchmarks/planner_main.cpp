@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "benchmarks/thread_seconds.h"
-#include "optimizer/pipedream_planner.h"
+#include "optimizer/pipedream/pipedream_planner.h"
 #include "runtime/base/json.h"
 
 namespace millrace {

@@ -16,8 +16,8 @@
 #include "runtime/device/host_memory.h"
 #include "runtime/layers/basic_layers.h"
 #include "runtime/layers/job_array.h"
+#include "runtime/model/fuse.h"
 #include "runtime/plan/plan.h"
-#include "runtime/stage/fuse.h"
 #include "runtime/stage/update_rule.h"
 
 using namespace millrace;
@@ -40,7 +40,7 @@ struct Case {
   Case(const LayeredModel& model, int jobs, const RuleOptions& options, UpdateKernels kernels)
       : layout(*make_layout(
             model, uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB), 2)),
-        store(layout, StageId(0), std::vector<std::uint64_t>(static_cast<std::size_t>(jobs), 1), at::kCPU) {
+        store(layout, StageId(0), std::vector<std::uint64_t>(jobs, 1), at::kCPU) {
     for (int job = 0; job < jobs; ++job)
       rules.push_back(make_update_rule(options, jobs > 1 ? store.job(job) : store, nullptr, kernels));
     store.flat_gradient().copy_(at::randn(store.flat_gradient().sizes()));

@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "data/dataset.h"
 #include "data/files/data_kinds.h"
 #include "data/language/language_datasets.h"
+#include "data/loading/dataset.h"
 #include "data/points/point_datasets.h"
 #include "data/readers/array_file.h"
 #include "data/readers/image_folder.h"

@@ -2,5 +2,5 @@
 /// Measuring a model layer by layer.
 #pragma once
 
-#include "runtime/train/profile_options.h"
-#include "runtime/train/profiler.h"
+#include "runtime/profile/profile_options.h"
+#include "runtime/profile/profiler.h"

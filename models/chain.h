@@ -7,7 +7,7 @@
 
 #include "runtime/layers/basic_layers.h"
 #include "runtime/layers/image_layers.h"
-#include "runtime/stage/layered_model.h"
+#include "runtime/model/layered_model.h"
 
 namespace millrace {
 
@@ -33,7 +33,7 @@ class Chain {
     model_.layers.back().tied = {{std::move(parameter), std::move(to)}};
   }
   const std::string& last() const { return last_; }
-  /// What is appended next reads this tensor: the end of a branch.
+  /// Makes the layer that is appended next read this tensor: a branch has ended.
   void go_back_to(std::string tensor) { last_ = std::move(tensor); }
 
  private:

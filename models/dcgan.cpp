@@ -4,7 +4,7 @@
 #include "runtime/layers/adversarial_layers.h"
 #include "runtime/layers/repeated_layer.h"
 #include "runtime/layers/transposed_convolution.h"
-#include "runtime/stage/turns.h"
+#include "runtime/model/turns.h"
 
 namespace millrace {
 namespace {

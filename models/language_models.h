@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/layers/basic_layers.h"
-#include "runtime/stage/layered_model.h"
+#include "runtime/model/layered_model.h"
 
 namespace millrace {
 

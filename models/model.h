@@ -1,4 +1,4 @@
-// What a file of models/ gives to the registry, and what describing a model needs.
+// The part that a file of models/ gives to the registry, and helpers to describe a model.
 #pragma once
 
 #include <functional>
@@ -24,8 +24,8 @@ ModelOption image_size_option();           ///< --image-size: 0 leaves it to the
 ModelOption dropout_option();              ///< --dropout: -1 leaves it to the model
 std::vector<ModelOption> image_options();  ///< all three
 ModelOption norm_option();                 ///< --norm batch|group|instance
-/// What it says, for [B, channels, H, W]. 32 groups, or the most of its powers of two that divide the
-/// channels and leave several in a group.
+/// Makes the layer that --norm names, for [B, channels, H, W]. Group normalisation has 32 groups, or the
+/// most of its powers of two that divide the channels and leave several in a group.
 LayerPtr norm_of(const ModelOptions& options, std::int64_t channels);
 
 ModelOption heads_option(std::int64_t fallback);         ///< --heads
@@ -41,8 +41,9 @@ Problem max_norm_problem();
 
 /// --softmax full|adaptive, --cutoffs, --divisor.
 std::vector<ModelOption> softmax_options();
-/// What they say of a model whose decoder reads `features`; no cutoffs for a full softmax. Problems: cutoffs
-/// beyond the vocabulary, a cluster without features, a matrix that is to be shared.
+/// Returns the softmax that these options ask for, in a model whose decoder reads `features`. A full
+/// softmax has no cutoffs. Problems: cutoffs beyond the vocabulary, a cluster without features, a matrix
+/// that is to be shared.
 Result<AdaptiveSoftmax> adaptive_softmax(const ModelOptions& options, std::int64_t features);
 
 /// The value of `option` if it is not 0 (of a probability: not negative), else `fallback`.

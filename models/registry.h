@@ -7,12 +7,12 @@
 
 #include "models/model.h"
 #include "runtime/base/result.h"
+#include "runtime/model/layered_model.h"
 #include "runtime/plan/model_options.h"
-#include "runtime/stage/layered_model.h"
 
 namespace millrace {
 
-/// Of millrace's models, and of `own`: what a program adds to them.
+/// Describes millrace's models, and those that a program adds (`own`).
 std::vector<ModelDescription> model_descriptions(const std::vector<Model>& own = {});
 std::vector<std::string> model_names();  ///< of those that are made here, not of FILE.pt2
 /// `name`: one of them, or the path of an exported program (FILE.pt2). Problem for an unknown name, an option

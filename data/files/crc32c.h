@@ -10,7 +10,8 @@ namespace millrace {
 /// where the processor has it. Thread-safe.
 std::uint32_t crc32c(std::string_view bytes, std::uint32_t crc = 0);
 
-/// What TFRecord stores instead of the checksum itself, so that a checksum of checksums stays one.
+/// Returns the number that TFRecord stores instead of the checksum itself. A checksum of checksums then
+/// stays a good one.
 constexpr std::uint32_t masked_crc(std::uint32_t crc) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }

@@ -158,7 +158,7 @@ std::string_view FileReader::read(std::int64_t offset, std::int64_t bytes, Align
   const std::int64_t begin = options_.direct ? offset / kAlignment * kAlignment : offset;
   const std::int64_t end =
       options_.direct ? (offset + bytes + kAlignment - 1) / kAlignment * kAlignment : offset + bytes;
-  buffer.resize(static_cast<std::size_t>(end - begin));
+  buffer.resize(end - begin);
   std::int64_t transfer = options_.transfer_size > 0 ? options_.transfer_size : end - begin;
   if (options_.direct) transfer = std::max(kAlignment, transfer / kAlignment * kAlignment);
   for (std::int64_t at = begin; at < offset + bytes;) {

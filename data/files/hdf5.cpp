@@ -207,7 +207,7 @@ std::vector<std::int64_t> Hdf5File::shape(const std::string& set) const {
   const Handle data(h5.H5Dopen2(file_, set.c_str(), H5P_DEFAULT), h5.H5Dclose);
   require(data >= 0, path_, "has no data set " + set);
   const Handle space(h5.H5Dget_space(data), h5.H5Sclose);
-  std::vector<hsize_t> shape(static_cast<std::size_t>(std::max(0, h5.H5Sget_simple_extent_ndims(space))));
+  std::vector<hsize_t> shape(std::max(0, h5.H5Sget_simple_extent_ndims(space)));
   h5.H5Sget_simple_extent_dims(space, shape.data(), nullptr);
   return {shape.begin(), shape.end()};
 }

@@ -21,7 +21,8 @@ struct Image {
 std::string encode_jpeg(const Image& image, int quality = 75);
 std::string encode_png(const Image& image);
 
-/// As stored: grey stays grey, anything else becomes RGB. A Problem names `name`. At most 2^28 pixels.
+/// Decodes an image as it is stored: grey stays grey, anything else becomes RGB. A Problem names `name`. At
+/// most 2^28 pixels.
 Result<Image> decode_jpeg(std::string_view bytes, const std::string& name);
 Result<Image> decode_png(std::string_view bytes, const std::string& name);
 

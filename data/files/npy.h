@@ -24,7 +24,8 @@ struct NpyHeader {
 /// type that has no fixed-size numbers (objects, structures, strings), a size beyond 2^62 bytes.
 Result<NpyHeader> parse_npy_header(std::string_view bytes, const std::string& name);
 
-/// The same, and `bytes` must hold exactly the array: a Problem says how many bytes are missing or too many.
+/// Parses the header as above. `bytes` must hold exactly the array: a Problem says how many bytes are
+/// missing or too many.
 Result<NpyHeader> parse_npy(std::string_view bytes, const std::string& name);
 
 /// Version 1 header as NumPy writes it: C order, padded with spaces so that the data start at a multiple

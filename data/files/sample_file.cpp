@@ -114,7 +114,7 @@ class TfRecordFile final : public SampleFile {
   Bytes bytes_read() const override { return bytes_; }
   std::string_view sample(std::int64_t index) override {
     check_index(file_.path(), index, num_samples());
-    const auto [offset, bytes] = places_[static_cast<std::size_t>(index)];
+    const auto [offset, bytes] = places_[index];
     const std::string_view record = file_.read(offset, bytes, buffer_);
     bytes_ += bytes;
     TfRecordReader reader(record, file_.path() + ": record at byte " + std::to_string(offset));
@@ -183,7 +183,7 @@ class CsvFile final : public SampleFile {
   Bytes bytes_read() const override { return bytes_; }
   std::string_view sample(std::int64_t index) override {
     check_index(path_, index, num_samples());
-    const std::string_view line = lines_[static_cast<std::size_t>(index)];
+    const std::string_view line = lines_[index];
     sample_.clear();
     const char *at = line.data(), *const end = at + line.size();
     while (at < end && *at != '\r') {

@@ -47,7 +47,8 @@ struct Feature {
 };
 using Example = std::map<std::string, Feature>;
 
-/// As protobuf's C++ library serialises it with deterministic output: keys ascending, numbers packed.
+/// Returns the bytes that protobuf's C++ library writes with deterministic output: keys ascending, numbers
+/// packed.
 std::string serialise_example(const Example& example);
 /// Feature of one list: parts of an example that the caller puts together without copying it twice.
 void append_feature(std::string& features, std::string_view name, const std::vector<std::int64_t>& integers);

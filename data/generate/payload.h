@@ -13,7 +13,7 @@ struct Randomness {
   /// Bits of information in a byte, in (0, 8]: below 8 only some 2^entropy of the byte values (of a number:
   /// of its levels) occur, so that packers find about entropy/8 of the size.
   double entropy = 8;
-  /// In [0, 1): the chance that a value repeats the one before; the correlation of neighbours.
+  /// The chance, in [0, 1), that a value repeats the one before: the correlation of neighbours.
   double correlation = 0;
 };
 

@@ -18,7 +18,7 @@ struct RecordBlock {
   void end_record() { ends.push_back(bytes.size()); }
 };
 
-/// What the records are. All functions are thread-safe and depend on nothing but their arguments.
+/// A stream of records. All functions are thread-safe and depend on nothing but their arguments.
 class RecordStream {
  public:
   virtual ~RecordStream() = default;

@@ -49,7 +49,7 @@ void each_array_part(const SampleFileSpec& spec, Take take) {
     const std::int64_t now = std::min(part, bytes - at);
     for (std::int64_t i = 0; i < n; ++i) {
       char* const target = n == 1 ? interleaved.data() : one.data();
-      payloads[static_cast<std::size_t>(i)].fill(at, target, now);
+      payloads[i].fill(at, target, now);
       if (n == 1) break;
       for (std::int64_t e = 0; e < now; e += element)
         std::memcpy(interleaved.data() + e * n + i * element, one.data() + e,
@@ -135,7 +135,7 @@ void write_hdf5_samples(const SampleFileSpec& spec) {
   shape[1] /= spec.sets_per_record;
   const auto sample = static_cast<std::size_t>(sample_bytes(spec));
   const std::size_t share = sample / static_cast<std::size_t>(spec.sets_per_record);
-  std::vector<std::string> parts(static_cast<std::size_t>(spec.sets_per_record));
+  std::vector<std::string> parts(spec.sets_per_record);
   for (std::int64_t i = 0; i < spec.num_samples; ++i) {
     const std::string bytes = whole_sample(spec, i);
     for (std::size_t set = 0; set < parts.size(); ++set) parts[set] += bytes.substr(set * share, share);
@@ -172,7 +172,7 @@ void write_binary(const SampleFileSpec& spec) {
     const Payload payload = payload_of(spec, i);
     for (std::int64_t at = 0; at < bytes; at += kPart) {
       const std::int64_t now = std::min(kPart, bytes - at);
-      payload.fill(at, out.reserve(static_cast<std::size_t>(now)), now);
+      payload.fill(at, out.reserve(now), now);
     }
   }
   offsets.commit();

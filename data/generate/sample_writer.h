@@ -32,7 +32,7 @@ struct SampleFileSpec {
   std::vector<std::int64_t> chunk_dims;  ///< hdf5
 };
 
-/// What sample `sample` of the file holds. Thread-safe.
+/// Returns the content of sample `sample` of the file. Thread-safe.
 Payload payload_of(const SampleFileSpec& spec, std::int64_t sample);
 Bytes sample_bytes(const SampleFileSpec& spec);
 

@@ -79,7 +79,7 @@ void make_volume(const GenerateOptions& options, std::int64_t number, bool label
   const std::int64_t bytes = volume.voxels() * (labels ? 1 : 4);
   for (std::int64_t at = 0; at < bytes; at += static_cast<std::int64_t>(kChunk)) {
     const std::int64_t now = std::min<std::int64_t>(kChunk, bytes - at);
-    char* const part = out.reserve(static_cast<std::size_t>(now));
+    char* const part = out.reserve(now);
     payload.fill(at, part, now);
     if (labels) {
       // The top bit: it is random whatever the entropy.

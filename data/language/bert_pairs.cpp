@@ -3,7 +3,7 @@
 
 #include "data/language/bucketing.h"
 #include "data/language/language_datasets.h"
-#include "data/language/samples.h"
+#include "data/loading/samples.h"
 #include "runtime/base/random.h"
 
 namespace millrace {
@@ -133,13 +133,13 @@ class BertPairs final : public Dataset {
                            "next_sentence"};
     for (std::size_t i = 0; i < std::size(names); ++i) fields_[i] = field_index(options.fields, names[i]);
     const int ids = field_index(options.fields, "input_ids");
-    vocabulary_ = ids < 0 ? 0 : options.fields[static_cast<std::size_t>(ids)].limit;
+    vocabulary_ = ids < 0 ? 0 : options.fields[ids].limit;
   }
 
   std::int64_t size() const override { return static_cast<std::int64_t>(pairs_.size()); }
 
   Sample get(std::int64_t index, std::uint64_t augment_seed, Wanted wanted) const override {
-    const Pair& pair = pairs_[static_cast<std::size_t>(index)];
+    const Pair& pair = pairs_[index];
     std::vector<std::int64_t> ids{tokens_.begin};
     append(ids, pair.a);
     const auto a_end = static_cast<std::int64_t>(ids.size());
@@ -188,7 +188,7 @@ class BertPairs final : public Dataset {
 
  private:
   std::int64_t length_of(std::int64_t index) const {
-    const Pair& pair = pairs_[static_cast<std::size_t>(index)];
+    const Pair& pair = pairs_[index];
     return pair.a.length + pair.b.length + kSpecial;
   }
 
@@ -213,10 +213,10 @@ class BertPairs final : public Dataset {
     }
     for (std::size_t i = positions.size(); i > 1; --i)
       std::swap(positions[i - 1], positions[random.below(i)]);
-    positions.resize(static_cast<std::size_t>(num_masked(static_cast<std::int64_t>(ids.size()))));
+    positions.resize(num_masked(static_cast<std::int64_t>(ids.size())));
     std::ranges::sort(positions);
     for (std::int64_t place : positions) {
-      std::int64_t& id = ids[static_cast<std::size_t>(place)];
+      std::int64_t& id = ids[place];
       labels.push_back(id);
       if (random.uniform() < 0.8)
         id = tokens_.mask;

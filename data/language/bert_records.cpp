@@ -12,7 +12,7 @@
 #include "data/files/tfrecord.h"
 #include "data/language/bucketing.h"
 #include "data/language/language_datasets.h"
-#include "data/language/samples.h"
+#include "data/loading/samples.h"
 #include "data/text/hash.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
@@ -167,7 +167,7 @@ class BertRecords final : public Dataset {
   std::int64_t size() const override { return static_cast<std::int64_t>(records_.size()); }
 
   Sample get(std::int64_t index, std::uint64_t, Wanted wanted) const override {
-    const Record& record = records_[static_cast<std::size_t>(index)];
+    const Record& record = records_[index];
     const std::string_view payload = files_[record.file].bytes().substr(record.begin, record.bytes);
     const Result<Instance> instance = RecordParser(payload, place(names_[record.file], record.begin))
                                           .instance(vocabulary_, options_.longest);
@@ -183,7 +183,7 @@ class BertRecords final : public Dataset {
 
   void measure(std::int64_t index, std::span<std::int64_t> lengths,
                std::span<std::int64_t> counts) const override {
-    const Record& record = records_[static_cast<std::size_t>(index)];
+    const Record& record = records_[index];
     if (lengths.size() > 0) lengths[0] = record.tokens;
     if (lengths.size() > 1) lengths[1] = record.masked;
     if (!counts.empty()) counts[0] = record.masked;
@@ -191,9 +191,8 @@ class BertRecords final : public Dataset {
 
   std::vector<std::int64_t> order(const EpochOrder& epoch) const override {
     std::vector<std::int64_t> order = epoch_order(size(), epoch.seed, epoch.epoch, epoch.shuffle);
-    sort_within_steps(
-        order, epoch.shuffle ? epoch.per_step : std::max<std::int64_t>(1, size()),
-        [&](std::int64_t i) { return std::int64_t{records_[static_cast<std::size_t>(i)].tokens}; });
+    sort_within_steps(order, epoch.shuffle ? epoch.per_step : std::max<std::int64_t>(1, size()),
+                      [&](std::int64_t i) { return std::int64_t{records_[i].tokens}; });
     return order;
   }
 

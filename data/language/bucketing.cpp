@@ -30,11 +30,11 @@ std::uint32_t TorchGenerator::next() {
 }
 
 std::vector<std::int64_t> TorchGenerator::permutation(std::int64_t n) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(n));
+  std::vector<std::int64_t> order(n);
   std::iota(order.begin(), order.end(), 0);
   for (std::int64_t i = 0; i + 1 < n; ++i) {
     const std::int64_t other = i + next() % (n - i);
-    std::swap(order[static_cast<std::size_t>(i)], order[static_cast<std::size_t>(other)]);
+    std::swap(order[i], order[other]);
   }
   return order;
 }
@@ -68,9 +68,8 @@ int LengthBuckets::of(std::int64_t length) const {
 std::vector<std::int64_t> length_bucket_order(std::int64_t size, const LengthBuckets& options,
                                               const std::function<std::int64_t(std::int64_t)>& length,
                                               std::uint32_t seed) {
-  std::vector<std::vector<std::int64_t>> buckets(static_cast<std::size_t>(options.buckets));
-  for (std::int64_t i = 0; i < size; ++i)
-    buckets[static_cast<std::size_t>(options.of(length(i)))].push_back(i);
+  std::vector<std::vector<std::int64_t>> buckets(options.buckets);
+  for (std::int64_t i = 0; i < size; ++i) buckets[options.of(length(i))].push_back(i);
   TorchGenerator generator(seed);
   std::vector<std::int64_t> whole, left;
   for (const std::vector<std::int64_t>& bucket : buckets) {
@@ -78,10 +77,10 @@ std::vector<std::int64_t> length_bucket_order(std::int64_t size, const LengthBuc
     const std::int64_t kept = in_bucket / options.per_step * options.per_step;
     std::int64_t place = 0;
     for (std::int64_t at : generator.permutation(in_bucket))
-      (place++ < kept ? whole : left).push_back(bucket[static_cast<std::size_t>(at)]);
+      (place++ < kept ? whole : left).push_back(bucket[at]);
   }
   std::vector<std::int64_t> order;
-  order.reserve(static_cast<std::size_t>(size));
+  order.reserve(size);
   for (std::int64_t step :
        generator.permutation(static_cast<std::int64_t>(whole.size()) / options.per_step)) {
     const auto first = whole.begin() + step * options.per_step;
@@ -93,8 +92,8 @@ std::vector<std::int64_t> length_bucket_order(std::int64_t size, const LengthBuc
 
 std::int64_t in_whole_steps(std::int64_t size, const LengthBuckets& options,
                             const std::function<std::int64_t(std::int64_t)>& length) {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(options.buckets));
-  for (std::int64_t i = 0; i < size; ++i) ++counts[static_cast<std::size_t>(options.of(length(i)))];
+  std::vector<std::int64_t> counts(options.buckets);
+  for (std::int64_t i = 0; i < size; ++i) ++counts[options.of(length(i))];
   std::int64_t whole = 0;
   for (std::int64_t count : counts) whole += count / options.per_step * options.per_step;
   return whole;

@@ -6,7 +6,7 @@
 
 #include "data/language/bucketing.h"
 #include "data/language/language_datasets.h"
-#include "data/language/samples.h"
+#include "data/loading/samples.h"
 #include "data/text/hash.h"
 #include "data/text/line_reader.h"
 #include "data/text/vocabulary.h"
@@ -33,8 +33,7 @@ class CaptionedVideos final : public Dataset {
     const std::int64_t all = captions_.text->size();
     for (std::int64_t i = 0; i < all; ++i) {
       const std::int64_t said = captions_.text->length(i) + 1,  // with the end
-          shown = videos_->num_frames(captions_.video[static_cast<std::size_t>(i)]),
-                         room = std::max<std::int64_t>(1, longest_ - said);
+          shown = videos_->num_frames(captions_.video[i]), room = std::max<std::int64_t>(1, longest_ - said);
       if (options.train && said + 1 > longest_) continue;
       cut_ += shown > room;
       samples_.push_back({i, std::min(shown, room), said});
@@ -49,13 +48,13 @@ class CaptionedVideos final : public Dataset {
     constexpr TranslationTokens kTokens;
     const One& one = at(index);
     Sample sample(num_fields_);
-    const auto wants = [&](int field) { return field >= 0 && wanted[static_cast<std::size_t>(field)]; };
+    const auto wants = [&](int field) { return field >= 0 && wanted[field]; };
     if (wants(frames_field_))
       set_field(sample, wanted, frames_field_, {.tensor = videos_->read(video(one), one.frames)});
     if (wants(tokens_field_) || wants(labels_field_)) {
       Tokens words;
       captions_.text->read(one.caption, words);
-      std::vector<std::int64_t> tokens(static_cast<std::size_t>(one.frames)), labels = tokens;
+      std::vector<std::int64_t> tokens(one.frames), labels = tokens;
       tokens.push_back(kTokens.begin);
       tokens.insert(tokens.end(), words.begin(), words.end());
       labels.insert(labels.end(), words.begin(), words.end());
@@ -119,8 +118,8 @@ class CaptionedVideos final : public Dataset {
     std::int64_t caption, frames, said;
     std::int64_t steps() const { return frames + said; }
   };
-  const One& at(std::int64_t index) const { return samples_[static_cast<std::size_t>(index)]; }
-  std::int64_t video(const One& one) const { return captions_.video[static_cast<std::size_t>(one.caption)]; }
+  const One& at(std::int64_t index) const { return samples_[index]; }
+  std::int64_t video(const One& one) const { return captions_.video[one.caption]; }
 
   VideoSourcePtr videos_;
   Captions captions_;
@@ -217,9 +216,7 @@ Result<std::shared_ptr<const Dataset>> captions_in_folder(const std::string& fol
                    "lines of a video's name, a tab and a caption; its features are in features/NAME.npy "
                    "(docs/language.md)"};
   }
-  const auto field = [&](const char* name) {
-    return options.fields[static_cast<std::size_t>(field_index(options.fields, name))];
-  };
+  const auto field = [&](const char* name) { return options.fields[field_index(options.fields, name)]; };
   const Result<Vocabulary> vocabulary =
       read_vocabulary(fs::path(folder) / "vocabulary.txt", field("tokens").limit);
   if (!vocabulary) return vocabulary.problems();
@@ -231,9 +228,7 @@ Result<std::shared_ptr<const Dataset>> captions_in_folder(const std::string& fol
 }
 
 Result<std::shared_ptr<const Dataset>> made_up_captions(std::int64_t size, const LanguageOptions& options) {
-  const auto field = [&](const char* name) {
-    return options.fields[static_cast<std::size_t>(field_index(options.fields, name))];
-  };
+  const auto field = [&](const char* name) { return options.fields[field_index(options.fields, name)]; };
   constexpr std::int64_t kFirstWord = 4;
   const std::int64_t longest = std::min<std::int64_t>(options.longest, 1 << 20);
   const std::int64_t limit = field("tokens").limit, words = std::max<std::int64_t>(1, longest / 4);

@@ -1,9 +1,9 @@
 // Data sets of text: what each model over tokens reads. Fields of a form (SampleForm) are found by name.
 #pragma once
 
-#include "data/dataset.h"
 #include "data/language/token_source.h"
 #include "data/language/video_source.h"
+#include "data/loading/dataset.h"
 
 namespace millrace {
 
@@ -11,7 +11,7 @@ namespace millrace {
 struct TranslationTokens {
   std::int64_t begin = 2, end = 3;
 };
-/// Of BERT's vocabularies.
+/// The special tokens of BERT's vocabularies.
 struct BertTokens {
   std::int64_t begin = 101, separator = 102, mask = 103, first_word = 104;
 };
@@ -60,7 +60,7 @@ Result<std::shared_ptr<const Dataset>> bert_records(const std::vector<std::strin
 /// All files of FOLDER/SPLIT/, or those of FOLDER named SPLIT*.tfrecord*, by name.
 std::vector<std::string> record_files(const std::string& folder, const std::string& split);
 
-/// What is said of videos: sentence i of video[i].
+/// The captions of videos: sentence i describes video[i].
 struct Captions {
   TokenSourcePtr text;
   std::vector<std::int64_t> video;

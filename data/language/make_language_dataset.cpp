@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "data/language/language_datasets.h"
-#include "data/language/samples.h"
+#include "data/loading/samples.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/random.h"
 

@@ -2,7 +2,7 @@
 
 #include "data/language/bucketing.h"
 #include "data/language/language_datasets.h"
-#include "data/language/samples.h"
+#include "data/loading/samples.h"
 #include "runtime/base/random.h"
 
 namespace millrace {
@@ -33,8 +33,8 @@ class ParallelText final : public Dataset {
 
   Sample get(std::int64_t index, std::uint64_t, Wanted wanted) const override {
     Sample sample(num_fields_);
-    const std::int64_t pair = pairs_[static_cast<std::size_t>(index)];
-    const auto wants = [&](int field) { return field >= 0 && wanted[static_cast<std::size_t>(field)]; };
+    const std::int64_t pair = pairs_[index];
+    const auto wants = [&](int field) { return field >= 0 && wanted[field]; };
     if (wants(source_field_)) set_field(sample, wanted, source_field_, integers(sentence(*source_, pair)));
     if (wants(target_field_) || wants(labels_field_)) {
       const std::vector<std::int64_t> all = sentence(*target_, pair);
@@ -47,21 +47,21 @@ class ParallelText final : public Dataset {
 
   void measure(std::int64_t index, std::span<std::int64_t> lengths,
                std::span<std::int64_t> counts) const override {
-    const Lengths& of = lengths_[static_cast<std::size_t>(index)];
+    const Lengths& of = lengths_[index];
     if (lengths.size() > 0) lengths[0] = of.source;
     if (lengths.size() > 1) lengths[1] = of.target;
     if (!counts.empty()) counts[0] = of.target;
   }
 
   std::vector<std::int64_t> order(const EpochOrder& epoch) const override {
-    const auto source_length = [&](std::int64_t i) { return lengths_[static_cast<std::size_t>(i)].source; };
+    const auto source_length = [&](std::int64_t i) { return lengths_[i].source; };
     if (!epoch.shuffle) {
       std::vector<std::int64_t> order = epoch_order(size(), 0, 0, false);
       sort_within_steps(order, std::max<std::int64_t>(1, size()), source_length);
       return order;
     }
     const auto both = [&](std::int64_t i) {
-      const Lengths& of = lengths_[static_cast<std::size_t>(i)];
+      const Lengths& of = lengths_[i];
       return of.source + of.target;
     };
     const auto seed =
@@ -108,7 +108,7 @@ class ParallelText final : public Dataset {
   }
   /// Tokens with begin and end.
   std::int64_t longer_side(std::int64_t i) const {
-    const Lengths& of = lengths_[static_cast<std::size_t>(i)];
+    const Lengths& of = lengths_[i];
     return std::max(of.source, of.target + 1);
   }
   static std::vector<std::int64_t> sentence(const TokenSource& text, std::int64_t index) {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "data/language/language_datasets.h"
-#include "data/language/samples.h"
+#include "data/loading/samples.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 
@@ -119,7 +119,7 @@ class RunningText final : public Dataset {
     const std::int64_t window = index % size() / columns_;
     if (!random_) return {window * window_, std::min(window_, row_ - 1 - window * window_)};
     const std::shared_ptr<const Edges> edges = edges_of(index / size());
-    const std::int64_t first = (*edges)[static_cast<std::size_t>(window)];
+    const std::int64_t first = (*edges)[window];
     return {first, (*edges)[static_cast<std::size_t>(window) + 1] - first};
   }
 
@@ -140,7 +140,7 @@ class RunningText final : public Dataset {
     std::vector<std::int64_t> all;
     Tokens tokens;
     auto sentence = std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin() - 1;
-    std::int64_t skip = first - starts_[static_cast<std::size_t>(sentence)];
+    std::int64_t skip = first - starts_[sentence];
     for (; static_cast<std::int64_t>(all.size()) < count; ++sentence, skip = 0) {
       text_->read(sentence, tokens);
       std::vector<std::int64_t> one(tokens.begin(), tokens.end());

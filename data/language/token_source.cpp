@@ -15,11 +15,9 @@ class InMemory final : public TokenSource {
   explicit InMemory(std::vector<Tokens> sentences) : sentences_(std::move(sentences)) {}
   std::int64_t size() const override { return static_cast<std::int64_t>(sentences_.size()); }
   std::int64_t length(std::int64_t sentence) const override {
-    return static_cast<std::int64_t>(sentences_[static_cast<std::size_t>(sentence)].size());
+    return static_cast<std::int64_t>(sentences_[sentence].size());
   }
-  void read(std::int64_t sentence, Tokens& tokens) const override {
-    tokens = sentences_[static_cast<std::size_t>(sentence)];
-  }
+  void read(std::int64_t sentence, Tokens& tokens) const override { tokens = sentences_[sentence]; }
   std::string describe() const override { return std::to_string(size()) + " sentences in memory"; }
 
  private:
@@ -64,7 +62,7 @@ class MadeUp final : public TokenSource {
   }
   void read(std::int64_t sentence, Tokens& tokens) const override {
     RandomStream random = stream(sentence);
-    tokens.resize(static_cast<std::size_t>(drawn_length(random)));
+    tokens.resize(drawn_length(random));
     const std::int64_t range = o_.limit - o_.first;
     std::int64_t last = 0;
     for (std::uint32_t& token : tokens) {

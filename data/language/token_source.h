@@ -1,4 +1,4 @@
-// Where sentences of tokens come from: a token file, memory, or nowhere.
+// Sources of tokenised sentences: a token file, memory, or made-up ones.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ class TokenSource {
   virtual std::int64_t length(std::int64_t sentence) const = 0;
   virtual void read(std::int64_t sentence, Tokens& tokens) const = 0;
   virtual std::string describe() const = 0;
-  /// Of its vocabulary, in hexadecimal; empty: it has none.
+  /// Returns the fingerprint of the source's vocabulary, in hexadecimal. Empty: it has none.
   virtual std::string vocabulary() const { return {}; }
   /// How its words were cut into tokens; nothing: not known.
   virtual std::optional<TokenKind> kind() const { return std::nullopt; }
-  /// What ends a sentence in its vocabulary; -1: not known.
+  /// Returns the token that ends a sentence in the source's vocabulary. -1: not known.
   virtual std::int64_t end() const { return -1; }
 };
 using TokenSourcePtr = std::shared_ptr<const TokenSource>;
@@ -49,7 +49,8 @@ struct MadeUpText {
 /// that there is something to learn.
 TokenSourcePtr made_up_text(const MadeUpText& options);
 
-/// Of all lengths and of sentences here and there: different for different text, but for rare cases.
+/// Returns a fingerprint of all lengths and of some of the sentences. Different text has a different one
+/// but for rare cases.
 std::string fingerprint_of(const TokenSource& source);
 
 }  // namespace millrace

@@ -54,7 +54,7 @@ Result<std::int64_t> frames_in(const VideoFile& file, std::int64_t features) {
   std::ifstream in(file.path, std::ios::binary);
   std::string head(kHeader, '\0');
   in.read(head.data(), static_cast<std::streamsize>(head.size()));
-  head.resize(static_cast<std::size_t>(in.gcount()));
+  head.resize(in.gcount());
   const Result<NpyHeader> header = parse_npy_header(head, file.path);
   if (!header) return header.problems();
   if (const auto problem = shape_problem(file.path, header->shape, features)) return *problem;
@@ -74,9 +74,7 @@ class FilesOfFeatures final : public VideoSource {
   FilesOfFeatures(std::vector<VideoFile> files, std::vector<std::int64_t> frames, std::int64_t features)
       : files_(std::move(files)), frames_(std::move(frames)), features_(features) {}
   std::int64_t size() const override { return static_cast<std::int64_t>(files_.size()); }
-  std::int64_t num_frames(std::int64_t video) const override {
-    return frames_[static_cast<std::size_t>(video)];
-  }
+  std::int64_t num_frames(std::int64_t video) const override { return frames_[video]; }
   at::Tensor read(std::int64_t video, std::int64_t frames) const override {
     const std::string path = name_of(video);
     const std::string bytes = value_or_throw(read_regular_file(path, kMostBytes));
@@ -88,9 +86,7 @@ class FilesOfFeatures final : public VideoSource {
                       std::to_string(num_frames(video)));
     return all.narrow(0, 0, frames).to(at::TensorOptions(at::kFloat), false, /*copy=*/true);
   }
-  std::string name_of(std::int64_t video) const override {
-    return files_[static_cast<std::size_t>(video)].path;
-  }
+  std::string name_of(std::int64_t video) const override { return files_[video].path; }
   std::string describe() const override {
     return std::to_string(size()) + " videos in " + fs::path(files_.front().path).parent_path().string();
   }

@@ -1,4 +1,4 @@
-// Where the frames of videos come from: files of features, or nowhere.
+// Sources of the frames of videos: files of features, or made-up ones.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 
 namespace millrace {
 

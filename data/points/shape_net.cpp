@@ -8,7 +8,7 @@
 #include <map>
 #include <numbers>
 
-#include "data/language/samples.h"
+#include "data/loading/samples.h"
 #include "data/points/point_datasets.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
@@ -99,7 +99,7 @@ class ShapeNet final : public Dataset {
     const fs::path path = file(cloud, "points", ".pts");
     const std::vector<double> points = numbers_of(path, 3);
     RandomStream random(augment_seed);
-    std::vector<std::size_t> chosen(static_cast<std::size_t>(num_points_));
+    std::vector<std::size_t> chosen(num_points_);
     for (std::size_t& one : chosen) one = static_cast<std::size_t>(random.below(points.size() / 3));
     if (labels_ >= 0) sample[1] = labels(cloud, chosen, points.size() / 3);
     if (wanted[0]) sample[0].tensor = moved(points, chosen, random);
@@ -107,7 +107,7 @@ class ShapeNet final : public Dataset {
   }
 
  private:
-  const Cloud& cloud(std::int64_t index) const { return files_.clouds[static_cast<std::size_t>(index)]; }
+  const Cloud& cloud(std::int64_t index) const { return files_.clouds[index]; }
   fs::path file(const Cloud& cloud, const char* kind, const char* ending) const {
     return fs::path(files_.folder) / cloud.id / kind / (cloud.name + ending);
   }

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "data/language/samples.h"
+#include "data/loading/samples.h"
 #include "data/points/point_datasets.h"
 #include "runtime/base/random.h"
 
@@ -55,7 +55,7 @@ class SyntheticPoints final : public Dataset {
         derive_seed(options_.seed, to_string(options_.split), static_cast<std::uint64_t>(index));
     const std::uint64_t shape = seed % (target_ < 0 ? kShapes : static_cast<std::uint64_t>(limit(target_)));
     Sample sample(options_.fields.size());
-    if (target_ >= 0) sample[static_cast<std::size_t>(target_)].number = static_cast<std::int64_t>(shape);
+    if (target_ >= 0) sample[target_].number = static_cast<std::int64_t>(shape);
     if (!wanted[0] && labels_ < 0) return sample;
     const at::Tensor points = at::empty({num_points(), 3}, at::kFloat);
     float* xyz = points.mutable_data_ptr<float>();
@@ -70,7 +70,7 @@ class SyntheticPoints final : public Dataset {
  private:
   static constexpr std::uint64_t kShapes = 16;
   std::int64_t num_points() const { return options_.fields[0].shape[0]; }
-  std::int64_t limit(int field) const { return options_.fields[static_cast<std::size_t>(field)].limit; }
+  std::int64_t limit(int field) const { return options_.fields[field].limit; }
 
   /// Equal slices of the height.
   FieldValue parts_of(const at::Tensor& points) const {

@@ -7,7 +7,7 @@
 
 #include "data/files/npy.h"
 #include "data/files/zip.h"
-#include "data/tensor_dataset.h"
+#include "data/loading/tensor_dataset.h"
 #include "runtime/base/files.h"
 #include "runtime/base/text.h"
 

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 
 namespace millrace {
 

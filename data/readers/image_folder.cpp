@@ -114,12 +114,12 @@ struct Taps {
 
 std::vector<Taps> make_taps(double start, double length, int size, int limit) {
   const double scale = length / size, support = std::max(1.0, scale);
-  std::vector<Taps> all(static_cast<std::size_t>(size));
+  std::vector<Taps> all(size);
   for (int i = 0; i < size; ++i) {
     const double centre = start + (i + 0.5) * scale;
     const int low = std::max(0, static_cast<int>(centre - support + 0.5)),
               high = std::min(limit, static_cast<int>(centre + support + 0.5));
-    Taps& taps = all[static_cast<std::size_t>(i)];
+    Taps& taps = all[i];
     taps.first = std::min(low, limit - 1);
     double sum = 0;
     for (int k = taps.first; k < std::max(high, taps.first + 1); ++k) {
@@ -146,7 +146,7 @@ at::Tensor resample(const RgbImage& image, const Crop& crop, int size,
     const std::uint8_t* source =
         image.pixels.data() + static_cast<std::size_t>(y) * static_cast<std::size_t>(image.width) * 3;
     for (int x = 0; x < size; ++x, line += 3) {
-      const Taps& taps = columns[static_cast<std::size_t>(x)];
+      const Taps& taps = columns[x];
       const std::uint8_t* pixel = source + taps.first * 3;
       float r = 0, g = 0, b = 0;
       for (float w : taps.weights) {
@@ -162,7 +162,7 @@ at::Tensor resample(const RgbImage& image, const Crop& crop, int size,
   float* out = result.mutable_data_ptr<float>();
   const std::size_t plane = static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
   for (int y = 0; y < size; ++y) {
-    const Taps& taps = rows[static_cast<std::size_t>(y)];
+    const Taps& taps = rows[y];
     for (int x = 0; x < size; ++x) {
       float value[3] = {0, 0, 0};
       const float* from =
@@ -246,7 +246,7 @@ class ImageFolder final : public Dataset {
     // A damaged image is replaced by the next whole one of its class, or of the set where the class has none.
     // The label stays the file's own in any case: the rank that computes the loss does not decode and must
     // agree.
-    const std::int64_t begin = listing_.first[static_cast<std::size_t>(target)],
+    const std::int64_t begin = listing_.first[target],
                        end = listing_.first[static_cast<std::size_t>(target) + 1];
     RgbImage image;
     for (std::int64_t step = 0; step < end - begin; ++step) {
@@ -269,7 +269,7 @@ class ImageFolder final : public Dataset {
     if (labelled_) made.push_back({.number = target});
     return made;
   }
-  const File& file(std::int64_t index) const { return listing_.files[static_cast<std::size_t>(index)]; }
+  const File& file(std::int64_t index) const { return listing_.files[index]; }
 
   bool decode(std::int64_t index, RgbImage& image) const {
     const Result<std::string> bytes = read_regular_file(file(index).path, 512 * kMiB);
@@ -288,7 +288,7 @@ class ImageFolder final : public Dataset {
 
   /// True the first time.
   bool note(std::int64_t index, unsigned bit) const {
-    return !(oddity_[static_cast<std::size_t>(index)].fetch_or(static_cast<std::uint8_t>(bit)) & bit);
+    return !(oddity_[index].fetch_or(static_cast<std::uint8_t>(bit)) & bit);
   }
 
   void report_damage(const std::string& path, const std::string& error) const {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 
 namespace millrace {
 
@@ -12,10 +12,10 @@ namespace millrace {
 /// docs/data.md. Null: no test/ or val/ beside train/.
 Result<std::shared_ptr<const Dataset>> make_image_folder(const DatasetOptions& options);
 
-/// For models that read square images alone, [3, size, size]: every .jpg, .jpeg and .png below PATH/train and
-/// PATH/{test,val}, or below PATH for both splits, in whatever folders, in the order of their paths. The
-/// shorter side becomes `size`, the centre is cut out, values lie in [-1, 1]; nothing is random. Null: as
-/// above.
+/// Makes a data set for models that read square images alone, [3, size, size]. It takes every .jpg, .jpeg
+/// and .png below PATH/train and PATH/{test,val}, or below PATH for both splits, in whatever folders, in
+/// the order of their paths. The shorter side becomes `size`, the centre is cut out, values lie in [-1, 1];
+/// nothing is random. Null: no test/ or val/ beside train/.
 Result<std::shared_ptr<const Dataset>> make_image_tree(const DatasetOptions& options);
 
 }  // namespace millrace

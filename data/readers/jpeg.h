@@ -17,8 +17,9 @@ struct RgbImage {
   std::vector<std::uint8_t> pixels;
 };
 
-/// What a file may ask for. A progressive file of a few kilobytes can hold thousands of empty scans, each of
-/// which walks over all pixels: both numbers and their product are bounded.
+/// Limits on the resources that a file may ask for. A progressive file of a few kilobytes can hold
+/// thousands of empty scans, each of which walks over all pixels: both numbers and their product are
+/// bounded.
 struct JpegLimits {
   std::int64_t pixels = 64 << 20;
   int scans = 256;  ///< files of common encoders have up to 24

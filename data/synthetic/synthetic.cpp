@@ -27,7 +27,7 @@ class Synthetic final : public Dataset {
     prototypes_ = at::empty(shape, at::kFloat)
                       .normal_(0, 1, at::detail::createCPUGenerator(derive_seed(options.seed, "prototypes")));
     const auto sample_bytes = static_cast<std::int64_t>(prototypes_.nbytes()) / prototypes_.size(0);
-    if (size <= kKeptBytes / sample_bytes) kept_.resize(static_cast<std::size_t>(size));
+    if (size <= kKeptBytes / sample_bytes) kept_.resize(size);
   }
 
   std::int64_t size() const override { return size_; }
@@ -41,7 +41,7 @@ class Synthetic final : public Dataset {
     if (!wanted[0]) return {{}, {.number = target}};
     if (kept_.empty()) return {{.tensor = make(seed, target)}, {.number = target}};
     std::unique_lock lock(mutex_);
-    at::Tensor& kept = kept_[static_cast<std::size_t>(index)];
+    at::Tensor& kept = kept_[index];
     if (!kept.defined()) {
       lock.unlock();
       const UncountedTensors of_the_set;

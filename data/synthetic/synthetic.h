@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 
 namespace millrace {
 

@@ -169,14 +169,14 @@ void BpeCodes::merge_long(std::vector<Piece>& pieces) const {
   const auto count = static_cast<std::int64_t>(pieces.size());
   std::vector<std::int64_t> next(pieces.size()), previous(pieces.size());
   for (std::int64_t i = 0; i < count; ++i) {
-    next[static_cast<std::size_t>(i)] = i + 1 < count ? i + 1 : -1;
-    previous[static_cast<std::size_t>(i)] = i - 1;
+    next[i] = i + 1 < count ? i + 1 : -1;
+    previous[i] = i - 1;
   }
   using Entry = std::pair<std::uint32_t, std::int64_t>;  // rank, place of the left half
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  const auto piece = [&](std::int64_t i) -> Piece& { return pieces[static_cast<std::size_t>(i)]; };
+  const auto piece = [&](std::int64_t i) -> Piece& { return pieces[i]; };
   const auto look_at = [&](std::int64_t i) {
-    const std::int64_t right = i < 0 ? -1 : next[static_cast<std::size_t>(i)];
+    const std::int64_t right = i < 0 ? -1 : next[i];
     if (right < 0) return;
     if (const Merge* merge = merge_of(piece(i), piece(right))) queue.emplace(merge->rank, i);
   };
@@ -189,8 +189,8 @@ void BpeCodes::merge_long(std::vector<Piece>& pieces) const {
     while (!queue.empty() && queue.top().first == rank) {
       const std::int64_t left = queue.top().second;
       queue.pop();
-      if (gone[static_cast<std::size_t>(left)]) continue;
-      const std::int64_t right = next[static_cast<std::size_t>(left)];
+      if (gone[left]) continue;
+      const std::int64_t right = next[left];
       if (right < 0) continue;
       // One merged in this round is no half of another; an entry may also be older than its place's pieces.
       if (std::binary_search(changed.begin(), changed.end(), left) ||
@@ -199,14 +199,14 @@ void BpeCodes::merge_long(std::vector<Piece>& pieces) const {
       const Merge* merge = merge_of(piece(left), piece(right));
       if (!merge || merge->rank != rank) continue;
       piece(left) = {merge->made, piece(right).end};
-      gone[static_cast<std::size_t>(right)] = true;
-      const std::int64_t after = next[static_cast<std::size_t>(right)];
-      next[static_cast<std::size_t>(left)] = after;
-      if (after >= 0) previous[static_cast<std::size_t>(after)] = left;
+      gone[right] = true;
+      const std::int64_t after = next[right];
+      next[left] = after;
+      if (after >= 0) previous[after] = left;
       changed.push_back(left);
     }
     for (const std::int64_t i : changed) {
-      look_at(previous[static_cast<std::size_t>(i)]);
+      look_at(previous[i]);
       look_at(i);
     }
   }

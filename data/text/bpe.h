@@ -21,8 +21,9 @@ class BpeCodes {
   /// are not two symbols, bytes that are no UTF-8.
   static Result<BpeCodes> parse(std::string_view text, const std::string& name, std::int64_t merges = -1);
 
-  /// From now on pieces that are not in the vocabulary are split again, as long as they can be. `text`: lines
-  /// of a piece (with "@@" inside a word) and its count; pieces with less than `threshold` are not in it.
+  /// Splits pieces again that are not in the vocabulary, as long as they can be split, from now on. `text`
+  /// has a line for each piece (with "@@" inside a word) and its count. Pieces with a count below
+  /// `threshold` are not in the vocabulary.
   Status restrict_to(std::string_view text, const std::string& name, std::int64_t threshold = 0);
 
   /// The ends of the word's pieces, in bytes. The word is not empty and valid UTF-8.

@@ -41,7 +41,7 @@ class LineReader {
   bool terminated_ = true, ended_ = false;
 };
 
-/// The same lines of each of several files.
+/// A block of lines with the same numbers from each of several files.
 struct TextBlock {
   struct Side {
     std::string text;

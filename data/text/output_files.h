@@ -20,7 +20,7 @@ class OutputFiles {
   OutputFiles& operator=(const OutputFiles&) = delete;
   ~OutputFiles();
   std::size_t size() const { return paths_.size(); }
-  /// Where to write output `i`.
+  /// Returns the temporary path to write output `i` to.
   const std::string& temporary(std::size_t i) const { return temporary_[i]; }
   /// Gives all of them their names.
   void publish();

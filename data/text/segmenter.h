@@ -1,4 +1,4 @@
-// From a line of text to the numbers of its tokens.
+// Turns a line of text into the numbers of its tokens.
 #pragma once
 
 #include <cstdint>

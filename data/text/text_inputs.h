@@ -12,7 +12,7 @@ namespace millrace {
 
 /// Problems: of the file, and BpeCodes::parse's.
 Result<std::shared_ptr<const BpeCodes>> read_codes(const std::string& path, std::int64_t merges = -1);
-/// The same codes for pieces of a file only.
+/// Returns the codes restricted to the pieces of a file.
 Result<std::shared_ptr<const BpeCodes>> restricted(const std::shared_ptr<const BpeCodes>& codes,
                                                    const std::string& path, std::int64_t threshold);
 /// Problems: of the file, and Vocabulary::parse's.

@@ -25,8 +25,8 @@ struct Slot {
 template <class Result, class Work, class Take>
 void for_each_block(const TextRun& run, Work work, Take take) {
   BlockReader reader(run.inputs, run.block_bytes);
-  std::vector<Slot<Result>> slots(static_cast<std::size_t>(run.threads));
-  const auto slot = [&](int thread) -> Slot<Result>& { return slots[static_cast<std::size_t>(thread)]; };
+  std::vector<Slot<Result>> slots(run.threads);
+  const auto slot = [&](int thread) -> Slot<Result>& { return slots[thread]; };
   run_in_order(run.threads, {.read = [&](int t) { return reader.next(slot(t).block); },
                              .work =
                                  [&](int t) {
@@ -239,7 +239,7 @@ WordCounts count_words(const TextRun& run, TextReport& report) {
 TextReport apply_bpe_to_files(const TextRun& run, const BpeCodes& codes,
                               const std::vector<std::string>& outputs, Existing existing) {
   OutputFiles files(outputs, run.inputs, existing);
-  std::vector<BpeCache> caches(static_cast<std::size_t>(run.threads), BpeCache(codes));
+  std::vector<BpeCache> caches(run.threads, BpeCache(codes));
   TextReport report;
   Bytes before = 0;
   for (std::size_t k = 0; k < run.inputs.size(); ++k) {
@@ -258,7 +258,7 @@ TextReport apply_bpe_to_files(const TextRun& run, const BpeCodes& codes,
           for (std::size_t i = 0; i < slot.block.lines(); ++i) {
             if (!prepared_line(slot.block, i, one, buffers, lines, slot.report)) continue;
             ++slot.report.kept;
-            apply_bpe(caches[static_cast<std::size_t>(thread)], lines[0], slot.result);
+            apply_bpe(caches[thread], lines[0], slot.result);
             // As the last line of the input ends, or does not end.
             if (i + 1 < slot.block.lines() || slot.block.sides[0].terminated) slot.result += '\n';
           }
@@ -350,8 +350,8 @@ void decode_file(const TokenFile& file, const Vocabulary& vocabulary, int thread
     std::int64_t begin = 0, end = 0;
     std::string text;
   };
-  std::vector<Part> parts(static_cast<std::size_t>(threads));
-  const auto part = [&](int thread) -> Part& { return parts[static_cast<std::size_t>(thread)]; };
+  std::vector<Part> parts(threads);
+  const auto part = [&](int thread) -> Part& { return parts[thread]; };
   std::int64_t next = 0;
   run_in_order(threads, {.read =
                              [&](int t) {

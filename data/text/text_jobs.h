@@ -1,10 +1,9 @@
-// What is done with whole files of text: cleaning, counting, learning, splitting, encoding, decoding.
-//
-// Files are read in blocks of a MiB; a thread holds one block of each of the files that are read in step, and
-// what comes of it. Besides, memory holds the different words (counting, learning), or 64 MiB of remembered
-// words a thread (splitting, encoding). Results are the same for any number of threads. All throw DataError
-// for what is wrong with a file, with its line, and ConfigError for outputs that exist; then no output is
-// made.
+// Passes over whole files of text: cleaning, counting, learning, splitting, encoding, decoding. Files are
+// read in blocks of a MiB. A thread holds one block of each of the files that are read in step, and the
+// results of that block. Besides, memory holds the different words (counting, learning), or 64 MiB of
+// remembered words a thread (splitting, encoding). Results are the same for any number of threads. All
+// throw DataError for what is wrong with a file, with its line, and ConfigError for outputs that exist;
+// then no output is made.
 #pragma once
 
 #include <array>
@@ -24,7 +23,7 @@
 
 namespace millrace {
 
-/// What becomes of a line with bytes that are no UTF-8.
+/// Says what happens to a line with bytes that are no UTF-8.
 enum class InvalidUtf8 {
   Refuse,   ///< DataError with its place
   Replace,  ///< each such byte becomes U+FFFD
@@ -34,7 +33,7 @@ constexpr auto names_of(InvalidUtf8) {
   return std::to_array<std::string_view>({"refuse", "replace", "drop"});
 }
 
-/// What is done to a line before anything else, in this order.
+/// The changes to a line before anything else, in this order.
 struct TextRules {
   InvalidUtf8 invalid = InvalidUtf8::Refuse;
   NormalForm form = NormalForm::None;
@@ -77,9 +76,9 @@ struct TextReport {
   void add(const TextReport& more);
 };
 
-/// As Moses' clean-corpus-n.perl and MLPerf's GNMT filter: white space becomes single spaces; a line goes if
-/// a side is empty, has fewer than `min_words` or more than `max_words` words or a word above `longest_word`
-/// characters, or if a side has more than `ratio` times the words of another.
+/// Filters lines as Moses' clean-corpus-n.perl and MLPerf's GNMT filter do. White space becomes single
+/// spaces. A line goes if a side is empty, has fewer than `min_words` or more than `max_words` words or a
+/// word above `longest_word` characters, or if a side has more than `ratio` times the words of another.
 struct CleanOptions {
   std::int64_t min_words = 1, max_words = 80;
   double ratio = 9;

@@ -304,7 +304,7 @@ std::int64_t TokenFile::length(std::int64_t sentence) const {
 }
 
 void TokenFile::read(std::int64_t sentence, std::vector<std::uint32_t>& tokens) const {
-  tokens.resize(static_cast<std::size_t>(length(sentence)));
+  tokens.resize(length(sentence));
   const std::uint64_t first = start(static_cast<std::uint64_t>(sentence));
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const std::uint64_t number =

@@ -24,7 +24,7 @@
 
 namespace millrace {
 
-/// What a token file says of itself.
+/// The header of a token file.
 struct TokenFileInfo {
   std::uint64_t sentences = 0, tokens = 0;
   std::uint64_t longest = 0;          ///< tokens of the longest sentence

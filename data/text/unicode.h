@@ -32,7 +32,7 @@ std::string normal_form(std::string_view text, NormalForm form);
 /// Runs of white space as one space, none at the ends.
 std::string single_spaced(std::string_view text);
 
-/// Of the tables: "15.0.0".
+/// Returns the version of the tables: "15.0.0".
 std::string unicode_version();
 
 }  // namespace millrace

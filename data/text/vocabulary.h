@@ -55,11 +55,11 @@ class Vocabulary {
   std::optional<std::uint32_t> bos() const { return bos_; }  ///< <s>, [CLS]
   std::optional<std::uint32_t> eos() const { return eos_; }  ///< <\s> or </s>, [SEP]
 
-  /// Of kind and tokens: equal only for equal vocabularies.
+  /// Returns a fingerprint of the kind and the tokens, which is equal only for equal vocabularies.
   Fingerprint fingerprint() const { return fingerprint_; }
 
-  /// What the numbers say: tokens joined to words, words by single spaces; padding, begin and end left out.
-  /// A number outside of the vocabulary is a failed check.
+  /// Returns the text of the numbers: tokens joined to words, words by single spaces; padding, begin and
+  /// end left out. A number outside of the vocabulary is a failed check.
   std::string text(std::span<const std::uint32_t> numbers) const;
 
  private:

@@ -27,7 +27,8 @@ class WordCounts {
   void clear();
   std::size_t size() const { return words_.size(); }
   const std::vector<std::pair<std::string, std::int64_t>>& words() const { return words_; }
-  /// By falling count; words of the same count as they were first seen.
+  /// Returns the words by falling count. Words of the same count stay in the order in which they were first
+  /// seen.
   std::vector<std::pair<std::string, std::int64_t>> by_count() const;
 
  private:

@@ -12,7 +12,7 @@
 
 namespace millrace {
 
-/// What the command is told.
+/// The flags of `millrace bleu`.
 struct BleuFlags {
   BleuCompat compat = BleuCompat::Sacrebleu2;
   std::optional<BleuTokens> tokens;    ///< nothing: the compared program's
@@ -38,8 +38,7 @@ struct BleuFlags {
 CommandSpec bleu_spec(BleuFlags& flags);
 CommandSpec bleu_spec();
 
-/// What the flags of a command line with --run give for one file of hypotheses; its positionals are the
-/// references.
+/// The score of one file of hypotheses. The command line has --run, and its positionals are the references.
 struct FileScore {
   double bleu = 0;  ///< 0 to 100
   std::string signature;

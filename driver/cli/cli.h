@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "driver/cli/flag_target.h"
@@ -17,7 +18,7 @@ namespace millrace {
 /// `target` is the member of an Options struct that the value is for: parse_arguments writes it, with its
 /// type and range checked, if the flag is given; else the member keeps what it has, which is the default of
 /// --help:
-///   {.name = "steps", .value = "N", .help = "Updates.", .target = into::integer(options.steps, 0, 1000)}
+///   flag("Training", "steps", "N", "Updates.", into::integer(options.steps, 0, 1000))
 struct Flag {
   std::string name;  ///< long name without dashes, e.g. "batch-size"
   char short_name = 0;
@@ -28,6 +29,22 @@ struct Flag {
   bool repeatable = false;  ///< may be given more than once (into::texts)
   Target target = {};
 };
+
+/// Returns a flag with a value: flag("Plan", "steps", "N", "Updates.", into::integer(options.steps, 0,
+/// 1000)).
+inline Flag flag(std::string group, std::string name, std::string value, std::string help, Target target,
+                 char short_name = 0) {
+  return {.name = std::move(name),
+          .short_name = short_name,
+          .value = std::move(value),
+          .help = std::move(help),
+          .group = std::move(group),
+          .target = std::move(target)};
+}
+/// Returns a switch, which has no value.
+inline Flag flag(std::string group, std::string name, std::string help, Target target) {
+  return flag(std::move(group), std::move(name), "", std::move(help), std::move(target));
+}
 
 /// Writes the words that were given for a flag where they belong; what is wrong with them, if anything.
 std::optional<Problem> read_value(const Flag& flag, const std::vector<std::string>& words);
@@ -55,8 +72,8 @@ constexpr auto names_of(OutputFormat) {
   return std::to_array<std::string_view>({"text", "json"});
 }
 
-/// What becomes of a flag that the command does not describe: an error, or it is left, with the word after
-/// it, to a program that knows more (the options of models, which the worker knows).
+/// Says what happens to a flag that the command does not describe. Refuse: it is an error. Leave: the flag
+/// and the word after it are left to a program that knows more, as the worker knows the options of models.
 enum class UnknownFlags { Refuse, Leave };
 
 /// The parsed command line; the values are where the flags' targets are.

@@ -16,7 +16,7 @@ struct Subcommand {
   int (*run)(const std::vector<std::string>& args);
 };
 
-/// What the program's list of commands shows of a group.
+/// Returns the entry of a group in the program's list of commands.
 CommandSpec group_spec(const std::string& group, const std::string& summary);
 
 /// Runs the subcommand that args[0] names, with what follows it. No or an unknown name: exit code 2 and what

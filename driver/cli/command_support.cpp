@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "optimizer/pipedream_planner.h"
-#include "optimizer/planner.h"
+#include "optimizer/pipedream/pipedream_planner.h"
+#include "optimizer/planner/planner.h"
 #include "runtime/plan/pipedream_formats.h"
 
 namespace millrace {
@@ -63,7 +63,7 @@ Status may_replace(const std::string& path, const std::string& format) {
   std::string begin(4096, '\0');
   std::ifstream file(path, std::ios::binary);
   file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  begin.resize(static_cast<std::size_t>(file.gcount()));
+  begin.resize(file.gcount());
   if (begin.empty() || begin.find("\"" + format + "-") != std::string::npos) return Ok{};
   return Problem{path, "is there, and is no file of " + format, "name another file, or delete this one"};
 }

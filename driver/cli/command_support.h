@@ -1,4 +1,5 @@
-// What the LibTorch-free commands share: from the command line to the exit code, files that several read.
+// Helpers of the commands without LibTorch: from the command line to the exit code, and files that several
+// commands read.
 #pragma once
 
 #include <functional>
@@ -23,7 +24,8 @@ int exit_with(ExitCode code, const Problems& problems);
 int run_command(const CommandSpec& spec, const std::vector<std::string>& args,
                 const std::function<int(const Arguments& given, Problems problems)>& run);
 
-/// At the end of a program: a result that did not get to stdout (full disk, closed pipe) is a failure.
+/// Returns the exit code at the end of a program. A result that did not get to stdout (full disk, closed
+/// pipe) is a failure.
 int code_after_output(int code);
 
 /// `--flag`, as messages name it.

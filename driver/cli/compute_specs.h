@@ -1,6 +1,5 @@
-// What `millrace profile` and `millrace train` are told: their flags, and the structs that these fill. The
-// commands themselves need LibTorch; this does not, so `millrace` prints their --help, and a job file has the
-// same keys.
+// The flags of `millrace profile` and `millrace train`, and the structs that they fill. The commands need
+// LibTorch and this header does not, so `millrace` prints their --help, and a job file has the same keys.
 #pragma once
 
 #include <chrono>
@@ -14,7 +13,7 @@
 #include "runtime/device/compute_device.h"
 #include "runtime/plan/model_options.h"
 #include "runtime/plan/plan.h"
-#include "runtime/train/profile_options.h"
+#include "runtime/profile/profile_options.h"
 #include "runtime/train/train_options.h"
 
 namespace millrace {
@@ -126,7 +125,7 @@ CommandSpec fuse_spec();
 CommandSpec split_spec();
 CommandSpec profile_spec(ProfileFlags& flags);
 CommandSpec models_spec(ModelsFlags& flags);
-// To print and to look up; the values go nowhere.
+// These specs are for printing and looking up. Their values go nowhere.
 CommandSpec train_spec();
 CommandSpec profile_spec();
 CommandSpec models_spec();

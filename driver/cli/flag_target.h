@@ -1,5 +1,4 @@
-// Where the value of a flag goes: into a member of an Options struct, with its type and range checked.
-// LibTorch-free.
+// Binds a flag to a member of an Options struct, and checks its type and range. LibTorch-free.
 #pragma once
 
 #include <chrono>
@@ -39,7 +38,8 @@ Result<std::vector<std::int64_t>> integers_from(std::string_view text, std::int6
 /// Place in `names`; Problem: unknown `what`, with the nearest name.
 Result<std::size_t> choice_from(std::string_view text, std::string_view what,
                                 const std::vector<std::string>& names);
-/// Of a comma-separated list; each place once, in the list's order.
+/// Returns the places in `names` of the words of a comma-separated list. Each place comes once, in the
+/// list's order.
 Result<std::vector<std::size_t>> choices_from(std::string_view text, std::string_view what,
                                               const std::vector<std::string>& names);
 std::string shortest_text(double number);  ///< the shortest that reads back

@@ -67,155 +67,117 @@ Problems conflicts(const LearningRateOptions& rate, const RateInEpochs& epochs) 
 }
 
 std::vector<Flag> rule_flags(RuleOptions& rule, ClipOptions& clip) {
-  std::vector<Flag> flags{{.name = "rule",
-                           .value = choices_of<UpdateRuleKind>(),
-                           .help = "Update rule (docs/rules.md).",
-                           .group = kRules,
-                           .target = into::choice(rule.kind, "update rule")}};
+  std::vector<Flag> flags{flag(kRules, "rule", choices_of<UpdateRuleKind>(), "Update rule (docs/rules.md).",
+                               into::choice(rule.kind, "update rule"))};
   for (const RuleNumber& number : rule_numbers()) {
-    flags.push_back({.name = std::string(number.flag),
-                     .value = "F",
-                     .help = std::string(number.help) + " Default: " + defaults_of(number) + ".",
-                     .group = kRules,
-                     .target = into::number(rule.*number.member, number.least, number.most)});
+    flags.push_back(flag(kRules, std::string(number.flag), "F",
+                         std::string(number.help) + " Default: " + defaults_of(number) + ".",
+                         into::number(rule.*number.member, number.least, number.most)));
   }
   for (const RuleSwitch& option : rule_switches()) {
-    flags.push_back({.name = std::string(option.flag),
-                     .help = rules_with(option) + ": " + std::string(option.help),
-                     .group = kRules,
-                     .target = into::on(rule.*option.member)});
+    flags.push_back(flag(kRules, std::string(option.flag),
+                         rules_with(option) + ": " + std::string(option.help),
+                         into::on(rule.*option.member)));
   }
   const std::vector<Flag> more{
-      {.name = "no-decay",
-       .value = "KINDS",
-       .help = "Parameters without weight decay, of weight, bias, norm, embedding; none: all decay. Default: "
-               "bias,norm for lamb and lars, which do not scale their rate either, else none.",
-       .group = kRules,
-       .target = into::parsed(rule.no_decay, groups_from)},
-      {.name = "clip-norm",
-       .value = "F",
-       .help = "Greatest 2-norm of the gradient over all stages, after replicas are joined; 0: none. "
-               "Default: 1 for lamb, else 0.",
-       .group = kRules,
-       .target = into::number(clip.norm, 0, 1e30)},
-      {.name = "clip-scope",
-       .value = choices_of<ClipScope>(),
-       .help = "Whose norm --clip-norm means. stage: each stage's own, which depends on the plan; schedules "
-               "without a flush have no other.",
-       .group = kRules,
-       .target = into::choice(clip.scope, "scope")},
-      {.name = "clip-value",
-       .value = "F",
-       .help = "Greatest absolute value of an element of the gradient; 0: none.",
-       .group = kRules,
-       .target = into::number(clip.value, 0, 1e30)},
-      {.name = "zero-1",
-       .help = "The replicas of a stage share the rule's state instead of keeping it each (ZeRO stage 1): "
-               "less memory, the same bits.",
-       .group = kRules,
-       .target = into::on(rule.shard_state)},
+      flag(kRules, "no-decay", "KINDS",
+           "Parameters without weight decay, of weight, bias, norm, embedding; none: all decay. Default: "
+           "bias,norm for lamb and lars, which do not scale their rate either, else none.",
+           into::parsed(rule.no_decay, groups_from)),
+      flag(kRules, "clip-norm", "F",
+           "Greatest 2-norm of the gradient over all stages, after replicas are joined; 0: none. "
+           "Default: 1 for lamb, else 0.",
+           into::number(clip.norm, 0, 1e30)),
+      flag(kRules, "clip-scope", choices_of<ClipScope>(),
+           "Whose norm --clip-norm means. stage: each stage's own, which depends on the plan; schedules "
+           "without a flush have no other.",
+           into::choice(clip.scope, "scope")),
+      flag(kRules, "clip-value", "F", "Greatest absolute value of an element of the gradient; 0: none.",
+           into::number(clip.value, 0, 1e30)),
+      flag(kRules, "zero-1",
+           "The replicas of a stage share the rule's state instead of keeping it each (ZeRO stage 1): "
+           "less memory, the same bits.",
+           into::on(rule.shard_state)),
   };
   flags.insert(flags.end(), more.begin(), more.end());
   return flags;
 }
 
 Flag precision_flag(Precision& precision) {
-  return {.name = "precision",
-          .value = choices_of<Precision>(),
-          .help =
+  return flag(kPrecision, "precision", choices_of<Precision>(),
               "What matrix products, convolutions, attention and LSTMs compute in, and what goes between "
               "layers with it; weights and their updates stay float32 (docs/precision.md).",
-          .group = kPrecision,
-          .target = into::choice(precision, "precision")};
+              into::choice(precision, "precision"));
 }
 
 std::vector<Flag> loss_scale_flags(LossScaleOptions& scale) {
-  return {
-      {.name = "loss-scale",
-       .value = "none|dynamic|NUMBER",
-       .help = "Times the loss, and gradients divided by it again; steps whose gradient is not finite are "
+  return {flag(kPrecision, "loss-scale", "none|dynamic|NUMBER",
+               "Times the loss, and gradients divided by it again; steps whose gradient is not finite are "
                "skipped on all ranks. Default: dynamic for float16, else none.",
-       .group = kPrecision,
-       .target = into::parsed(scale.kind, loss_scale_from)},
-      {.name = "loss-scale-initial",
-       .value = "F",
-       .help = "Dynamic: the first scale.",
-       .group = kPrecision,
-       .target = into::number(scale.initial, 0, 1e30)},
-      {.name = "loss-scale-growth",
-       .value = "F",
-       .help = "Dynamic: factor after --loss-scale-growth-interval updates in a row.",
-       .group = kPrecision,
-       .target = into::number(scale.growth, 1, 1e6)},
-      {.name = "loss-scale-backoff",
-       .value = "F",
-       .help = "Dynamic: factor after a step that was skipped.",
-       .group = kPrecision,
-       .target = into::number(scale.backoff, 0, 1)},
-      {.name = "loss-scale-growth-interval",
-       .value = "N",
-       .help = "Dynamic: updates in a row after which the scale grows.",
-       .group = kPrecision,
-       .target = into::integer(scale.growth_interval, 1, kMostSteps)}};
+               into::parsed(scale.kind, loss_scale_from)),
+          flag(kPrecision, "loss-scale-initial", "F", "Dynamic: the first scale.",
+               into::number(scale.initial, 0, 1e30)),
+          flag(kPrecision, "loss-scale-growth", "F",
+               "Dynamic: factor after --loss-scale-growth-interval updates in a row.",
+               into::number(scale.growth, 1, 1e6)),
+          flag(kPrecision, "loss-scale-backoff", "F", "Dynamic: factor after a step that was skipped.",
+               into::number(scale.backoff, 0, 1)),
+          flag(kPrecision, "loss-scale-growth-interval", "N",
+               "Dynamic: updates in a row after which the scale grows.",
+               into::integer(scale.growth_interval, 1, kMostSteps))};
 }
 
 std::vector<Flag> rate_flags(LearningRateOptions& rate, RateInEpochs& epochs, bool& by_replicas) {
-  const auto flag = [](const char* name, const char* value, const char* help, Target target) {
-    return Flag{.name = name, .value = value, .help = help, .group = kRates, .target = std::move(target)};
-  };
   return {
-      flag("lr", "F", "Base learning rate.", into::number(rate.base, 0, 1e6)),
-      {.name = "lr-policy",
-       .value = choices_of<RatePolicy>(),
-       .help = "How the rate changes (docs/rules.md).",
-       .group = kRates,
-       .target = into::choice(rate.policy, "policy")},
-      flag("warmup-steps", "N", "Steps in which the rate rises to --lr.",
+      flag(kRates, "lr", "F", "Base learning rate.", into::number(rate.base, 0, 1e6)),
+      flag(kRates, "lr-policy", choices_of<RatePolicy>(), "How the rate changes (docs/rules.md).",
+           into::choice(rate.policy, "policy")),
+      flag(kRates, "warmup-steps", "N", "Steps in which the rate rises to --lr.",
            into::integer(rate.warmup_steps, 0, kMostSteps)),
-      flag("warmup-epochs", "N", "The same in epochs; instead of --warmup-steps.",
+      flag(kRates, "warmup-epochs", "N", "The same in epochs; instead of --warmup-steps.",
            into::integer(epochs.warmup, 0, 1'000'000)),
-      flag("warmup-fraction", "F", "The same as a share of all steps; instead of --warmup-steps.",
+      flag(kRates, "warmup-fraction", "F", "The same as a share of all steps; instead of --warmup-steps.",
            into::number(rate.warmup_fraction, 0, 1)),
-      {.name = "warmup",
-       .value = choices_of<WarmUp>(),
-       .help = "How it rises: linear from 0, or exponential from a hundredth, as MLPerf's GNMT.",
-       .group = kRates,
-       .target = into::choice(rate.warmup, "warm-up")},
-      flag("lr-step-size", "N", "Policy step: steps between reductions.",
+      flag(kRates, "warmup", choices_of<WarmUp>(),
+           "How it rises: linear from 0, or exponential from a hundredth, as MLPerf's GNMT.",
+           into::choice(rate.warmup, "warm-up")),
+      flag(kRates, "lr-step-size", "N", "Policy step: steps between reductions.",
            into::integer(rate.step_size, 0, kMostSteps)),
-      flag("lr-step-epochs", "N", "The same in epochs; instead of --lr-step-size.",
+      flag(kRates, "lr-step-epochs", "N", "The same in epochs; instead of --lr-step-size.",
            into::integer(epochs.step_size, 0, 1'000'000)),
-      flag("lr-milestones", "LIST",
+      flag(kRates, "lr-milestones", "LIST",
            "Policy multistep: the rate is multiplied by --gamma at these: 1450,1490.",
            into::integers(rate.milestones, 1, kMostSteps)),
-      flag("lr-milestone-epochs", "LIST", "The same in epochs; instead of --lr-milestones.",
+      flag(kRates, "lr-milestone-epochs", "LIST", "The same in epochs; instead of --lr-milestones.",
            into::integers(epochs.milestones, 1, kMostSteps)),
-      flag("gamma", "F", "Policies step, multistep, exponential and gnmt: factor.",
+      flag(kRates, "gamma", "F", "Policies step, multistep, exponential and gnmt: factor.",
            into::number(rate.gamma, 0, 1)),
-      flag("lr-power", "F", "Policy polynomial: power; 0.5 in NVIDIA's BERT.",
+      flag(kRates, "lr-power", "F", "Policy polynomial: power; 0.5 in NVIDIA's BERT.",
            into::number(rate.power, 0, 1e3)),
-      flag("lr-end", "F", "Policies polynomial, cosine and linear: the last rate as a share of --lr.",
+      flag(kRates, "lr-end", "F", "Policies polynomial, cosine and linear: the last rate as a share of --lr.",
            into::number(rate.end, 0, 1)),
-      flag("lr-remain", "F",
+      flag(kRates, "lr-remain", "F",
            "Policy gnmt: the rate stays for this share of all steps; over 1: until this step.",
            into::number(rate.remain, 0, 1e15)),
-      flag("lr-decay-interval", "N",
+      flag(kRates, "lr-decay-interval", "N",
            "Policy gnmt: steps between reductions; 0: what is left, shared out over --lr-decays.",
            into::integer(rate.decay_interval, 0, kMostSteps)),
-      flag("lr-decays", "N", "Policy gnmt: reductions at most.", into::integer(rate.decays, 1, 1'000'000)),
-      flag("lr-count-from", "N",
+      flag(kRates, "lr-decays", "N", "Policy gnmt: reductions at most.",
+           into::integer(rate.decays, 1, 1'000'000)),
+      flag(kRates, "lr-count-from", "N",
            "Number of the first update in the formulas, 0 or 1; 1: NVIDIA's and MLPerf's BERT and GNMT. "
            "Without it policies count from 0 and warm-up from 1.",
            into::integer(rate.count_from, 0, 1)),
-      flag("lr-total-steps", "N",
+      flag(kRates, "lr-total-steps", "N",
            "Steps that policies and --warmup-fraction count with as all; 1: --steps. A run that is to go on "
            "later has the rates of the whole.",
            into::integer(rate.total_steps, 1, kMostSteps)),
-      flag("lr-after-warmup", "", "Policies count from the end of the warm-up instead of the first step.",
+      flag(kRates, "lr-after-warmup", "Policies count from the end of the warm-up instead of the first step.",
            into::on(rate.after_warmup)),
-      flag("lr-per-epoch", "", "The policy changes the rate from epoch to epoch only; warm-up at every step.",
+      flag(kRates, "lr-per-epoch",
+           "The policy changes the rate from epoch to epoch only; warm-up at every step.",
            into::on(epochs.whole_epochs)),
-      flag("lr-by-replicas", "",
+      flag(kRates, "lr-by-replicas",
            "pipedream: a stage's rate is --lr times its replicas / those of the first stage, as PipeDream "
            "has it.",
            into::on(by_replicas)),

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// What was given in epochs, until the data says how long one is; 0, empty: not given.
+/// Rates that were given in epochs, until the data says how long an epoch is. 0 or empty: not given.
 struct RateInEpochs {
   std::int64_t warmup = 0;
   std::int64_t step_size = 0;

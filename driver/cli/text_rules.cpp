@@ -25,30 +25,20 @@ Target split_with_joiners(TextRules& rules) {
 
 void add_text_rules(CommandSpec& spec, TextRules& rules) {
   const std::string group = "Lines, before anything else";
+  spec.flags.push_back(flag(group, "invalid-utf8", "POLICY",
+                            "Lines with bytes that are no UTF-8: refuse (an error with the place), replace "
+                            "(each byte by U+FFFD) or drop the line.",
+                            into::choice(rules.invalid, "policy")));
   spec.flags.push_back(
-      {.name = "invalid-utf8",
-       .value = "POLICY",
-       .help = "Lines with bytes that are no UTF-8: refuse (an error with the place), replace (each "
-               "byte by U+FFFD) or drop the line.",
-       .group = group,
-       .target = into::choice(rules.invalid, "policy")});
-  spec.flags.push_back({.name = "normal-form",
-                        .value = "NAME",
-                        .help = "none, nfc or nfkc.",
-                        .group = group,
-                        .target = into::parsed(rules.form, form_from, "none")});
-  spec.flags.push_back(
-      {.name = "lower-case", .help = "All letters.", .group = group, .target = into::on(rules.lower_case)});
-  spec.flags.push_back({.name = "split-punctuation",
-                        .help = "Each punctuation character becomes a word, white space one space.",
-                        .group = group,
-                        .target = into::on(rules.split_punctuation)});
-  spec.flags.push_back(
-      {.name = "joiners",
-       .help = "The same, with marks (U+FFED) where no space stood, so that text comes back from "
-               "tokens as it was.",
-       .group = group,
-       .target = split_with_joiners(rules)});
+      flag(group, "normal-form", "NAME", "none, nfc or nfkc.", into::parsed(rules.form, form_from, "none")));
+  spec.flags.push_back(flag(group, "lower-case", "All letters.", into::on(rules.lower_case)));
+  spec.flags.push_back(flag(group, "split-punctuation",
+                            "Each punctuation character becomes a word, white space one space.",
+                            into::on(rules.split_punctuation)));
+  spec.flags.push_back(flag(
+      group, "joiners",
+      "The same, with marks (U+FFED) where no space stood, so that text comes back from tokens as it was.",
+      split_with_joiners(rules)));
 }
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// What `millrace translate` is told. LibTorch-free: `millrace` prints its --help.
+// The flags of `millrace translate`. LibTorch-free: `millrace` prints their --help.
 #pragma once
 
 #include <chrono>
@@ -11,12 +11,12 @@
 
 namespace millrace {
 
-/// Whose settings the search starts from; flags go before them.
+/// The program whose settings the search starts from. Flags change single settings.
 enum class TranslatePreset { None, Pipedream, Mlperf };
 constexpr auto names_of(TranslatePreset) {
   return std::to_array<std::string_view>({"none", "pipedream", "mlperf"});
 }
-/// Whose attention the coverage penalty counts (models/beam_search.h).
+/// The form of attention that the coverage penalty counts (models/translate/beam_search.h).
 enum class CoverageForm { Exact, Compat };
 constexpr auto names_of(CoverageForm) {
   return std::to_array<std::string_view>({"exact", "compat"});

@@ -13,7 +13,7 @@ namespace millrace {
 /// thread-safe.
 class Console {
  public:
-  /// What waits for a reader at most; beyond, whole lines are left out, and counted.
+  /// The most bytes that wait for a reader. Whole lines beyond are left out and counted.
   static constexpr std::size_t kStory = std::size_t{1} << 20;
   static constexpr std::size_t kResults = std::size_t{256} << 20;
 
@@ -28,7 +28,7 @@ class Console {
 
   bool is_waiting() const { return !waiting_.empty(); }
   int descriptor() const { return fd_; }  ///< to poll for room while is_waiting()
-  /// What goes without waiting.
+  /// Writes what goes out without waiting.
   void flush();
   /// Ends the progress bar and waits for the reader as long as he takes something every `patience`, but not
   /// when `interrupt` (a descriptor, or -1) becomes readable. False: something was left.

@@ -374,10 +374,10 @@ class JobReader {
 
   /// The first stage of each rank stands for it in messages.
   static void place_stages(JobSpec& job, const std::vector<std::vector<RankId>>& ranks_of_stage) {
-    job.stage_of_rank.assign(static_cast<std::size_t>(job.ranks), -1);
+    job.stage_of_rank.assign(job.ranks, -1);
     for (std::size_t s = 0; s < ranks_of_stage.size(); ++s) {
       for (RankId rank : ranks_of_stage[s]) {
-        int& stage = job.stage_of_rank[static_cast<std::size_t>(rank.value)];
+        int& stage = job.stage_of_rank[rank.value];
         if (stage < 0) stage = static_cast<int>(s);
       }
     }

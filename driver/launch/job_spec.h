@@ -28,7 +28,8 @@ struct JobSpec {
   /// switches have the value "true".
   std::vector<std::pair<std::string, std::string>> train;
 
-  /// Of a job array: flags that have a value for each of its jobs. `train` has that of the first.
+  /// The flags of a job array that have a value for each of its jobs. `train` has the values of the first
+  /// job.
   std::vector<std::pair<std::string, std::vector<std::string>>> lists;
 
   std::vector<std::string> notes;  ///< what was left out of a PipeDream job, one sentence each

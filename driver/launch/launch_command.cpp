@@ -181,15 +181,15 @@ int peer_of(const std::string& action) {
 /// Position in the outcome; -1: the failure is no wait, or nobody stands out.
 int awaited_rank(const LaunchOutcome& outcome, const JobSpec& job) {
   const auto& exits = outcome.exits;
-  const RankExit& first = exits.at(static_cast<std::size_t>(outcome.first_failure));
+  const RankExit& first = exits.at(outcome.first_failure);
   if (first.signal != 0 || first.status != static_cast<int>(ExitCode::Peer)) return -1;
   const auto suspended = std::ranges::find_if(exits, &RankExit::was_suspended);
   if (suspended != exits.end()) return static_cast<int>(suspended - exits.begin());
   std::vector<char> seen(exits.size(), 0);
   int at = outcome.first_failure;
   for (;;) {
-    const RankExit& exit = exits[static_cast<std::size_t>(at)];
-    if (seen[static_cast<std::size_t>(at)]++) return -1;  // they wait for each other
+    const RankExit& exit = exits[at];
+    if (seen[at]++) return -1;  // they wait for each other
     const std::string action = status_of(job.output_dir, exit.rank).action;
     const int peer = peer_of(action);
     const auto next = std::ranges::find_if(exits, [&](const RankExit& other) {
@@ -202,7 +202,7 @@ int awaited_rank(const LaunchOutcome& outcome, const JobSpec& job) {
     at = static_cast<int>(next - exits.begin());
   }
   // A rank that failed by itself is no riddle; one that had to be ended is.
-  const RankExit& last = exits[static_cast<std::size_t>(at)];
+  const RankExit& last = exits[at];
   return at != outcome.first_failure && last.signal != 0 ? at : -1;
 }
 
@@ -211,8 +211,7 @@ void note_failure(const LaunchOutcome& outcome, const JobSpec& job) {
   if (outcome.first_failure < 0) return;
   const fs::path folder = newest_round(job.output_dir);
   const int awaited = awaited_rank(outcome, job);
-  const RankExit& rank =
-      outcome.exits[static_cast<std::size_t>(awaited < 0 ? outcome.first_failure : awaited)];
+  const RankExit& rank = outcome.exits[awaited < 0 ? outcome.first_failure : awaited];
   std::error_code ignored;
   if (fs::exists(folder / run_files::kFailure.of(rank.rank), ignored)) return;
   const RankStatus place = status_of(job.output_dir, rank.rank);
@@ -256,36 +255,28 @@ CommandSpec spec_of(LaunchFlags& f) {
   spec.summary = "Start the ranks of a job on this host, collect their logs, and end all when one fails.";
   spec.positionals = {"JOB.yaml"};
   spec.flags = {
-      {.name = "worker",
-       .value = "PROGRAM",
-       .help = "What each rank runs: your own program (docs/your-model.md) instead of millrace-worker.",
-       .target = into::text(f.worker)},
+      flag("", "worker", "PROGRAM",
+           "What each rank runs: your own program (docs/your-model.md) instead of millrace-worker.",
+           into::text(f.worker)),
       {.name = "set",
        .value = "KEY=VALUE",
        .help = "Set a key of the job file; env.NAME=VALUE sets an environment variable of the ranks.",
        .repeatable = true,
        .target = into::texts(f.sets)},
-      {.name = "output-dir",
-       .short_name = 'o',
-       .value = "DIR",
-       .help = "Logs, results and checkpoints go here (default: the job's output_dir, or runs/NAME).",
-       .target = into::text(f.output_dir)},
-      {.name = "overwrite",
-       .help = "Delete an earlier run in the output folder; without it a folder that holds one is refused.",
-       .target = into::on(f.overwrite)},
-      {.name = "dry-run",
-       .help = "Check everything, print the job and what each rank would run, start nothing.",
-       .target = into::on(f.dry_run)},
-      {.name = "log",
-       .value = "FORMATS",
-       .help =
+      flag("", "output-dir", "DIR",
+           "Logs, results and checkpoints go here (default: the job's output_dir, or runs/NAME).",
+           into::text(f.output_dir), 'o'),
+      flag("", "overwrite",
+           "Delete an earlier run in the output folder; without it a folder that holds one is refused.",
+           into::on(f.overwrite)),
+      flag("", "dry-run", "Check everything, print the job and what each rank would run, start nothing.",
+           into::on(f.dry_run)),
+      flag("", "log", "FORMATS",
            "Write the finished run for other tools into DIR/export, as `millrace trace convert --to` does: "
            "mllog, chrome, perfetto, tensorboard, prometheus, csv or all, comma-separated.",
-       .target = into::text(f.log)},
-      {.name = "format",
-       .value = "text|json",
-       .help = "Form of the final result, or of --dry-run.",
-       .target = into::choice(f.format, "format")},
+           into::text(f.log)),
+      flag("", "format", "text|json", "Form of the final result, or of --dry-run.",
+           into::choice(f.format, "format")),
   };
   spec.examples = {"millrace launch job.yaml --set steps=200 --output-dir out",
                    "millrace launch job.yaml --dry-run"};
@@ -309,8 +300,7 @@ std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& w
   };
   const std::string* threads = job.find("threads");
   for (int rank = 0; rank < job.ranks; ++rank) {
-    RankProcess process{
-        .rank = rank, .stage = job.stage_of_rank.at(static_cast<std::size_t>(rank)), .argv = argv};
+    RankProcess process{.rank = rank, .stage = job.stage_of_rank.at(rank), .argv = argv};
     process.environment = job.environment;
     const auto added = rank_environment(rank, job.ranks, store);
     process.environment.insert(process.environment.end(), added.begin(), added.end());
@@ -325,9 +315,9 @@ std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& w
 
 std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
                             const std::string& resume_command) {
-  const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
+  const RankExit& first = outcome.exits.at(outcome.first_failure);
   const int awaited = awaited_rank(outcome, job);
-  const RankExit& shown = awaited >= 0 ? outcome.exits[static_cast<std::size_t>(awaited)] : first;
+  const RankExit& shown = awaited >= 0 ? outcome.exits[awaited] : first;
   const RankStatus place = status_of(job.output_dir, shown.rank);
   const auto name = [](const RankExit& exit) {
     return "rank " + std::to_string(exit.rank) +

@@ -12,8 +12,8 @@ namespace millrace {
 
 CommandSpec launch_spec();
 
-/// What writes a finished run in other tools' formats (--log). It lives above this folder: the program hands
-/// it in.
+/// Writes a finished run in other tools' formats (--log). The exporters live above this folder, so the
+/// program hands them in.
 struct RunExporter {
   Problems (*check)(const std::string& formats) = nullptr;  ///< before anything is started
   int (*run)(const std::string& output_dir, const std::string& formats) = nullptr;  ///< returns an exit code
@@ -24,11 +24,13 @@ struct RunExporter {
 int launch_command(const std::vector<std::string>& args, const RunExporter& exporter = {},
                    const std::string& worker = {});
 
-/// What one rank runs: `worker train ...` with the environment that torchrun gives, and our file store.
+/// Returns the processes of the ranks: `worker train ...` with the environment that torchrun gives, and our
+/// file store.
 std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& worker,
                                         const std::string& store);
 
-/// Who failed first, where it was, the others, the logs, and how to go on. Reads DIR/status.rank<k>.json.
+/// Returns who failed first and where it was, the others, the logs, and how to go on. Reads
+/// DIR/status.rank<k>.json.
 std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
                             const std::string& resume_command);
 

@@ -64,7 +64,7 @@ void write_all(int fd, std::string_view text) {
     const ssize_t n = ::write(fd, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return;  // a closed console or a full disk must not stop the job
-    text.remove_prefix(static_cast<std::size_t>(n));
+    text.remove_prefix(n);
   }
 }
 
@@ -488,13 +488,13 @@ class Launch {
   int root_cause() const {
     int root = -1;
     for (int i = 0; i < static_cast<int>(ranks_.size()); ++i) {
-      const RankExit& exit = ranks_[static_cast<std::size_t>(i)].result;
+      const RankExit& exit = ranks_[i].result;
       if (!exit.failed()) continue;
       if (root < 0) {
         root = i;
         continue;
       }
-      const RankExit& best = ranks_[static_cast<std::size_t>(root)].result;
+      const RankExit& best = ranks_[root].result;
       if (std::pair(exit.consequence, exit.order) < std::pair(best.consequence, best.order)) root = i;
     }
     return root;
@@ -512,7 +512,7 @@ class Launch {
       return !e.failed() || e.exit_code() == static_cast<int>(ExitCode::Requeue);
     });
     if ((interrupt_ != 0 || all_saved) && outcome.first_failure >= 0 &&
-        outcome.exits[static_cast<std::size_t>(outcome.first_failure)].consequence) {
+        outcome.exits[outcome.first_failure].consequence) {
       outcome.first_failure = -1;
     }
     return outcome;
@@ -539,7 +539,7 @@ class Launch {
 }  // namespace
 
 int LaunchOutcome::exit_code() const {
-  if (first_failure >= 0) return exits[static_cast<std::size_t>(first_failure)].exit_code();
+  if (first_failure >= 0) return exits[first_failure].exit_code();
   if (interrupt == 0 && !stopped_early) return 0;
   const auto all = [&](ExitCode code) {
     return std::all_of(exits.begin(), exits.end(), [&](const RankExit& e) {

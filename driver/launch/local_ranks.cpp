@@ -106,7 +106,7 @@ void explain_failure(const std::string& command, const LaunchOutcome& outcome) {
                    signal_text(outcome.interrupt).c_str());
     return;
   }
-  const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
+  const RankExit& first = outcome.exits.at(outcome.first_failure);
   if (is_refusal(first)) return;
   std::fprintf(stderr,
                "\nmillrace %s: rank %d failed first: %s, %.1f s after the start; no file was written\n",

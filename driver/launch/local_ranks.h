@@ -1,5 +1,5 @@
-// What every command that starts ranks on this host shares: where they meet, what their environment says,
-// and how their end reads. LibTorch-free.
+// Helpers of every command that starts ranks on this host: the store where ranks meet, their environment,
+// and the text of their end. LibTorch-free.
 #pragma once
 
 #include <string>
@@ -26,7 +26,8 @@ class StoreFolder {
   int lock_ = -1;  ///< held as long as this process lives
 };
 
-/// What torchrun gives to a rank, with our file store, and this process as the one whose death ends it.
+/// Returns the environment that torchrun gives to a rank, with our file store. The rank ends when this
+/// process does.
 std::vector<std::pair<std::string, std::string>> rank_environment(int rank, int ranks,
                                                                   const std::string& store);
 

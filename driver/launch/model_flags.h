@@ -17,8 +17,8 @@ using Models = std::vector<ModelDescription>;
 /// What the user gives of them is added to `given`, which must outlive the spec, for make_model.
 CommandSpec with_model_options(CommandSpec spec, const Models& models, GivenOptions& given);
 
-/// What to ask when a word could be a model's option.
-/// `worker`: the program that the job names; empty: millrace's.
+/// Asks for the models when a word could be a model's option. `worker` is the program that the job names;
+/// empty: millrace's.
 using AskForModels = std::function<Result<Models>(const std::string& worker)>;
 /// The worker of any device, as all have the same models; empty: none can be started.
 std::string any_worker();

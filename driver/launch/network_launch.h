@@ -11,8 +11,7 @@
 
 namespace millrace {
 
-/// What --network asks for; Problems for flags that do not go with it or with each other, and for the cluster
-/// file.
+/// The network that --network asks to measure.
 struct NetworkJob {
   ClusterSpec cluster;
   std::string out;  ///< cluster file to write; empty: none

@@ -13,14 +13,15 @@ namespace millrace {
 /// A mapping with the keys `module` and `machines`.
 bool is_pipedream_job(const Json& json);
 
-/// Who says how the model is cut: PipeDream's config_file, or a plan of ours that the caller gives.
+/// Says what cuts the model: PipeDream's config_file, or a plan of ours that the caller gives.
 enum class StagesFrom { ConfigFile, Plan };
 
-/// The same job with our keys; values keep their places in the file. Problems: keys of neither program,
-/// another model type, other numbers of machines and ranks.
+/// Returns the same job with our keys. Values keep their places in the file. Problems: keys of neither
+/// program, another model type, other numbers of machines and ranks.
 Result<Json> convert_pipedream_job(const Json& json, const std::string& source, StagesFrom stages);
 
-/// What the conversion leaves out, or has otherwise than PipeDream, for people. Reads config_file.
+/// Returns notes for people on what the conversion leaves out or does otherwise than PipeDream. Reads
+/// config_file.
 std::vector<std::string> notes_on_pipedream_job(const Json& json, StagesFrom stages);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// Where the programs that compute are: beside this one, unless the environment says otherwise.
+// Finds the programs that compute. They stand beside this one, unless the environment says otherwise.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace millrace {
 /// exist.
 std::string worker_path(ComputeDevice device);
 
-/// What to do if it cannot be started.
+/// Returns what to do if the worker cannot be started.
 std::string worker_hint(ComputeDevice device);
 
 }  // namespace millrace

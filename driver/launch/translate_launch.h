@@ -11,7 +11,7 @@ namespace millrace {
 
 struct TranslateFlags;  // driver/cli/translate_spec.h
 
-/// Who translates: `ranks` processes, `stages` of them in turn hold one model.
+/// The ranks that translate: `ranks` processes. Each run of `stages` processes holds one model.
 struct TranslateRanks {
   std::optional<Plan> plan;  ///< of --plan
   int stages = 1, ranks = 1;

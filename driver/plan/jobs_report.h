@@ -1,10 +1,10 @@
-// What `millrace plan --jobs` says: the ways to divide the jobs, and why the best one is.
+// The text of `millrace plan --jobs`: the ways to divide the jobs, and why the best one is best.
 #pragma once
 
 #include <optional>
 #include <string>
 
-#include "optimizer/plan_jobs.h"
+#include "optimizer/planner/plan_jobs.h"
 #include "runtime/base/json.h"
 
 namespace millrace {

@@ -11,17 +11,17 @@
 #include "driver/plan/jobs_report.h"
 #include "driver/plan/plan_explanation.h"
 #include "driver/plan/run_profile.h"
-#include "optimizer/cost_model.h"
-#include "optimizer/objective.h"
-#include "optimizer/partition_drawing.h"
-#include "optimizer/pipedream_planner.h"
-#include "optimizer/plan_jobs.h"
-#include "optimizer/planner.h"
+#include "optimizer/cost/cost_model.h"
+#include "optimizer/pipedream/pipedream_planner.h"
+#include "optimizer/planner/objective.h"
+#include "optimizer/planner/plan_jobs.h"
+#include "optimizer/planner/planner.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
+#include "runtime/drawing/partition_drawing.h"
 #include "runtime/plan/array_profiles.h"
 #include "runtime/plan/device_presets.h"
 #include "runtime/plan/limits.h"
@@ -601,179 +601,97 @@ CommandSpec spec_of(PlanFlags& f) {
   spec.command = "plan";
   spec.summary = "Cut a profiled model into pipeline stages, replicate them, and predict the step time.";
   spec.flags = {
-      {.name = "profile",
-       .short_name = 'p',
-       .value = "FILE",
-       .help =
+      flag("", "profile", "FILE",
            "profile.json of `millrace profile`, or a PipeDream graph.txt. Required, unless --from-run has "
            "one.",
-       .target = into::text(f.profile)},
-      {.name = "straight",
-       .help = "No replication: one rank for each stage.",
-       .target = into::on(o.straight)},
-      {.name = "memory",
-       .value = "BYTES",
-       .help = "Memory of a rank, e.g. 8GiB (default: the cluster's).",
-       .target = into::bytes(f.memory)},
-      {.name = "format",
-       .value = "text|json",
-       .help = "What to print.",
-       .target = into::choice(f.format, "format")},
-      {.name = "cluster",
-       .value = "FILE",
-       .help = "cluster.yaml: links and memory.",
-       .group = kOurs,
-       .target = into::text(f.cluster)},
-      {.name = "ranks",
-       .value = "N",
-       .help = "Ranks on this host, instead of --cluster (default: 2, or --stages).",
-       .group = kOurs,
-       .target = into::integer(f.ranks, 1, kMostRanks)},
-      {.name = "stages",
-       .value = "N",
-       .help = "Number of stages; 0 chooses.",
-       .group = kOurs,
-       .target = into::integer(o.stages, 0, kMostRanks)},
-      {.name = "microbatches",
-       .short_name = 'm',
-       .value = "N",
-       .help = "Microbatches of a step (default: one for each rank, at least 4); 0 chooses by time a sample.",
-       .group = kOurs,
-       .target = into::integer(f.microbatches, 0, kMostFileMicrobatches)},
-      {.name = "jobs",
-       .short_name = 'j',
-       .value = "N",
-       .help =
+           into::text(f.profile), 'p'),
+      flag("", "straight", "No replication: one rank for each stage.", into::on(o.straight)),
+      flag("", "memory", "BYTES", "Memory of a rank, e.g. 8GiB (default: the cluster's).",
+           into::bytes(f.memory)),
+      flag("", "format", "text|json", "What to print.", into::choice(f.format, "format")),
+      flag(kOurs, "cluster", "FILE", "cluster.yaml: links and memory.", into::text(f.cluster)),
+      flag(kOurs, "ranks", "N", "Ranks on this host, instead of --cluster (default: 2, or --stages).",
+           into::integer(f.ranks, 1, kMostRanks)),
+      flag(kOurs, "stages", "N", "Number of stages; 0 chooses.", into::integer(o.stages, 0, kMostRanks)),
+      flag(kOurs, "microbatches", "N",
+           "Microbatches of a step (default: one for each rank, at least 4); 0 chooses by time a sample.",
+           into::integer(f.microbatches, 0, kMostFileMicrobatches), 'm'),
+      flag(kOurs, "jobs", "N",
            "Trainings that the plan is for: it says how many of them are a job array, how many arrays are "
            "in the pipeline at once, and in how many rounds all are trained. The profile says what arrays "
            "cost: `millrace profile --jobs`.",
-       .group = kOurs,
-       .target = into::integer(f.jobs, 1, kMostPlannedJobs)},
-      {.name = "batch",
-       .value = "SAMPLES",
-       .help = "Samples of a step over all ranks, instead of --microbatches: a multiple of the profile's "
-               "microbatch.",
-       .group = kOurs,
-       .target = into::integer(f.batch, 1)},
-      {.name = "steps",
-       .value = "N",
-       .help =
+           into::integer(f.jobs, 1, kMostPlannedJobs), 'j'),
+      flag(kOurs, "batch", "SAMPLES",
+           "Samples of a step over all ranks, instead of --microbatches: a multiple of the profile's "
+           "microbatch.",
+           into::integer(f.batch, 1)),
+      flag(kOurs, "steps", "N",
            "Steps of the job: from 2 on the plan is chosen by its step in a run of many, where the ends of "
            "zero-bubble schedules overlap; 1: by one step from an empty pipeline.",
-       .group = kOurs,
-       .target = into::integer(f.steps, 1)},
-      {.name = "device",
-       .value = "NAME",
-       .help = "Memory of a rank, and without --cluster its links, of a known device: " +
-               device_preset_names() + ".",
-       .group = kOurs,
-       .target = into::parsed(f.device, known_device)},
-      {.name = "from-run",
-       .value = "DIR",
-       .help =
+           into::integer(f.steps, 1)),
+      flag(kOurs, "device", "NAME",
+           "Memory of a rank, and without --cluster its links, of a known device: " + device_preset_names() +
+               ".",
+           into::parsed(f.device, known_device)),
+      flag(kOurs, "from-run", "DIR",
            "Plan again from this run: the profile's layers are scaled to the times that its trace measured, "
            "stage by stage.",
-       .group = kOurs,
-       .target = into::text(f.from_run)},
-      {.name = "schedule",
-       .value = "KIND",
-       .help = names_of(named_kinds(false)) + ", " + names_of(named_kinds(true)) +
+           into::text(f.from_run)),
+      flag(kOurs, "schedule", "KIND",
+           names_of(named_kinds(false)) + ", " + names_of(named_kinds(true)) +
                ", or auto: the best one that flushes.",
-       .group = kOurs,
-       .target = into::parsed(o.schedule, planned_schedule, "auto")},
-      {.name = "chunks",
-       .value = "N",
-       .help = "Stages of each rank, for interleaved and zb-h1 (the V schedules have 2); 1: only schedules "
-               "with one; 0 chooses.",
-       .group = kOurs,
-       .target = into::integer(o.chunks, 0, 64)},
-      {.name = "effort",
-       .value = "X",
-       .help = "Work that the search may take, relative to the usual: 4 looks further, 0.1 is faster. The "
-               "plan's last "
-               "line says when a search met its limit.",
-       .group = kOurs,
-       .target = into::number(o.effort, 0.01, 1e6)},
-      {.name = "recompute",
-       .value = "WHEN",
-       .help = "never, auto (stages that do not fit otherwise) or always compute activations again in the "
-               "backward.",
-       .group = kOurs,
-       .target = into::choice(o.recompute, "recompute mode")},
-      {.name = "reduce",
-       .value = "HOW",
-       .help = "Charge all-reduces overlapped with the last backward, as the runtime does it, or serial.",
-       .group = kOurs,
-       .target = into::choice(o.costs.reduce, "reduce model")},
-      {.name = "rule",
-       .value = "RULE",
-       .help = rule_help(),
-       .group = kOurs,
-       .target = into::parsed(o.costs.rule_copies, rule_copies, first_rule_with(o.costs.rule_copies))},
-      {.name = "zero-1",
-       .help = "The replicas of a stage share the rule's state (`millrace train --zero-1`).",
-       .group = kOurs,
-       .target = into::on(o.costs.share_rule_state)},
-      {.name = "clip-norm",
-       .help = "The run clips by the norm of the gradient (`millrace train --clip-norm`): the norm is "
-               "priced, and "
-               "that all ranks wait for it before they update.",
-       .group = kOurs,
-       .target = into::on(o.costs.clips_norm)},
-      {.name = "explain",
-       .help =
+           into::parsed(o.schedule, planned_schedule, "auto")),
+      flag(kOurs, "chunks", "N",
+           "Stages of each rank, for interleaved and zb-h1 (the V schedules have 2); 1: only schedules "
+           "with one; 0 chooses.",
+           into::integer(o.chunks, 0, 64)),
+      flag(kOurs, "effort", "X",
+           "Work that the search may take, relative to the usual: 4 looks further, 0.1 is faster. The "
+           "plan's last "
+           "line says when a search met its limit.",
+           into::number(o.effort, 0.01, 1e6)),
+      flag(kOurs, "recompute", "WHEN",
+           "never, auto (stages that do not fit otherwise) or always compute activations again in the "
+           "backward.",
+           into::choice(o.recompute, "recompute mode")),
+      flag(kOurs, "reduce", "HOW",
+           "Charge all-reduces overlapped with the last backward, as the runtime does it, or serial.",
+           into::choice(o.costs.reduce, "reduce model")),
+      flag(kOurs, "rule", "RULE", rule_help(),
+           into::parsed(o.costs.rule_copies, rule_copies, first_rule_with(o.costs.rule_copies))),
+      flag(kOurs, "zero-1", "The replicas of a stage share the rule's state (`millrace train --zero-1`).",
+           into::on(o.costs.share_rule_state)),
+      flag(kOurs, "clip-norm",
+           "The run clips by the norm of the gradient (`millrace train --clip-norm`): the norm is "
+           "priced, and "
+           "that all ranks wait for it before they update.",
+           into::on(o.costs.clips_norm)),
+      flag(kOurs, "explain",
            "Say what was searched, where the step goes, what came second and why, and what would change it.",
-       .group = kOurs,
-       .target = into::on(f.explain)},
-      {.name = "compare",
-       .value = "A B",
-       .help = "Instead of planning: two plan files side by side under this profile and cluster.",
-       .group = kOurs,
-       .target = into::texts(f.compare)},
-      {.name = "emit-conf",
-       .value = "FILE",
-       .help = "Write PipeDream's *_conf.json, one module for each stage.",
-       .group = kOurs,
-       .target = into::text(f.emit_conf)},
-      {.name = "draw",
-       .value = "FILE",
-       .help = "Write the partitioned graph as SVG.",
-       .group = kOurs,
-       .target = into::text(f.draw)},
-      {.name = "out",
-       .short_name = 'o',
-       .value = "FILE",
-       .help = "Write the plan (JSON) here.",
-       .group = kOurs,
-       .target = into::text(f.out)},
-      {.name = "pipedream",
-       .help = "Plan a PipeDream graph.txt as PipeDream's planner does, over stages that exist.",
-       .group = kPipeDreams,
-       .target = into::on(f.pipedream)},
-      {.name = "machines",
-       .value = "LIST",
-       .help = "Machines of each level, innermost first, e.g. 8,2.",
-       .group = kPipeDreams,
-       .target = into::integers(f.original.machines, 1, kMostRanks)},
-      {.name = "bandwidth",
-       .value = "LIST",
-       .help = "Bytes/s of each level, innermost first.",
-       .group = kPipeDreams,
-       .target = into::numbers(f.original.bandwidths)},
-      {.name = "use-fewer-machines",
-       .help = "Machines may stay idle.",
-       .group = kPipeDreams,
-       .target = into::on(f.original.use_fewer_machines)},
-      {.name = "activation-compression",
-       .value = "R",
-       .help = "Charge activation transfers, divided by R (default: they are free).",
-       .group = kPipeDreams,
-       .target = into::number(f.original.activation_compression, 1e-9, 1e9)},
-      {.name = "as-original",
-       .help = "Answer as the original programme does, also where several levels of machines let it take "
-               "stages that are none, and time it too low.",
-       .group = kPipeDreams,
-       .target = into::on(f.original.as_original)},
+           into::on(f.explain)),
+      flag(kOurs, "compare", "A B",
+           "Instead of planning: two plan files side by side under this profile and cluster.",
+           into::texts(f.compare)),
+      flag(kOurs, "emit-conf", "FILE", "Write PipeDream's *_conf.json, one module for each stage.",
+           into::text(f.emit_conf)),
+      flag(kOurs, "draw", "FILE", "Write the partitioned graph as SVG.", into::text(f.draw)),
+      flag(kOurs, "out", "FILE", "Write the plan (JSON) here.", into::text(f.out), 'o'),
+      flag(kPipeDreams, "pipedream",
+           "Plan a PipeDream graph.txt as PipeDream's planner does, over stages that exist.",
+           into::on(f.pipedream)),
+      flag(kPipeDreams, "machines", "LIST", "Machines of each level, innermost first, e.g. 8,2.",
+           into::integers(f.original.machines, 1, kMostRanks)),
+      flag(kPipeDreams, "bandwidth", "LIST", "Bytes/s of each level, innermost first.",
+           into::numbers(f.original.bandwidths)),
+      flag(kPipeDreams, "use-fewer-machines", "Machines may stay idle.",
+           into::on(f.original.use_fewer_machines)),
+      flag(kPipeDreams, "activation-compression", "R",
+           "Charge activation transfers, divided by R (default: they are free).",
+           into::number(f.original.activation_compression, 1e-9, 1e9)),
+      flag(kPipeDreams, "as-original",
+           "Answer as the original programme does, also where several levels of machines let it take "
+           "stages that are none, and time it too low.",
+           into::on(f.original.as_original)),
   };
   spec.examples = {
       "millrace plan --profile profile.json --cluster cluster.yaml --batch 256 --device h100-80g",

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "optimizer/planner.h"
+#include "optimizer/planner/planner.h"
 #include "runtime/base/json.h"
 
 namespace millrace {
@@ -26,8 +26,8 @@ std::string replicas_text(const Plan& plan);
 std::string spread_text(const Plan& plan);
 /// One line: the other plan, how much longer it takes, and the terms that make the difference.
 std::string comparison_text(const PlannerAnswer& answer, const PlanCandidate& other);
-/// Where the profile's blocks spread wider than the answer's lead; empty where the lead is clear, or the
-/// spread is not known.
+/// Returns a warning where the profile's blocks spread wider than the answer's lead over the next plan.
+/// Empty: the lead is clear, or the spread is not known.
 std::string lead_text(const PlannerAnswer& answer);
 
 std::string explanation_text(const PlannerAnswer& answer, const std::vector<Sensitivity>& sensitivity);

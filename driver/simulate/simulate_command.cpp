@@ -12,8 +12,8 @@
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
+#include "runtime/drawing/gantt.h"
 #include "runtime/schedule/csv.h"
-#include "runtime/schedule/gantt.h"
 #include "runtime/schedule/list_schedule.h"
 
 namespace millrace {
@@ -69,8 +69,7 @@ std::optional<double> step_in_a_run(const SimulationSubject& subject, const Sche
     longer.microbatches *= 3 + run;
     const Result<Schedule> made = make_schedule(schedule.kind, longer, subject.options.transport);
     if (!made) return {};
-    makespans[static_cast<std::size_t>(run)] =
-        simulate(*made, longer, subject.costs, subject.options).makespan;
+    makespans[run] = simulate(*made, longer, subject.costs, subject.options).makespan;
   }
   return makespans[1] - makespans[0];
 }
@@ -89,7 +88,7 @@ std::vector<Cause> causes_of(const SimulationSubject& subject, const Simulation&
   for (const CriticalStep& step : critical_path(simulation, subject.shape, subject.options.transport)) {
     std::string what;
     if (step.link >= 0) {
-      const StageLink& link = links[static_cast<std::size_t>(step.link)];
+      const StageLink& link = links[step.link];
       what = "transfer between stages " + std::to_string(link.from.value) + " and " +
              std::to_string(link.to.value);
     } else {
@@ -316,8 +315,7 @@ void print_sweep(const std::vector<SweepRow>& rows) {
   std::printf(
       "\nin a run: seconds of the step among others, without a barrier (* fastest of its stages and "
       "microbatches);\nbubble: of the busiest rank, in one step; in span: the largest between a rank's first "
-      "and "
-      "last computation;\npeak stash: microbatches of a rank's layers\n");
+      "and last computation;\npeak stash: microbatches of a rank's layers\n");
 }
 
 Json to_json(const std::vector<SweepRow>& rows) {
@@ -418,58 +416,41 @@ CommandSpec spec_of(SimulateFlags& f) {
   spec.command = "simulate";
   spec.summary = "Run a schedule's actions against costs: makespan, bubbles, memory, and a picture.";
   spec.flags = {
-      {.name = "schedule",
-       .value = "KIND",
-       .help = names_of(named_kinds(false)) + "; asynchronous: " + names_of(named_kinds(true)) +
+      flag("", "schedule", "KIND",
+           names_of(named_kinds(false)) + "; asynchronous: " + names_of(named_kinds(true)) +
                " (with --plan: the plan's).",
-       .target = into::parsed(f.schedules, schedules_from, to_string(f.schedules.front()))},
-      {.name = "schedule-file",
-       .value = "FILE",
-       .help = "Simulate this PyTorch pipeline-schedule CSV, with or without its transfers.",
-       .target = into::text(f.schedule_file)},
-      {.name = "microbatches",
-       .short_name = 'm',
-       .value = "N",
-       .help = "Microbatches of the step (with --plan: the plan's).",
-       .target = into::integers(f.microbatches, 1, kMostSimulatedMicrobatches)},
-      {.name = "sweep",
-       .help = "Compare: --schedule, --stages and --microbatches may be lists (default: all schedules, 4,8 "
-               "stages, 8,32 microbatches).",
-       .target = into::on(f.sweep)},
-      {.name = "draw", .value = "FILE", .help = "Write the timeline as SVG.", .target = into::text(f.draw)},
-      {.name = "write-csv",
-       .value = "FILE",
-       .help = "Write the schedule as PyTorch's CSV (compute only).",
-       .target = into::text(f.write_csv)},
-      {.name = "csv-transfers",
-       .help = "In --write-csv, the SEND and RECV actions as well.",
-       .target = into::on(f.csv_transfers)},
-      {.name = "stash-limit",
-       .value = "LIST",
-       .help =
+           into::parsed(f.schedules, schedules_from, to_string(f.schedules.front()))),
+      flag("", "schedule-file", "FILE",
+           "Simulate this PyTorch pipeline-schedule CSV, with or without its transfers.",
+           into::text(f.schedule_file)),
+      flag("", "microbatches", "N", "Microbatches of the step (with --plan: the plan's).",
+           into::integers(f.microbatches, 1, kMostSimulatedMicrobatches), 'm'),
+      flag("", "sweep",
+           "Compare: --schedule, --stages and --microbatches may be lists (default: all schedules, 4,8 "
+           "stages, 8,32 microbatches).",
+           into::on(f.sweep)),
+      flag("", "draw", "FILE", "Write the timeline as SVG.", into::text(f.draw)),
+      flag("", "write-csv", "FILE", "Write the schedule as PyTorch's CSV (compute only).",
+           into::text(f.write_csv)),
+      flag("", "csv-transfers", "In --write-csv, the SEND and RECV actions as well.",
+           into::on(f.csv_transfers)),
+      flag("", "stash-limit", "LIST",
            "Of auto-order: microbatches of its layers that a rank may hold, one value or one for each rank.",
-       .target = into::numbers(f.stash_limit)},
-      {.name = "critical-path",
-       .help = "Say which actions and links bound the makespan.",
-       .target = into::on(f.critical_path)},
-      {.name = "print-schedule",
-       .help = "Print the actions of each rank as well.",
-       .target = into::on(f.print_schedule)},
-      {.name = "format",
-       .value = "text|json",
-       .help = "What to print.",
-       .target = into::choice(f.format, "format")},
+           into::numbers(f.stash_limit)),
+      flag("", "critical-path", "Say which actions and links bound the makespan.", into::on(f.critical_path)),
+      flag("", "print-schedule", "Print the actions of each rank as well.", into::on(f.print_schedule)),
+      flag("", "format", "text|json", "What to print.", into::choice(f.format, "format")),
   };
   for (Flag& flag : simulation_subject_flags(f)) spec.flags.push_back(std::move(flag));
-  spec.examples = {"millrace simulate --schedule 1f1b --stages 4 --microbatches 8 --draw schedule.svg",
-                   "millrace simulate --schedule zb-v --stages 4 --microbatches 8 --write-csv zbv.csv",
-                   "millrace simulate --schedule-file zbv.csv --forward 1.2 --draw schedule.svg",
-                   "millrace simulate --schedule auto-order --stages 4 --microbatches 8 --forward 1,2,1,3 "
-                   "--stash-limit 5",
-                   "millrace simulate --sweep --stages 4,8 --microbatches 8,32 --latency 0.1",
-                   "millrace simulate --stages 4 --activation-bytes 8e6 --bandwidth 1e9 --ranks-per-host 2 "
-                   "--straggler 1:1.5 --critical-path",
-                   "millrace simulate --plan plan.json --profile profile.json --draw schedule.svg"};
+  spec.examples = {
+      "millrace simulate --schedule 1f1b --stages 4 --microbatches 8 --draw schedule.svg",
+      "millrace simulate --schedule zb-v --stages 4 --microbatches 8 --write-csv zbv.csv",
+      "millrace simulate --schedule-file zbv.csv --forward 1.2 --draw schedule.svg",
+      "millrace simulate --schedule auto-order --stages 4 --microbatches 8 --forward 1,2,1,3 --stash-limit 5",
+      "millrace simulate --sweep --stages 4,8 --microbatches 8,32 --latency 0.1",
+      "millrace simulate --stages 4 --activation-bytes 8e6 --bandwidth 1e9 --ranks-per-host 2 --straggler "
+      "1:1.5 --critical-path",
+      "millrace simulate --plan plan.json --profile profile.json --draw schedule.svg"};
   return spec;
 }
 

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "driver/cli/command_support.h"
-#include "optimizer/cost_model.h"
-#include "optimizer/predicted_costs.h"
+#include "optimizer/cost/cost_model.h"
+#include "optimizer/cost/predicted_costs.h"
 #include "runtime/base/files.h"
 #include "runtime/schedule/csv.h"
 
@@ -54,8 +54,7 @@ std::vector<double> by_stage(const std::vector<double>& given, const char* flag,
   if (given.size() != 1) return values;
   const auto stages = shape.stages_of_ranks();
   for (std::size_t s = 0; s < values.size(); ++s)
-    values[s] /=
-        static_cast<double>(stages[static_cast<std::size_t>(shape.ranks_of_stage[s].front().value)].size());
+    values[s] /= static_cast<double>(stages[shape.ranks_of_stage[s].front().value].size());
   return values;
 }
 
@@ -132,7 +131,7 @@ void read_straggler(const std::string& text, std::vector<double>& slowdown, Prob
     problems.push_back({"--straggler", "there is no rank " + std::to_string(rank),
                         "ranks are 0 to " + std::to_string(slowdown.size() - 1)});
   } else {
-    slowdown[static_cast<std::size_t>(rank)] = *factor;
+    slowdown[rank] = *factor;
   }
 }
 

@@ -1,4 +1,4 @@
-// What `millrace simulate` is told, and what it simulates then: a plan, or a shape. LibTorch-free.
+// The flags of `millrace simulate`, and the plan or shape that it simulates. LibTorch-free.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,14 @@ enum class Sending { Overlap, Block, Rendezvous };
 constexpr auto names_of(Sending) {
   return std::to_array<std::string_view>({"overlap", "block", "rendezvous"});
 }
-/// Of auto-order's stages on the ranks.
+/// The order of auto-order's stages on the ranks.
 enum class Placement { Loop, V };
 constexpr auto names_of(Placement) {
   return std::to_array<std::string_view>({"loop", "v"});
 }
 
-/// What the command is told. A list of seconds or bytes has one value for all places, or one for each.
+/// The flags of `millrace simulate`. A list of seconds or bytes has one value for all places, or one for
+/// each.
 struct SimulateFlags {
   std::optional<std::string> schedule_file, plan, profile, cluster;
   std::vector<ScheduleKind> schedules{ScheduleKind::OneFOneB};  ///< several: with `sweep`

@@ -12,12 +12,12 @@
 
 namespace millrace {
 
-/// What is translated, and what it is compared with: read once in a process, before the first step.
-/// Immutable; thread-safe.
+/// The text to translate, and the references to compare it with. A process reads it once, before the first
+/// step. Immutable; thread-safe.
 class BleuText {
  public:
   virtual ~BleuText() = default;
-  /// For messages between ranks: texts and flags that differ, differ in it.
+  /// Returns a text that differs where texts or flags differ. Ranks compare it.
   virtual std::string fingerprint() const = 0;
   virtual std::string signature() const = 0;  ///< sacreBLEU's, of the score
   virtual std::int64_t sentences() const = 0;

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <set>
 
-#include "runtime/stage/fuse.h"
+#include "runtime/model/fuse.h"
 
 namespace millrace {
 

@@ -5,8 +5,8 @@
 
 #include "driver/cli/compute_specs.h"
 #include "runtime/base/result.h"
+#include "runtime/model/layered_model.h"
 #include "runtime/plan/layer_graph.h"
-#include "runtime/stage/layered_model.h"
 
 namespace millrace {
 

@@ -16,7 +16,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
 #include "runtime/base/progress_line.h"
-#include "runtime/train/profiler.h"
+#include "runtime/profile/profiler.h"
 
 namespace millrace {
 namespace {

@@ -10,13 +10,13 @@
 
 #include "driver/launch/network_launch.h"
 #include "driver/worker/worker_environment.h"
-#include "optimizer/cost_model.h"
+#include "optimizer/cost/cost_model.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/text.h"
 #include "runtime/comm/shared_memory.h"
-#include "runtime/train/network_profiler.h"
+#include "runtime/profile/network_profiler.h"
 
 namespace millrace {
 namespace {
@@ -40,9 +40,9 @@ std::vector<std::string> notes_on_hosts(const ClusterSpec& cluster,
   for (int a = 0; a < cluster.num_ranks(); ++a) {
     for (int b = 0; b < a; ++b) {
       const int host_a = cluster.host_of(RankId(a)), host_b = cluster.host_of(RankId(b));
-      const bool one_machine = machines[static_cast<std::size_t>(a)] == machines[static_cast<std::size_t>(b)];
-      const std::string& name_a = cluster.hosts[static_cast<std::size_t>(host_a)].name;
-      const std::string& name_b = cluster.hosts[static_cast<std::size_t>(host_b)].name;
+      const bool one_machine = machines[a] == machines[b];
+      const std::string& name_a = cluster.hosts[host_a].name;
+      const std::string& name_b = cluster.hosts[host_b].name;
       if (host_a != host_b && one_machine && !std::exchange(shared, true))
         notes.push_back(
             "hosts " + name_b + " and " + name_a +

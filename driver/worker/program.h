@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 #include "driver/worker/worker_options.h"
 #include "models/model.h"
 

@@ -18,14 +18,14 @@ std::string round_folder(const std::string& output_dir, std::size_t round);
 /// Problem: it is for other numbers of jobs.
 Result<std::vector<PlanRound>> rounds_of_plan(const std::string& file, std::size_t jobs);
 
-/// What is left of a round when a run goes on.
+/// The state of a round when a run goes on.
 enum class RoundState {
   Untouched,  ///< it begins, over what it may have written before its first checkpoint
   Begun,      ///< it goes on from its checkpoint
   Done,
 };
 
-/// What a round is expected to have done.
+/// The results that a round is expected to have.
 struct RoundGoal {
   int first_job = 0;
   std::int64_t steps = 0;
@@ -33,7 +33,8 @@ struct RoundGoal {
   std::vector<std::string> weights;  ///< files of the jobs; empty: none are asked for
 };
 
-/// Of the round in `folder`. Problem: it was trained with other settings or of other jobs.
+/// Returns the state of the round in `folder`. Problem: it was trained with other settings, or of other
+/// jobs.
 Result<RoundState> state_of_round(const std::string& folder, const RoundGoal& goal);
 
 /// Whether a run in `folder` was divided as `plan` divides its jobs. Problem: it was not.

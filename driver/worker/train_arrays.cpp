@@ -7,9 +7,9 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/layers/autograd_layer.h"
 #include "runtime/layers/carrying_layer.h"
+#include "runtime/model/fuse.h"
+#include "runtime/profile/profiler.h"
 #include "runtime/rules/rule_table.h"
-#include "runtime/stage/fuse.h"
-#include "runtime/train/profiler.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {

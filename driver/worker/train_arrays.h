@@ -9,7 +9,7 @@
 namespace millrace {
 
 /// The model of each job, by its flags, of one form where they leave out different layers (complete() in
-/// stage/fuse.h).
+/// model/fuse.h).
 Result<std::vector<LayeredModel>> models_of(const std::vector<TrainFlags>& jobs, const Additions& own);
 
 /// Makes job arrays of `models`, as many as the spec's plan says, with what each job was told. Where nobody
@@ -21,14 +21,14 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs,
 /// over all jobs on a GPU pay by what starting them costs.
 bool chooses_arrays(const TrainSpec& spec);
 
-/// What a microbatch takes in arrays of several sizes (divide_jobs), measured here: by the one process that
-/// the others follow. Of a spec whose jobs are one array. Throws ConfigError.
+/// Measures the seconds of a microbatch in arrays of several sizes (divide_jobs). One process measures, and
+/// the others follow it. The jobs of `spec` are one array. Throws ConfigError.
 ArrayDivision measured_division(const TrainSpec& spec);
 
 /// Divides the jobs of one array again. Throws ConfigError.
 void divide(TrainSpec& spec, ArrayDivision division);
 
-/// For the log: how many arrays there are, and what was measured.
+/// Returns the line for the log: how many arrays there are, and what was measured.
 std::string division_text(const TrainSpec& spec);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// What `millrace train` reads: data sets, batches by array, texts to score.
+// The data of `millrace train`: data sets, batches by array, texts to score.
 #pragma once
 
 #include <map>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 #include "driver/worker/train_spec.h"
 #include "runtime/base/json.h"
 #include "runtime/comm/communicator.h"
@@ -15,7 +15,7 @@
 
 namespace millrace {
 
-/// By reader: one for all jobs of an array, or one for each.
+/// The data sets by reader. There is one reader for all jobs of an array, or one for each job.
 struct Datasets {
   std::vector<std::shared_ptr<const Dataset>> trains, tests;
   std::shared_ptr<const Dataset> train, test;  ///< the first
@@ -24,13 +24,13 @@ struct Datasets {
 /// The data sets of a run that are open: rounds and readers of one seed share theirs.
 using OpenDatasets = std::map<std::pair<DataSplit, std::uint64_t>, std::shared_ptr<const Dataset>>;
 
-/// Those that the readers of `spec` need, which join `open`.
+/// Opens the data sets that the readers of `spec` need. They join `open`.
 Result<Datasets> open_datasets(const TrainSpec& spec, OpenDatasets& open);
 
 /// Once for a job.
 void log_notes(const TrainSpec& spec, const Datasets& sets);
 
-/// Of reader `reader` (TrainSpec::readers).
+/// Returns the loader's options of reader `reader` (TrainSpec::readers).
 LoaderOptions loader_options(const TrainSpec& spec, std::size_t reader = 0);
 
 /// Whether the data's microbatches, of some hundred steps, are as long as those that the plan was made for:
@@ -41,7 +41,7 @@ std::vector<std::string> compare_lengths(const TrainSpec& spec, const Datasets& 
 TrainedArray array_for(const TrainSpec& spec, const Datasets& sets, const LayeredModel& network,
                        std::size_t first);
 
-/// Of the data sets that have files; else null. Collective.
+/// Returns what the files of the data sets are, or null for data sets without files. Collective.
 Json data_files(const Datasets& sets, Communicator& communicator);
 
 /// --bleu-every: what is translated, and when.

@@ -14,9 +14,9 @@
 #include "driver/worker/program.h"
 #include "runtime/comm/channel.h"
 #include "runtime/layers/job_array.h"
+#include "runtime/model/layered_model.h"
 #include "runtime/plan/plan.h"
-#include "runtime/stage/layered_model.h"
-#include "runtime/train/array_division.h"
+#include "runtime/profile/array_division.h"
 
 namespace millrace {
 
@@ -24,15 +24,15 @@ namespace millrace {
 struct TrainSpec : TrainFlags {
   std::vector<LayeredModel> networks;  ///< by array; one, unless jobs are divided into several
   LayeredModel alone{};                ///< one job's: what data sets are read for
-  /// Of job arrays: what each job was told, and the lists that it was told in.
+  /// The flags of each job of a job array, and the lists that they were given in.
   std::vector<TrainFlags> of_jobs{};
   std::vector<std::pair<std::string, std::vector<std::string>>> lists{};
-  /// What layers choose, by the jobs of an array.
+  /// The kernels that layers choose, by the number of jobs of an array.
   std::map<std::size_t, std::shared_ptr<KernelChoices>> choices{};
   ArrayDivision division{};  ///< where nobody said into how many arrays
   std::string apart{};       ///< why each job has an array of its own where nobody said; else empty
   bool own_data = false;     ///< jobs read different batches
-  /// Of jobs that go on at different steps: what each has consumed. Else empty.
+  /// The microbatches that each job has consumed, where jobs go on at different steps; else empty.
   std::vector<std::int64_t> positions{};
 
   std::uint64_t data_seed_of(std::size_t job) const {

@@ -1,4 +1,4 @@
-// What `millrace train` says at its end: summary.json and the lines it prints.
+// The end of `millrace train`: summary.json and the lines that it prints.
 #pragma once
 
 #include <cstddef>

@@ -59,7 +59,7 @@ Trained read_weights(const WeightFiles& files, const TranslateFlags& f, const Tr
   const LayeredModel model = checked(GnmtTranslator::model_of(files), no_checkpoint);
   GnmtStages stages = checked(
       who.plan ? gnmt_stages(model, *who.plan, f.plan) : even_gnmt_stages(model, who.stages, f.beam), no_cut);
-  const std::vector<std::string>& layers = stages[static_cast<std::size_t>(stage)];
+  const std::vector<std::string>& layers = stages[stage];
   GnmtTranslator translator = checked(GnmtTranslator::from(files, layers), no_checkpoint);
   log_info("stage " + std::to_string(stage) + ": " +
            (layers.empty() ? "nothing to translate with"

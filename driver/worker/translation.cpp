@@ -15,7 +15,7 @@
 #include "data/language/language_datasets.h"
 #include "data/text/in_order.h"
 #include "data/text/text_inputs.h"
-#include "models/gnmt_pipeline.h"
+#include "models/translate/gnmt_pipeline.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
@@ -59,17 +59,17 @@ template <class Part>
 void in_threads(int threads, const std::vector<Part>& parts, const std::function<void(Part)>& work) {
   const OneCore one_core;
   std::size_t next = 0;
-  std::vector<Part> mine(static_cast<std::size_t>(threads));
+  std::vector<Part> mine(threads);
   run_in_order(threads, {.read =
                              [&](int thread) {
                                if (next >= parts.size()) return false;
-                               mine[static_cast<std::size_t>(thread)] = parts[next++];
+                               mine[thread] = parts[next++];
                                return true;
                              },
                          .work =
                              [&](int thread) {
                                use_one_core();  // threads begin with a number of their own
-                               work(mine[static_cast<std::size_t>(thread)]);
+                               work(mine[thread]);
                              },
                          .take = [](int) {}});
 }
@@ -342,7 +342,7 @@ void Translation::translate(const GnmtTranslator& mine, const GnmtStages& stages
     const std::vector<SentenceBatch> share = share_of(batches, lane, size);
     std::vector<SentenceIds> sources;
     for (const SentenceBatch& lines : share) sources.push_back(sources_of(lines));
-    translate_in_stages(mine, stages, *lanes[static_cast<std::size_t>(lane)], sources,
+    translate_in_stages(mine, stages, *lanes[lane], sources,
                         {.search = search_, .limit = limit(), .lane = lane, .lanes = size},
                         [&](std::size_t batch, auto found) { put_into(share[batch], std::move(found)); });
   });

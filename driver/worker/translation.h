@@ -16,9 +16,9 @@
 #include "data/text/segmenter.h"
 #include "data/text/text_jobs.h"
 #include "driver/cli/translate_spec.h"
-#include "models/gnmt_stages.h"
-#include "models/gnmt_translation.h"
-#include "models/s2vt_captions.h"
+#include "models/translate/gnmt_stages.h"
+#include "models/translate/gnmt_translation.h"
+#include "models/translate/s2vt_captions.h"
 #include "runtime/checkpoint/settings.h"
 #include "runtime/comm/communicator.h"
 
@@ -91,7 +91,7 @@ class Translation {
   std::vector<SentenceBatch> batches(std::vector<SourceLine>& window) const;
   /// Batches one after the other in each of so many threads, each on one core. Throws what goes wrong.
   void translate(const GnmtTranslator& translator, std::span<const SentenceBatch> batches, int threads) const;
-  /// The same for captions.
+  /// Translates videos to captions in the same way.
   void translate(const S2vtCaptioner& captioner, std::span<const SentenceBatch> batches, int threads) const;
   /// Translates over the stages of a pipeline, of which this rank holds one; each of `lanes` joins its ranks
   /// and is used by a thread of its own. Collective over them. Only the last stage then has the hypotheses.
@@ -105,7 +105,7 @@ class Translation {
   std::string cut_note() const;
 
  private:
-  /// Only words of the target's vocabulary are offered.
+  /// Returns the number of the target's words that the search offers.
   std::int64_t limit() const { return static_cast<std::int64_t>(languages_.target->size()); }
   bool read_line(InputLines& input, std::vector<SourceLine>& window);
   void read_sentence(std::string_view text, SourceLine& line);
@@ -125,7 +125,8 @@ class Translation {
   std::string buffer_, cut_lines_;
 };
 
-/// Which batches one of `size` translates: every size-th, so that each has long and short ones.
+/// Returns the batches that process `one` of `size` translates. It takes every size-th batch, so that each
+/// process has long and short ones.
 std::vector<SentenceBatch> share_of(std::span<const SentenceBatch> batches, int one, int size);
 /// Collective: what each `stages` ranks in turn have found for their share, on all ranks; the `keep` best of
 /// each sentence.

@@ -1,7 +1,7 @@
-// What the reader found odd in the files of a data set, of all ranks together, for the log and the summary.
+// Reports odd files of a data set, of all ranks together, for the log and the summary.
 #pragma once
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 #include "runtime/base/json.h"
 #include "runtime/comm/communicator.h"
 

@@ -1,4 +1,4 @@
-// Where this process stands in a job: the environment that `millrace launch` and torchrun give to a rank.
+// This process's place in a job: the environment that `millrace launch` and torchrun give to a rank.
 #pragma once
 
 #include <chrono>
@@ -28,9 +28,9 @@ struct JobEnvironment {
   bool has_launcher = false;  ///< of ours: the store's folder is its, and only for this job
 };
 
-/// Of torchrun's variables; where there are none, of those of Slurm and MPI (task_environment.h). Problem: a
-/// variable that is no number, or out of range; several tasks of which nobody says enough; a token's file
-/// that others may read.
+/// Reads torchrun's variables, or where there are none those of Slurm and MPI (task_environment.h).
+/// Problem: a variable that is no number or out of range; several tasks whose variables do not say enough;
+/// a token's file that others may read.
 Result<JobEnvironment> read_environment();
 
 /// The launcher's death ends this process too: no orphan holds memory or ports.

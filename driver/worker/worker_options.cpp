@@ -70,22 +70,36 @@ int guarded(const std::function<int()>& body) {
   return static_cast<int>(ExitCode::RunFailed);
 }
 
+namespace {
+
+using Words = std::vector<std::string>;
+struct WorkerCommand {
+  const char* name;
+  int (*run)(const Words& args, const Accelerator& accelerator);
+};
+constexpr WorkerCommand kWorkerCommands[] = {
+    {"train", [](const Words& args, const Accelerator& of) { return train_command(args, of); }},
+    {"profile", [](const Words& args, const Accelerator& of) { return profile_command(args, of); }},
+    {"translate", [](const Words& args, const Accelerator&) { return translate_command(args); }},
+    {"fuse", [](const Words& args, const Accelerator&) { return fuse_command(args); }},
+    {"split", [](const Words& args, const Accelerator&) { return split_command(args); }},
+    {"models", [](const Words& args, const Accelerator&) { return models_command(args); }},
+};
+
+}  // namespace
+
 int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator) {
   ::signal(SIGXFSZ, SIG_IGN);  // a file that grows over a limit is an error of its write, not the end
-  const std::string command = args.empty() ? "" : args[0];
+  const std::string name = args.empty() ? "" : args[0];
   const std::vector<std::string> rest(args.empty() ? args.end() : args.begin() + 1, args.end());
-  if (command == "train") return code_after_output(train_command(rest, accelerator));
-  if (command == "profile") return code_after_output(profile_command(rest, accelerator));
-  if (command == "fuse") return code_after_output(fuse_command(rest));
-  if (command == "split") return code_after_output(split_command(rest));
-  if (command == "translate") return code_after_output(translate_command(rest));
-  if (command == "models") return code_after_output(models_command(rest));
-  std::fprintf(
-      stderr,
-      "millrace-worker: '%s' is not a command of the worker (train, profile, translate, fuse, split, "
-      "models).\nHint: type `millrace "
-      "--help`\n",
-      command.c_str());
+  std::string names;
+  for (const WorkerCommand& command : kWorkerCommands) {
+    if (name == command.name) return code_after_output(command.run(rest, accelerator));
+    names += (names.empty() ? "" : ", ") + std::string(command.name);
+  }
+  std::fprintf(stderr,
+               "millrace-worker: '%s' is not a command of the worker (%s).\nHint: type `millrace --help`\n",
+               name.c_str(), names.c_str());
   return static_cast<int>(ExitCode::Usage);
 }
 

@@ -1,4 +1,4 @@
-// What the worker's commands share: model flags, threads, and the translation of failures into exit codes.
+// Helpers of the worker's commands: model flags, threads, and the translation of failures into exit codes.
 #pragma once
 
 #include <functional>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 #include "driver/cli/cli.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/model_flags.h"
@@ -17,13 +17,13 @@
 
 namespace millrace {
 
-/// What a program computes on besides the CPU; millrace-worker has none.
+/// The devices of a program besides the CPU. millrace-worker has none.
 struct Accelerator {
   std::function<Result<std::shared_ptr<Device>>(int local_rank)> make_device;
   std::function<std::shared_ptr<NcclApi>(const Device& device)> make_nccl;  ///< empty: built without NCCL
 };
 
-/// What a program adds to the models and data sets that come with millrace.
+/// Models and data sets that a program adds to those of millrace.
 struct Additions {
   std::vector<Model> models;
   std::vector<NamedDataset> datasets;

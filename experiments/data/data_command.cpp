@@ -112,35 +112,21 @@ CommandSpec spec_of(GenerateFlags& f) {
            "How much, reached with the last record (dlrm: of the training file, the test file comes on top).",
        .required = true,
        .target = into::bytes(o.size)},
-      {.name = "seed",
-       .value = "N",
-       .help = "Of everything that is random.",
-       .target = into::integer(o.seed, 0)},
+      flag("", "seed", "N", "Of everything that is random.", into::integer(o.seed, 0)),
       threads_flag(f.threads),
-      {.name = "entropy",
-       .value = "BITS",
-       .help =
+      flag("", "entropy", "BITS",
            "Bits of information in a byte: fewer occurring values (images: less noise), so that packers find "
            "about BITS/8 of the size.",
-       .target = into::number(o.randomness.entropy, 0.01, 8)},
-      {.name = "correlation",
-       .value = "R",
-       .help = "Chance that a value repeats its neighbour's, a word is followed by its usual one, a volume's "
-               "depth "
-               "and side share a factor.",
-       .target = into::number(o.randomness.correlation, 0, 0.999)},
-      {.name = "classes",
-       .value = "N",
-       .help = "Classes of images.",
-       .target = into::integer(o.classes, 1, 10000)},
-      {.name = "image-side",
-       .value = "PIXELS",
-       .help = "Mean side of images; each differs by up to a quarter.",
-       .target = into::integer(o.image_side, 8, 16384)},
-      {.name = "format",
-       .value = "text|json",
-       .help = "How to print the result.",
-       .target = into::choice(f.format, "format")},
+           into::number(o.randomness.entropy, 0.01, 8)),
+      flag("", "correlation", "R",
+           "Chance that a value repeats its neighbour's, a word is followed by its usual one, a volume's "
+           "depth "
+           "and side share a factor.",
+           into::number(o.randomness.correlation, 0, 0.999)),
+      flag("", "classes", "N", "Classes of images.", into::integer(o.classes, 1, 10000)),
+      flag("", "image-side", "PIXELS", "Mean side of images; each differs by up to a quarter.",
+           into::integer(o.image_side, 8, 16384)),
+      flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format")),
   };
   spec.examples = {"millrace data generate --workload imseg --out data/unet3d --size 16GB",
                    "millrace data generate -w bert -o data/bert -s 391434146993",
@@ -153,11 +139,8 @@ CommandSpec spec_of(CheckFlags& f) {
   spec.command = "data check";
   spec.summary = "Compare every byte of a generated data set with what its manifest says.";
   spec.positionals = {"DIR"};
-  spec.flags = {threads_flag(f.threads),
-                {.name = "format",
-                 .value = "text|json",
-                 .help = "How to print the result.",
-                 .target = into::choice(f.format, "format")}};
+  spec.flags = {threads_flag(f.threads), flag("", "format", "text|json", "How to print the result.",
+                                              into::choice(f.format, "format"))};
   spec.examples = {"millrace data check data/dlrm"};
   return spec;
 }

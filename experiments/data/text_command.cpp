@@ -36,13 +36,10 @@ struct TextFlags {
 };
 
 Flag overwrite_flag(bool& overwrite) {
-  return {.name = "overwrite", .help = "Replace outputs that exist.", .target = into::on(overwrite)};
+  return flag("", "overwrite", "Replace outputs that exist.", into::on(overwrite));
 }
 Flag format_flag(OutputFormat& format) {
-  return {.name = "format",
-          .value = "text|json",
-          .help = "How to print the result.",
-          .target = into::choice(format, "format")};
+  return flag("", "format", "text|json", "How to print the result.", into::choice(format, "format"));
 }
 
 /// --threads, --overwrite, --format and the rules of lines.
@@ -55,23 +52,16 @@ void add_common(CommandSpec& spec, TextFlags& f) {
 
 template <class File>
 Flag codes_flag(File& file) {
-  return {.name = "codes",
-          .short_name = 'c',
-          .value = "FILE",
-          .help = "BPE codes, of `learn-bpe` or subword-nmt (version 0.2 or 0.1).",
-          .target = into::text(file)};
+  return flag("", "codes", "FILE", "BPE codes, of `learn-bpe` or subword-nmt (version 0.2 or 0.1).",
+              into::text(file), 'c');
 }
 Flag merges_flag(std::int64_t& merges) {
-  return {.name = "merges",
-          .value = "N",
-          .help = "Use only the first N codes (-1: all).",
-          .target = into::integer(merges, -1)};
+  return flag("", "merges", "N", "Use only the first N codes (-1: all).", into::integer(merges, -1));
 }
 Flag threshold_flag(std::int64_t& threshold) {
-  return {.name = "vocabulary-threshold",
-          .value = "N",
-          .help = "With --restrict-to: pieces that occur less often are not among them.",
-          .target = into::integer(threshold, 0)};
+  return flag("", "vocabulary-threshold", "N",
+              "With --restrict-to: pieces that occur less often are not among them.",
+              into::integer(threshold, 0));
 }
 Flag output_flag(std::string& out, const char* help) {
   return {.name = "out",
@@ -198,16 +188,11 @@ struct LearnBpeFlags : TextFlags {
 CommandSpec learn_bpe_spec(LearnBpeFlags& f) {
   CommandSpec spec = text_spec("learn-bpe", "Learn byte-pair codes of files together, as subword-nmt does.");
   spec.positionals = {"FILE..."};
-  spec.flags = {output_flag(f.out, "The codes."),
-                {.name = "merges",
-                 .short_name = 's',
-                 .value = "N",
-                 .help = "Codes at most.",
-                 .target = into::integer(f.options.merges, 0, 100'000'000)},
-                {.name = "min-frequency",
-                 .value = "N",
-                 .help = "Stop when no pair occurs as often.",
-                 .target = into::integer(f.options.min_frequency, 1)}};
+  spec.flags = {
+      output_flag(f.out, "The codes."),
+      flag("", "merges", "N", "Codes at most.", into::integer(f.options.merges, 0, 100'000'000), 's'),
+      flag("", "min-frequency", "N", "Stop when no pair occurs as often.",
+           into::integer(f.options.min_frequency, 1))};
   add_common(spec, f);
   spec.examples = {
       "millrace data text learn-bpe train.de.gz train.en.gz --split-punctuation --merges 8000 -o "
@@ -249,14 +234,12 @@ struct ApplyBpeFlags : TextFlags {
 CommandSpec apply_bpe_spec(ApplyBpeFlags& f) {
   CommandSpec spec = text_spec("apply-bpe", "Split the words of files by codes, as subword-nmt does.");
   spec.positionals = {"FILE..."};
-  spec.flags = {codes_flag(f.codes),
-                outputs_flag(f.out, "The split text of each FILE, in their order."),
+  spec.flags = {codes_flag(f.codes), outputs_flag(f.out, "The split text of each FILE, in their order."),
                 merges_flag(f.merges),
-                {.name = "restrict-to",
-                 .value = "FILE",
-                 .help = "Pieces with their counts (`vocab --counts`; subword-nmt's --vocabulary): merges "
-                         "whose piece is not among them are undone.",
-                 .target = into::text(f.restriction)},
+                flag("", "restrict-to", "FILE",
+                     "Pieces with their counts (`vocab --counts`; subword-nmt's --vocabulary): merges "
+                     "whose piece is not among them are undone.",
+                     into::text(f.restriction)),
                 threshold_flag(f.threshold)};
   spec.flags[0].required = true;
   add_common(spec, f);
@@ -291,16 +274,10 @@ struct VocabFlags : TextFlags {
 CommandSpec vocab_spec(VocabFlags& f) {
   CommandSpec spec = text_spec("vocab", "List the words or pieces of files by falling count.");
   spec.positionals = {"FILE..."};
-  spec.flags = {output_flag(f.out, "The list."),
-                codes_flag(f.codes),
-                merges_flag(f.merges),
-                {.name = "counts",
-                 .help = "Each with its count, as `subword-nmt get-vocab` writes it.",
-                 .target = into::on(f.counts)},
-                {.name = "largest",
-                 .value = "N",
-                 .help = "Only the N most frequent (0: all).",
-                 .target = into::integer(f.largest, 0)}};
+  spec.flags = {
+      output_flag(f.out, "The list."), codes_flag(f.codes), merges_flag(f.merges),
+      flag("", "counts", "Each with its count, as `subword-nmt get-vocab` writes it.", into::on(f.counts)),
+      flag("", "largest", "N", "Only the N most frequent (0: all).", into::integer(f.largest, 0))};
   add_common(spec, f);
   spec.examples = {
       "millrace data text vocab train.de.gz train.en.gz --split-punctuation -c bpe.8000 -o vocab.bpe.8000",
@@ -341,7 +318,7 @@ int vocab_command(const VocabFlags& flags, const Arguments& given, Problems prob
   if (codes) counts = pieces_of(counts, *codes);
   auto sorted = counts.by_count();
   if (flags.largest > 0 && static_cast<std::int64_t>(sorted.size()) > flags.largest)
-    sorted.resize(static_cast<std::size_t>(flags.largest));
+    sorted.resize(flags.largest);
   std::string text;
   for (const auto& [word, count] : sorted) {
     text += word;
@@ -368,19 +345,12 @@ CommandSpec clean_spec(CleanFlags& f) {
   spec.positionals = {"FILE..."};
   spec.flags = {
       outputs_flag(f.out, "What stays of each FILE, in their order."),
-      {.name = "min-words", .value = "N", .help = "Of each side.", .target = into::integer(o.min_words, 0)},
-      {.name = "max-words", .value = "N", .help = "Of each side.", .target = into::integer(o.max_words, 0)},
-      {.name = "ratio",
-       .value = "R",
-       .help = "Most words of a side by those of another.",
-       .target = into::number(o.ratio, 1, 1e18)},
-      {.name = "longest-word",
-       .value = "N",
-       .help = "In characters.",
-       .target = into::integer(o.longest_word, 1)},
-      {.name = "latin-1",
-       .help = "Leave out lines with characters above U+00FF too, as MLPerf's GNMT.",
-       .target = into::on(o.latin1)}};
+      flag("", "min-words", "N", "Of each side.", into::integer(o.min_words, 0)),
+      flag("", "max-words", "N", "Of each side.", into::integer(o.max_words, 0)),
+      flag("", "ratio", "R", "Most words of a side by those of another.", into::number(o.ratio, 1, 1e18)),
+      flag("", "longest-word", "N", "In characters.", into::integer(o.longest_word, 1)),
+      flag("", "latin-1", "Leave out lines with characters above U+00FF too, as MLPerf's GNMT.",
+           into::on(o.latin1))};
   add_common(spec, f);
   spec.examples = {
       "millrace data text clean train.tok.de train.tok.en --latin-1 -o train.tok.clean.de -o "
@@ -438,34 +408,20 @@ CommandSpec encode_spec(EncodeFlags& f) {
        .repeatable = true,
        .target = into::texts(f.restrictions)},
       threshold_flag(f.threshold),
-      {.name = "pad-to",
-       .value = "N",
-       .help = "With --vocabulary: made-up tokens up to a multiple of N, as GNMT has them (0: none).",
-       .target = into::integer(f.pad_to, 0, 1'000'000)},
-      {.name = "wordpiece",
-       .value = "FILE",
-       .help = "For BERT: its vocab.txt.",
-       .target = into::text(f.wordpiece)},
-      {.name = "cased", .help = "With --wordpiece: keep case and accents.", .target = into::on(f.cased)},
-      {.name = "longest-word",
-       .value = "N",
-       .help = "With --wordpiece: characters above which a word is [UNK] (MLPerf: 200).",
-       .target = into::integer(f.options.longest_word, 1)},
-      {.name = "keep-special-tokens",
-       .help = "With --wordpiece: [MASK] and its like in the text are the tokens.",
-       .target = into::on(f.options.keep_special_tokens)},
-      {.name = "sentencepiece",
-       .value = "FILE",
-       .help = "A SentencePiece model.",
-       .target = into::text(f.sentencepiece)},
-      {.name = "min-length",
-       .value = "N",
-       .help = "Leave out lines with fewer tokens on a side (begin and end not counted).",
-       .target = into::integer(f.min_length, 0)},
-      {.name = "max-length",
-       .value = "N",
-       .help = "The same for more tokens (GNMT trains with 48).",
-       .target = into::integer(f.max_length, 0)}};
+      flag("", "pad-to", "N",
+           "With --vocabulary: made-up tokens up to a multiple of N, as GNMT has them (0: none).",
+           into::integer(f.pad_to, 0, 1'000'000)),
+      flag("", "wordpiece", "FILE", "For BERT: its vocab.txt.", into::text(f.wordpiece)),
+      flag("", "cased", "With --wordpiece: keep case and accents.", into::on(f.cased)),
+      flag("", "longest-word", "N", "With --wordpiece: characters above which a word is [UNK] (MLPerf: 200).",
+           into::integer(f.options.longest_word, 1)),
+      flag("", "keep-special-tokens", "With --wordpiece: [MASK] and its like in the text are the tokens.",
+           into::on(f.options.keep_special_tokens)),
+      flag("", "sentencepiece", "FILE", "A SentencePiece model.", into::text(f.sentencepiece)),
+      flag("", "min-length", "N", "Leave out lines with fewer tokens on a side (begin and end not counted).",
+           into::integer(f.min_length, 0)),
+      flag("", "max-length", "N", "The same for more tokens (GNMT trains with 48).",
+           into::integer(f.max_length, 0))};
   add_common(spec, f);
   spec.examples = {
       "millrace data text encode train.de.gz train.en.gz --split-punctuation -c bpe.8000 -v "
@@ -580,15 +536,11 @@ struct TokensFlags : TextFlags {
 };
 
 void add_vocabulary(CommandSpec& spec, TokensFlags& f) {
-  spec.flags.push_back({.name = "vocabulary",
-                        .short_name = 'v',
-                        .value = "FILE",
-                        .help = "The file that `encode` was given (SentencePiece: also the model's .vocab).",
-                        .target = into::text(f.vocabulary)});
-  spec.flags.push_back({.name = "sentencepiece",
-                        .value = "FILE",
-                        .help = "Or the SentencePiece model.",
-                        .target = into::text(f.sentencepiece)});
+  spec.flags.push_back(flag("", "vocabulary", "FILE",
+                            "The file that `encode` was given (SentencePiece: also the model's .vocab).",
+                            into::text(f.vocabulary), 'v'));
+  spec.flags.push_back(
+      flag("", "sentencepiece", "FILE", "Or the SentencePiece model.", into::text(f.sentencepiece)));
 }
 
 /// The vocabulary of --vocabulary or --sentencepiece, proved to be that of the file; null if neither is
@@ -616,11 +568,7 @@ CommandSpec decode_spec(TokensFlags& f) {
   CommandSpec spec = text_spec("decode", "Turn a token file into text again, a sentence a line.");
   spec.positionals = {"FILE"};
   add_vocabulary(spec, f);
-  spec.flags.push_back({.name = "out",
-                        .short_name = 'o',
-                        .value = "FILE",
-                        .help = "The text (default: stdout).",
-                        .target = into::text(f.out)});
+  spec.flags.push_back(flag("", "out", "FILE", "The text (default: stdout).", into::text(f.out), 'o'));
   spec.flags.push_back(threads_flag(f.threads));
   spec.flags.push_back(overwrite_flag(f.overwrite));
   spec.examples = {"millrace data text decode train.en.tokens -v vocab.bpe.8000 -o train.en"};

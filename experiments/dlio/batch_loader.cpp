@@ -41,7 +41,7 @@ void SampleReader::read(const SamplePlace& place, Batch& batch) {
   batch.places += hash_of_place(number);
   if (source_.synthetic) return;
   if (!source_.memory.empty()) {
-    batch.bytes += static_cast<Bytes>(source_.memory[static_cast<std::size_t>(number)].size());
+    batch.bytes += static_cast<Bytes>(source_.memory[number].size());
     return;
   }
   if (open_ != place.file) {
@@ -104,7 +104,7 @@ void BatchLoader::work(std::stop_token stop, int) {
       mine = next_++;
     }
     try {
-      Slot& slot = slots_[static_cast<std::size_t>(mine % num_slots_)];
+      Slot& slot = slots_[mine % num_slots_];
       slot.batch = make(mine, reader, wait);
       slot.ready.store(true, std::memory_order_release);
     } catch (...) {
@@ -124,12 +124,12 @@ bool BatchLoader::is_ready() {
     const std::lock_guard lock(mutex_);
     std::rethrow_exception(failure_);
   }
-  return slots_[static_cast<std::size_t>(taken_ % num_slots_)].ready.load(std::memory_order_acquire);
+  return slots_[taken_ % num_slots_].ready.load(std::memory_order_acquire);
 }
 
 Batch BatchLoader::take() {
   if (options_.threads == 0) return make(taken_++, *own_, own_wait_);
-  Slot& slot = slots_[static_cast<std::size_t>(taken_ % num_slots_)];
+  Slot& slot = slots_[taken_ % num_slots_];
   const Batch batch = slot.batch;
   slot.ready.store(false, std::memory_order_release);
   {
@@ -143,10 +143,10 @@ Batch BatchLoader::take() {
 VirtualLoader::VirtualLoader(const SampleSource& source, const SampleOrder& order,
                              const LoaderOptions& options, double start_s)
     : source_(source), order_(order), options_(options), reader_(source) {
-  free_at_.assign(static_cast<std::size_t>(std::max(1, options.threads)), start_s);
+  free_at_.assign(std::max(1, options.threads), start_s);
   const std::int64_t slots =
       options.threads == 0 ? 0 : options.threads * std::max<std::int64_t>(1, options.prefetch);
-  room_at_.assign(static_cast<std::size_t>(slots), start_s);
+  room_at_.assign(slots, start_s);
 }
 
 std::pair<Batch, double> VirtualLoader::take(double now_s) {

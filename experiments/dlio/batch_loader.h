@@ -20,7 +20,7 @@
 
 namespace millrace {
 
-/// Where the samples of one split are and how they are read. Const while loaders run; thread-safe.
+/// The samples of one split: their files and their format. Const while loaders run; thread-safe.
 struct SampleSource {
   SampleFormat format = SampleFormat::Npz;
   std::vector<std::string> files;
@@ -36,7 +36,7 @@ struct SampleSource {
   std::int64_t samples_per_file = 1;
 };
 
-/// What a rank takes in one step.
+/// The samples that a rank takes in one step.
 struct Batch {
   std::int64_t samples = 0;
   Bytes bytes = 0;
@@ -107,8 +107,8 @@ class BatchLoader {
   std::vector<std::jthread> threads_;  // last
 };
 
-/// The same batches on virtual time: reads are done one after the other and timed; threads, read-ahead and
-/// preprocessing are played through on their own time lines.
+/// Loads the same batches on virtual time. Reads are done one after the other and timed; threads,
+/// read-ahead and preprocessing are played through on their own time lines.
 class VirtualLoader {
  public:
   VirtualLoader(const SampleSource& source, const SampleOrder& order, const LoaderOptions& options,

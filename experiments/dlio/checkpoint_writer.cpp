@@ -227,7 +227,7 @@ Bytes write_checkpoint(const std::string& folder, const std::vector<CheckpointFi
       const Bytes bytes = file.bytes();
       for (Bytes at = 0; at < bytes; at += kPart) {
         const Bytes now = std::min<Bytes>(kPart, bytes - at);
-        char* const part = out.reserve(static_cast<std::size_t>(now));
+        char* const part = out.reserve(now);
         if (randomize)
           payload.fill(at, part, now);
         else

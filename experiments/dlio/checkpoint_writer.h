@@ -26,9 +26,9 @@ struct CheckpointFile {
 /// head.
 std::int64_t num_parameters(const DlioConfig& config);
 
-/// What `rank` of `ranks` writes. Source: DLIO's sharding rules (layers over pipeline stages, tensors over
-/// tensor-parallel ranks, ZeRO 1 saves layers from data rank 0 only, ZeRO 3 shards them, optimizer states are
-/// three copies over all).
+/// Returns the files that `rank` of `ranks` writes. Source: DLIO's sharding rules (layers over pipeline
+/// stages, tensors over tensor-parallel ranks, ZeRO 1 saves layers from data rank 0 only, ZeRO 3 shards
+/// them, optimizer states are three copies over all).
 std::vector<CheckpointFile> checkpoint_files(const DlioConfig& config, int rank, int ranks);
 
 /// Problems of the job's shape: ranks that are no multiple of tensor * pipeline, a subset that is larger than

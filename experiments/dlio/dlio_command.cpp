@@ -135,7 +135,7 @@ int run_job(const std::vector<std::string>& args, const std::vector<std::string>
   SteadyClock clock;
   const LaunchOutcome outcome = run_ranks(processes, {}, clock);
   if (outcome.first_failure >= 0) {
-    const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
+    const RankExit& first = outcome.exits.at(outcome.first_failure);
     std::fprintf(stderr, "millrace dlio: process %d failed first: %s\n", first.rank, end_text(first).c_str());
   }
   return outcome.exit_code();
@@ -241,61 +241,36 @@ CommandSpec spec_of(DlioCommand& c) {
   spec.summary = "Run DLIO's workloads: generate, train, evaluate, checkpoint, with emulated accelerators.";
   spec.positionals = {"workload=NAME|FILE..."};
   spec.flags = {
-      {.name = "ranks",
-       .short_name = 'n',
-       .value = "N",
-       .help = "Emulated accelerators.",
-       .target = into::integer(c.run.ranks, 1, 65536)},
-      {.name = "processes",
-       .value = "N",
-       .help = "Processes that drive them (default: one for every 16 ranks, at most one for each core).",
-       .target = into::integer(c.processes, 1, 65536)},
-      {.name = "output-dir",
-       .short_name = 'o',
-       .value = "DIR",
-       .help = "summary.json, outputs of each rank, log (default: hydra_log/MODEL/TIME; hydra.run.dir=DIR "
-               "sets it too).",
-       .target = into::text(c.output_dir)},
-      {.name = "clock",
-       .value = "real|virtual",
-       .help = "virtual: computation, preprocessing and pauses take no time; reads are done and timed, and "
-               "played through on time lines.",
-       .target = into::choice(c.run.clock, "clock")},
-      {.name = "check",
-       .value = "none|contents",
-       .help = "contents: compare every sample that is read with what was generated.",
-       .target = into::choice(c.run.check, "check")},
-      {.name = "calibration-steps",
-       .value = "N",
-       .help = "Steps without data before training, to know what the loop itself costs; 0: none.",
-       .target = into::integer(c.run.calibration_steps, 0, 1'000'000)},
-      {.name = "timeout",
-       .value = "SECONDS",
-       .help = "Longest wait for a batch or for another process.",
-       .target = into::duration(c.run.timeout, 1, 1e6)},
-      {.name = "dry-run",
-       .help = "Print the configuration after all overrides and stop.",
-       .target = into::on(c.dry_run)},
-      {.name = "format",
-       .value = "text|json",
-       .help = "How to print --mlperf's results.",
-       .target = into::choice(c.format, "format")},
-      {.name = "mlperf",
-       .value = "none|datasize|run",
-       .help = "MLPerf Storage: datasize prints how many files its rules ask for; run does a warm-up and "
-               "five runs and gives the verdict.",
-       .group = "MLPerf Storage",
-       .target = into::choice(c.mlperf, "mode")},
-      {.name = "hosts",
-       .value = "N",
-       .help = "Hosts of the rule for the data's size.",
-       .group = "MLPerf Storage",
-       .target = into::integer(c.hosts, 1, 1'000'000)},
-      {.name = "host-memory",
-       .value = "BYTES",
-       .help = "Memory of one (default: this one's).",
-       .group = "MLPerf Storage",
-       .target = into::bytes(c.host_memory)},
+      flag("", "ranks", "N", "Emulated accelerators.", into::integer(c.run.ranks, 1, 65536), 'n'),
+      flag("", "processes", "N",
+           "Processes that drive them (default: one for every 16 ranks, at most one for each core).",
+           into::integer(c.processes, 1, 65536)),
+      flag("", "output-dir", "DIR",
+           "summary.json, outputs of each rank, log (default: hydra_log/MODEL/TIME; hydra.run.dir=DIR "
+           "sets it too).",
+           into::text(c.output_dir), 'o'),
+      flag("", "clock", "real|virtual",
+           "virtual: computation, preprocessing and pauses take no time; reads are done and timed, and "
+           "played through on time lines.",
+           into::choice(c.run.clock, "clock")),
+      flag("", "check", "none|contents",
+           "contents: compare every sample that is read with what was generated.",
+           into::choice(c.run.check, "check")),
+      flag("", "calibration-steps", "N",
+           "Steps without data before training, to know what the loop itself costs; 0: none.",
+           into::integer(c.run.calibration_steps, 0, 1'000'000)),
+      flag("", "timeout", "SECONDS", "Longest wait for a batch or for another process.",
+           into::duration(c.run.timeout, 1, 1e6)),
+      flag("", "dry-run", "Print the configuration after all overrides and stop.", into::on(c.dry_run)),
+      flag("", "format", "text|json", "How to print --mlperf's results.", into::choice(c.format, "format")),
+      flag("MLPerf Storage", "mlperf", "none|datasize|run",
+           "MLPerf Storage: datasize prints how many files its rules ask for; run does a warm-up and "
+           "five runs and gives the verdict.",
+           into::choice(c.mlperf, "mode")),
+      flag("MLPerf Storage", "hosts", "N", "Hosts of the rule for the data's size.",
+           into::integer(c.hosts, 1, 1'000'000)),
+      flag("MLPerf Storage", "host-memory", "BYTES", "Memory of one (default: this one's).",
+           into::bytes(c.host_memory)),
   };
   spec.examples = {
       "millrace dlio workload=unet3d_h100 ++workload.workflow.generate_data=True "

@@ -102,7 +102,7 @@ struct DlioConfig {
 /// `~workload.section.key` removes). All problems at once.
 Result<DlioConfig> load_dlio_config(const std::vector<std::string>& words);
 
-/// The same for the sections in `text` (YAML), for tests and fuzzing.
+/// Parses the sections in `text` (YAML), for tests and fuzzing.
 Result<DlioConfig> parse_dlio_config(std::string_view text, const std::string& name,
                                      const std::vector<std::string>& overrides);
 

@@ -16,7 +16,8 @@ enum class Split { Train, Valid };
 /// a seed that never changes, so that the sizes are the same for every run.
 SampleFileSpec dlio_file(const DlioConfig& config, Split split, std::int64_t file);
 
-/// What the data were generated with; the manifest millrace-dlio.json in the data folder holds it.
+/// Returns the options that the data were generated with. The manifest millrace-dlio.json in the data
+/// folder holds them.
 Json dlio_manifest(const DlioConfig& config);
 /// Problem if the folder has files of other options, or files and no manifest.
 Status check_dlio_folder(const DlioConfig& config);

@@ -1,4 +1,4 @@
-// What a run leaves: DLIO's files, with its names and rules, and ours beside its keys.
+// The files of a DLIO run: DLIO's own, with its names and rules, and our keys beside them.
 #pragma once
 
 #include <map>
@@ -24,7 +24,7 @@ struct RankBlock {
   std::uint64_t places = 0;
 };
 
-/// What counts of a block of `steps` steps: [first, end).
+/// The steps [first, end) of a block that count.
 struct Counted {
   std::size_t first = 0, end = 0;
   std::size_t steps() const { return end - first; }
@@ -45,8 +45,8 @@ BlockMetrics block_metrics(const DlioConfig& config, const RankBlock& block, std
 
 /// How far emulated computation may be from what was asked for, per cent: beyond, utilisation says nothing.
 constexpr double kMostComputeError = 1;
-/// Of the mean utilisations, as computed and as asked for: by how much more (negative: less) was computed
-/// than asked, per cent. 0 where nothing was asked for.
+/// Returns by how many per cent more (negative: less) was computed than asked, from the mean utilisations
+/// as computed and as asked for. 0 where nothing was asked for.
 double compute_error(double au, double au_asked);
 /// "success", "fail", or "invalid" where the computation is off.
 const char* au_verdict(double au, double au_asked, double expected);

@@ -210,7 +210,7 @@ class Emulation {
     for (RankBlock& block : blocks) {
       for (auto* values :
            {&block.load, &block.copy, &block.asked, &block.compute, &block.proc, &block.barrier})
-        values->reserve(static_cast<std::size_t>(steps));
+        values->reserve(steps);
     }
     if (is_virtual()) {
       virtual_steps(phase, loaders, steps, blocks);
@@ -392,7 +392,7 @@ class Emulation {
 
   void load_into_memory(SampleSource& source) {
     const std::int64_t samples = static_cast<std::int64_t>(source.files.size()) * source.samples_per_file;
-    std::vector<std::string> memory(static_cast<std::size_t>(samples));
+    std::vector<std::string> memory(samples);
     for (std::size_t f = 0; f < source.files.size(); ++f) {
       const auto file = open_sample_file(source.format, source.files[f],
                                          source.indices.empty() ? "" : source.indices[f], source.read);

@@ -22,7 +22,7 @@ MlperfSize mlperf_size(const DlioConfig& config, int accelerators, int hosts, By
 /// Names of the workloads that a closed run may use.
 std::vector<std::string> mlperf_workloads();
 
-/// What makes the run open instead of closed; empty: nothing.
+/// Returns what makes the run open instead of closed. Empty: nothing does.
 std::vector<std::string> closed_violations(const DlioConfig& config);
 
 /// One measured run (the warm-up is none).

@@ -1,5 +1,5 @@
-// Which rank reads which sample when: every sample once an epoch, for any numbers of samples, ranks and
-// batch.
+// The order of samples: which rank reads which sample when. Every sample comes once an epoch, for any
+// numbers of samples, ranks and batch.
 #pragma once
 
 #include <cstdint>

@@ -43,8 +43,8 @@ class Canvas {
   virtual Status finish() = 0;
 };
 
-/// By the file's ending: .svg, .png (`dots_per_inch`) or .pdf. Problem: another ending, a size that is out of
-/// range, or a drawing library that fails.
+/// Makes a canvas by the file's ending: .svg, .png (`dots_per_inch`) or .pdf. Problem: another ending, a
+/// size that is out of range, or a drawing library that fails.
 Result<std::unique_ptr<Canvas>> make_canvas(const std::string& path, double width, double height,
                                             double dots_per_inch = 150);
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "experiments/run_data.h"
+#include "experiments/runs/run_data.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
 

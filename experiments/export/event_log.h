@@ -1,4 +1,4 @@
-// What a run did and measured, in one form for all exporters: spans, values by step, facts.
+// A run as data for all exporters: spans, values by step, facts.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ constexpr auto names_of(ExportFormat) {
 /// Comma-separated names, each once; "all". A Problem names what is unknown.
 Result<std::vector<ExportFormat>> parse_export_formats(const std::string& text);
 
-/// What one format wrote.
+/// The files that one format wrote.
 struct Exported {
   ExportFormat format = ExportFormat::Mllog;
   std::vector<std::string> files;

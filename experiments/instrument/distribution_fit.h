@@ -1,4 +1,4 @@
-// Which distribution durations have: families fitted by maximum likelihood and compared. Pure.
+// Fits families of distributions to durations by maximum likelihood, and compares them. Pure.
 #pragma once
 
 #include <array>

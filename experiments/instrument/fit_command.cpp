@@ -216,40 +216,23 @@ CommandSpec fit_spec(FitFlags& f) {
   spec.command = "instrument fit";
   spec.summary = "Fit distributions to step times, and mean and spread as functions of ranks and batch.";
   add_source_flags(spec, f.source);
+  spec.flags.push_back(flag("", "metric", "NAME", "Which times.", into::text(f.metric)));
+  spec.flags.push_back(flag("", "out", "OUT", "Folder for fits.json.", into::text(f.out), 'o'));
+  spec.flags.push_back(flag("", "kit",
+                            "The kit's fits instead: normals of what lies between the 1st and the 99th "
+                            "percentile, and linear regressions of mean and spread.",
+                            into::on(f.kit)));
   spec.flags.push_back(
-      {.name = "metric", .value = "NAME", .help = "Which times.", .target = into::text(f.metric)});
-  spec.flags.push_back({.name = "out",
-                        .short_name = 'o',
-                        .value = "OUT",
-                        .help = "Folder for fits.json.",
-                        .target = into::text(f.out)});
-  spec.flags.push_back({.name = "kit",
-                        .help = "The kit's fits instead: normals of what lies between the 1st and the 99th "
-                                "percentile, and linear regressions of mean and spread.",
-                        .target = into::on(f.kit)});
-  spec.flags.push_back(
-      {.name = "workload-file",
-       .value = "FILE",
-       .help = "Write a workload (YAML, DLIO's configuration) whose computation time is the fit, "
-               "for --at.",
-       .group = "Workload",
-       .target = into::text(f.workload_file)});
-  spec.flags.push_back({.name = "at",
-                        .value = "RANKS BATCH",
-                        .help =
+      flag("Workload", "workload-file", "FILE",
+           "Write a workload (YAML, DLIO's configuration) whose computation time is the fit, for --at.",
+           into::text(f.workload_file)));
+  spec.flags.push_back(flag("Workload", "at", "RANKS BATCH",
                             "Which configuration; one that was not measured gets the fitted mean and spread "
                             "(default: the only one measured).",
-                        .group = "Workload",
-                        .target = into_configuration(f.at)});
-  spec.flags.push_back({.name = "family",
-                        .value = "NAME",
-                        .help = "best (by BIC) or one of the fitted families.",
-                        .group = "Workload",
-                        .target = into::parsed(f.family, family_from, "best")});
-  spec.flags.push_back({.name = "format",
-                        .value = "text|json",
-                        .help = "What to print.",
-                        .target = into::choice(f.format, "format")});
+                            into_configuration(f.at)));
+  spec.flags.push_back(flag("Workload", "family", "NAME", "best (by BIC) or one of the fitted families.",
+                            into::parsed(f.family, family_from, "best")));
+  spec.flags.push_back(flag("", "format", "text|json", "What to print.", into::choice(f.format, "format")));
   spec.examples = {
       "millrace instrument fit sets/unet3d --workload unet3d",
       "millrace instrument fit sets/unet3d --workload unet3d --workload-file emulated.yaml --at 8 4",

@@ -7,34 +7,26 @@ namespace millrace {
 
 void add_source_flags(CommandSpec& spec, SourceFlags& f) {
   spec.positionals = {"DIR..."};
-  spec.flags.push_back(
-      {.name = "workload",
-       .short_name = 'w',
-       .value = "NAME",
-       .help = "unet3d or dlrm (DIR/raw_data/*.json, arrays of mllog events), bert "
-               "(DIR/data/<run>/**/timeline-*.json), dlio-unet3d, dlio-bert or dlio-dlrm (dlio.log "
-               "below DIR), millrace (our own runs: DIR/steps.rank*.jsonl).",
-       .required = true,
-       .target = into::choice(f.workload, "workload")});
-  spec.flags.push_back(
-      {.name = "ranks",
-       .value = "N",
-       .help = "Of all runs; else from the manifest, or a name as the kit writes it (UNET3D_8g_4b), "
-               "whose numbers are read whole.",
-       .target = into::integer(f.options.ranks, 1, 1 << 24)});
-  spec.flags.push_back({.name = "batch",
-                        .value = "N",
-                        .help = "Of all runs, as --ranks; the two go together.",
-                        .target = into::integer(f.options.batch, 1, 1 << 30)});
-  spec.flags.push_back(
-      {.name = "manifest",
-       .value = "FILE",
-       .help = "JSON: {\"runs\": [{\"path\": \"raw_data/a.json\", \"ranks\": 8, \"batch\": 4}]}, paths "
-               "below DIR.",
-       .target = into::text(f.options.manifest)});
-  spec.flags.push_back({.name = "keep-warm-up",
-                        .help = "Count the first epoch and the first step of each too.",
-                        .target = into::on(f.options.keep_warm_up)});
+  spec.flags.push_back({.name = "workload",
+                        .short_name = 'w',
+                        .value = "NAME",
+                        .help = "unet3d or dlrm (DIR/raw_data/*.json, arrays of mllog events), bert "
+                                "(DIR/data/<run>/**/timeline-*.json), dlio-unet3d, dlio-bert or dlio-dlrm "
+                                "(dlio.log below DIR), millrace (our own runs: DIR/steps.rank*.jsonl).",
+                        .required = true,
+                        .target = into::choice(f.workload, "workload")});
+  spec.flags.push_back(flag("", "ranks", "N",
+                            "Of all runs; else from the manifest, or a name as the kit writes it "
+                            "(UNET3D_8g_4b), whose numbers are read whole.",
+                            into::integer(f.options.ranks, 1, 1 << 24)));
+  spec.flags.push_back(flag("", "batch", "N", "Of all runs, as --ranks; the two go together.",
+                            into::integer(f.options.batch, 1, 1 << 30)));
+  spec.flags.push_back(flag(
+      "", "manifest", "FILE",
+      "JSON: {\"runs\": [{\"path\": \"raw_data/a.json\", \"ranks\": 8, \"batch\": 4}]}, paths below DIR.",
+      into::text(f.options.manifest)));
+  spec.flags.push_back(flag("", "keep-warm-up", "Count the first epoch and the first step of each too.",
+                            into::on(f.options.keep_warm_up)));
 }
 
 std::string SourceFlags::label() const {

@@ -1,4 +1,4 @@
-// What the commands of `millrace instrument` share: where step times come from.
+// Helpers of the commands of `millrace instrument`: the sources of step times.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ struct SourceFlags {
 
 /// DIR..., --workload, --ranks, --batch, --manifest, --keep-warm-up.
 void add_source_flags(CommandSpec& spec, SourceFlags& flags);
-/// What follows from the flags that were given.
+/// Fills in what follows from the flags that were given.
 Problems complete(SourceFlags& flags, const Arguments& given);
 
 /// Notes and counts of what was left out, to stderr.

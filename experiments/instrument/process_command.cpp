@@ -97,19 +97,12 @@ CommandSpec plot_spec(PlotFlags& f) {
   spec.summary = "Charts of step times: breakdown, throughputs, latencies, histograms of compute time.";
   add_source_flags(spec, f.source);
   spec.flags.push_back(out_flag(f.out));
-  spec.flags.push_back({.name = "title",
-                        .short_name = 't',
-                        .value = "TEXT",
-                        .help = "Above the charts.",
-                        .target = into::text(f.options.title)});
-  spec.flags.push_back({.name = "figures",
-                        .value = "LIST",
-                        .help = "Some of breakdown, throughputs, latencies, histograms, comma-separated.",
-                        .target = into::choices(f.options.figures, "figure")});
-  spec.flags.push_back({.name = "formats",
-                        .value = "LIST",
-                        .help = "Some of svg, png, pdf, comma-separated.",
-                        .target = into::choices(f.options.formats, "format")});
+  spec.flags.push_back(flag("", "title", "TEXT", "Above the charts.", into::text(f.options.title), 't'));
+  spec.flags.push_back(flag("", "figures", "LIST",
+                            "Some of breakdown, throughputs, latencies, histograms, comma-separated.",
+                            into::choices(f.options.figures, "figure")));
+  spec.flags.push_back(flag("", "formats", "LIST", "Some of svg, png, pdf, comma-separated.",
+                            into::choices(f.options.formats, "format")));
   spec.examples = {"millrace instrument plot sets/unet3d --workload unet3d --out figures --formats svg,pdf"};
   return spec;
 }

@@ -23,7 +23,8 @@ struct Scaling {
   double r2 = 0;            ///< on the points; NaN where one point is all there is
   double median_error = 0;  ///< relative, each point predicted from the others; NaN likewise
   double worst_error = 0;
-  /// What differed among the points. The form says nothing of a quantity that was the same in all.
+  /// Quantities that differed among the points. The form says nothing of a quantity that was the same in
+  /// all.
   bool ranks_varied = false, batch_varied = false;
 
   double at(double ranks, double batch) const;

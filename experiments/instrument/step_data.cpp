@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <set>
 
-#include "experiments/run_data.h"
+#include "experiments/runs/run_data.h"
 #include "experiments/trace/json_objects.h"
 #include "experiments/trace/lines.h"
 #include "runtime/base/files.h"

@@ -64,7 +64,7 @@ Result<StepData> read_step_data(const StepDataOptions& options);
 /// Rounded to 6 decimals of a second, as the kit keeps durations.
 double kit_seconds(double nanoseconds);
 
-/// As json.dump(indent=4) of Python writes it; indent < 0: on one line with ", " and ": ".
+/// Returns the text that json.dump(indent=4) of Python writes. indent < 0: one line with ", " and ": ".
 std::string python_json(const Json& json, int indent);
 
 /// {ranks: {batch: {metric: [...]}}}.

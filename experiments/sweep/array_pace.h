@@ -10,12 +10,12 @@
 
 namespace millrace {
 
-/// Of trials that agree in what cannot be fused. Not thread-safe.
+/// The pace of arrays of trials that agree in what cannot be fused. Not thread-safe.
 class ArrayPace {
  public:
-  /// Of an array that ran. `differ`: its trials had come differently far, so that each read its own batches.
-  /// `step_s`: seconds of a step of all; `beside_s`: what the process took beside its steps: to start, to
-  /// join checkpoints, to evaluate, to save.
+  /// Learns from an array that ran. `differ`: its trials had come differently far, so that each read its
+  /// own batches. `step_s`: seconds of a step of all. `beside_s`: seconds of the process beside its steps:
+  /// to start, to join checkpoints, to evaluate, to save.
   void learn(std::size_t trials, bool differ, double step_s, double beside_s);
 
   /// Whether `more`, who are equally far, are done sooner if they train with `steps` for the next iterations,

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "driver/cli/flag_target.h"
-#include "experiments/run_data.h"
+#include "experiments/runs/run_data.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/run_files.h"
@@ -87,7 +87,7 @@ JobOutcome outcome_of(const std::string& folder, int member) {
   const Json* jobs = json ? json->find("jobs") : nullptr;
   if (json && !jobs && member == 0) return from_summary(*json);  // an array of one is no array
   if (!jobs || !jobs->is_array() || member >= static_cast<int>(jobs->size())) return outcome;
-  const Json& job = jobs->items()[static_cast<std::size_t>(member)];
+  const Json& job = jobs->items()[member];
   if (const Json* loss = job.find("loss"); loss && loss->is_number()) outcome.final_loss = loss->as_double();
   if (const Json* values = job.find("evaluation"); values && values->is_object()) {
     for (const auto& [name, value] : values->members()) {

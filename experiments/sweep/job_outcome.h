@@ -1,4 +1,4 @@
-// What a run folder says of how its jobs ended. LibTorch-free.
+// Reads how the jobs of a run ended from its folder. LibTorch-free.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ struct JobOutcome {
   std::string error;
 };
 
-/// Of the only job of a run.
+/// Returns the outcome of a run's only job.
 JobOutcome outcome_of(const std::string& folder);
-/// Of job `member` of an array.
+/// Returns the outcome of job `member` of an array.
 JobOutcome outcome_of(const std::string& folder, int member);
 
 /// Seconds of a step of a run's folder, of all jobs of an array; nothing if it did not come to its end.
@@ -28,7 +28,7 @@ std::optional<double> step_time_of(const std::string& folder);
 /// "loss 0.1234, top1 0.9875"
 std::string outcome_text(const std::string& folder);
 
-/// What a layer of an array ran as.
+/// The kernel that a layer of an array ran with.
 struct KernelRow {
   std::string layer, kind, inputs, kernel;
   double loop_s = 0, fused_s = 0;

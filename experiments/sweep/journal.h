@@ -1,5 +1,5 @@
-// What of a sweep or a search is done: one line of JSON for each thing, on disk before the next begins.
-// Whoever starts again reads it and goes on. LibTorch-free.
+// A journal of a sweep or a search. Each thing that is done is one line of JSON, on disk before the next
+// thing begins. A program that starts again reads it and goes on. LibTorch-free.
 #pragma once
 
 #include <filesystem>

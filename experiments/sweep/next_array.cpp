@@ -21,10 +21,10 @@ std::vector<OpenStep> agreeing(const std::vector<OpenStep>& open, std::size_t fi
     if (i != first) places.push_back(static_cast<int>(i));
     settings.push_back(rules.settings(open[i].step.trial));
   }
-  const auto of = [&](int place) -> const JobSettings& { return settings[static_cast<std::size_t>(place)]; };
+  const auto of = [&](int place) -> const JobSettings& { return settings[place]; };
   const std::vector<Partition> parts = partitions(places, rules.infusible, of);
   std::vector<OpenStep> same;
-  for (int place : parts.front()) same.push_back(open[static_cast<std::size_t>(place)]);
+  for (int place : parts.front()) same.push_back(open[place]);
   return same;
 }
 

@@ -1,4 +1,4 @@
-// Which trials train next as one array, and how far. Pure. LibTorch-free.
+// Chooses the trials that train next as one array, and how far they go. Pure. LibTorch-free.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,8 @@ struct OpenStep {
   bool operator==(const OpenStep&) const = default;
 };
 
-/// What one process does: each goes on by so many iterations, with which the first of them are done.
+/// The work of one process: each trial goes on by the same number of iterations, after which the first of
+/// them are done.
 struct ArrayRun {
   std::vector<OpenStep> steps;  ///< those that have begun first, then new trials
   int iterations = 0;

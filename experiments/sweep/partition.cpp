@@ -50,8 +50,7 @@ std::vector<Partition> partitions_of_first(int num_jobs, const std::vector<std::
     settings.push_back(of(job));
     jobs.push_back(job);
   }
-  return partitions(jobs, infusible,
-                    [&](int job) -> const JobSettings& { return settings[static_cast<std::size_t>(job)]; });
+  return partitions(jobs, infusible, [&](int job) -> const JobSettings& { return settings[job]; });
 }
 
 std::vector<Partition> partitions(const std::vector<int>& jobs, const std::vector<std::string>& infusible,

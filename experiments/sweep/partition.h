@@ -1,5 +1,5 @@
-// Which jobs can be one array: settings that change a shape or a program cannot be fused. Pure.
-// LibTorch-free.
+// Divides jobs into those that can be one array. Settings that change a shape or a program cannot be fused.
+// Pure. LibTorch-free.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace millrace {
 /// True if jobs of one array may each have their own value: update rules and their numbers, learning rates,
 /// seeds, dropout, label smoothing, clipping.
 bool is_fusible(const std::string& flag);
-/// Those of `flags` that are not.
+/// Returns those of `flags` that cannot be fused.
 std::vector<std::string> infusible_among(const std::vector<std::string>& flags);
 std::vector<std::string> fusible_flags();
 
@@ -26,7 +26,7 @@ using Partition = std::vector<int>;
 std::vector<Partition> partitions(const std::vector<int>& jobs, const std::vector<std::string>& infusible,
                                   const std::function<const JobSettings&(int)>& of);
 
-/// Of the jobs 0 to `num_jobs` - 1, of which at most kMostTriedJobs are looked at.
+/// Returns the partitions of the jobs 0 to `num_jobs` - 1. It looks at kMostTriedJobs of them at most.
 std::vector<Partition> partitions_of_first(int num_jobs, const std::vector<std::string>& infusible,
                                            const std::function<JobSettings(int)>& of);
 

@@ -76,7 +76,7 @@ std::string error_of(const std::vector<std::string>& lines) {
 
 std::string error_of(const LaunchOutcome& outcome) {
   if (outcome.first_failure < 0) return "";
-  const RankExit& exit = outcome.exits[static_cast<std::size_t>(outcome.first_failure)];
+  const RankExit& exit = outcome.exits[outcome.first_failure];
   const std::string said = error_of(exit.last_lines);
   if (exit.signal != 0 || said.empty()) return end_text(exit) + (said.empty() ? "" : ": " + said);
   return said;

@@ -16,7 +16,7 @@
 
 namespace millrace {
 
-/// What an earlier try left in a job's output folder.
+/// Says what happens to the leftovers of an earlier try in a job's output folder.
 enum class Leftovers { Delete, Keep };
 
 /// One job to run. Its output folder is the pool's.
@@ -27,7 +27,7 @@ struct PooledJob {
   std::vector<std::string> before;  ///< a program and its arguments that must succeed first; empty: none
 };
 
-/// What a job used: the whole tree of its processes.
+/// The resources that a job used, over the whole tree of its processes.
 struct Counters {
   double seconds = 0;                        ///< wall time from start to end
   double cpu_s = 0;                          ///< user and system
@@ -47,7 +47,7 @@ struct PooledEnd {
   double started = 0, ended = 0;  ///< by the steady clock
 };
 
-/// What the machine did while jobs ran; HFTA's aggregation: over the middle 80 % of the samples.
+/// The load of the machine while jobs ran. Aggregated as HFTA does: over the middle 80 % of the samples.
 struct HostUse {
   double cpu_percent = 0;                   ///< of all cores, mean
   std::int64_t memory_bytes = 0;            ///< of the jobs, most
@@ -78,7 +78,7 @@ class RunPool {
   int interrupt() const { return interrupt_; }  ///< signal that asked for a stop, or 0
 
   void set_memory_limit(std::int64_t bytes) { options_.memory_limit = bytes; }
-  /// Of the samples since the last call.
+  /// Returns the use over the samples since the last call.
   HostUse take_use();
 
  private:

@@ -170,7 +170,7 @@ class Runner {
     while (!waiting.empty() || pool_.num_running() > 0) {
       while (!waiting.empty() && !slots.empty() && pool_.interrupt() == 0) {
         const int i = waiting.front();
-        const Task& task = tasks[static_cast<std::size_t>(i)];
+        const Task& task = tasks[i];
         waiting.pop_front();
         slot_of[i] = slots.front();
         slots.pop_front();
@@ -179,7 +179,7 @@ class Runner {
       if (pool_.num_running() == 0) break;
       for (const PooledEnd& end : pool_.wait()) {
         slots.push_front(slot_of[end.id]);
-        ended(tasks[static_cast<std::size_t>(end.id)], end);
+        ended(tasks[end.id], end);
       }
     }
     pool_.take_use();
@@ -293,7 +293,7 @@ class Runner {
     Together together;
     while (pool_.num_running() > 0) {
       for (const PooledEnd& end : pool_.wait()) {
-        const std::vector<int>& jobs = tasks[static_cast<std::size_t>(end.id)].jobs;
+        const std::vector<int>& jobs = tasks[end.id].jobs;
         if (end.exit_code == static_cast<int>(ExitCode::Numeric) && jobs.size() == 1)
           together.diverged.push_back(jobs.front());
         if (end.exit_code != 0 && together.exit_code == 0) {
@@ -496,7 +496,7 @@ Curves curves_of(const SweepResults& results, const std::string& precision) {
   const auto curve_for = [&](ModeCurves& mode, int repeat) -> RateCurve& {
     if (mode.repeats.size() <= static_cast<std::size_t>(repeat))
       mode.repeats.resize(static_cast<std::size_t>(repeat) + 1);
-    return mode.repeats[static_cast<std::size_t>(repeat)];
+    return mode.repeats[repeat];
   };
   int full = 0;  // B of the partial curve
   for (const Measurement& m : results.measurements) {

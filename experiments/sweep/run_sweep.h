@@ -15,7 +15,7 @@ namespace millrace {
 
 inline constexpr const char* kSweepFormat = "millrace-sweep-1";
 
-/// What a job came to in one mode.
+/// The result of a job in one mode.
 struct JobResult {
   int job = 0;
   int member = -1;  ///< its place in its array; -1: it ran alone

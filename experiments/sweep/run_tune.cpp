@@ -276,8 +276,7 @@ class Tuner {
     for (const auto& [trial, place] : places_) {
       if (!is_over(trial)) kept.insert(place.folder);
     }
-    if (const int best = best_of(spec_, done); best >= 0)
-      kept.insert(done[static_cast<std::size_t>(best)].folder);
+    if (const int best = best_of(spec_, done); best >= 0) kept.insert(done[best].folder);
     std::error_code ignored;
     for (const TrialResult& one : done) {
       if (kept.count(one.folder) == 0 && cleaned_.insert(one.folder).second)

@@ -80,8 +80,7 @@ class Bracket {
   std::vector<TrialStep> kept(const Rung& before, const Rung& rung) {
     std::erase_if(scored_, [](const Scored& s) { return has_failed(s.score); });
     sort_by_score(scored_);
-    if (scored_.size() > static_cast<std::size_t>(rung.trials))
-      scored_.resize(static_cast<std::size_t>(rung.trials));
+    if (scored_.size() > static_cast<std::size_t>(rung.trials)) scored_.resize(rung.trials);
     std::vector<TrialStep> steps;
     for (const Scored& s : scored_) steps.push_back({s.trial, before.iterations, rung.iterations});
     std::ranges::sort(steps, {}, &TrialStep::trial);
@@ -117,16 +116,14 @@ class Hyperband final : public Search {
   }
 
   void report(const TrialStep& step, double score) override {
-    brackets_[static_cast<std::size_t>(group(step.trial))].report(step.trial, score);
+    brackets_[group(step.trial)].report(step.trial, score);
   }
   int num_trials() const override { return trials_; }
   int group(int trial) const override {
     const auto after = std::ranges::upper_bound(brackets_, trial, {}, &Bracket::first);
     return static_cast<int>(after - brackets_.begin()) - 1;
   }
-  bool is_over(int trial) const override {
-    return brackets_[static_cast<std::size_t>(group(trial))].is_over(trial);
-  }
+  bool is_over(int trial) const override { return brackets_[group(trial)].is_over(trial); }
 
  private:
   std::vector<Bracket> brackets_;

@@ -28,8 +28,8 @@ struct TrialStep {
 class Search {
  public:
   virtual ~Search() = default;
-  /// What can be decided with the scores so far, each step once. Empty: scores of steps that were given out
-  /// are needed first; if there are none left, the search is over.
+  /// Returns the steps that can be decided with the scores so far, each step once. Empty: scores of steps
+  /// that were given out are needed first; if none are left, the search is over.
   virtual std::vector<TrialStep> next() = 0;
   /// Greater is better; -inf: the trial failed and is not continued.
   virtual void report(const TrialStep& step, double score) = 0;
@@ -37,7 +37,8 @@ class Search {
   virtual int num_trials() const = 0;
   /// Steps of different groups do not wait for each other: brackets of Hyperband. Ascends with the trial.
   virtual int group(int /*trial*/) const { return 0; }
-  /// Of a trial that was given out: whatever is still reported, next() will not ask for more of it.
+  /// Returns whether a trial that was given out is over: next() will not ask for more of it, whatever is
+  /// still reported.
   virtual bool is_over(int /*trial*/) const { return false; }
 };
 
@@ -68,7 +69,7 @@ int whole_log(int most, int eta);
 /// for floor(R eta^i / eta^s) iterations, at least 1. Without the last `skip_last`.
 std::vector<Rung> bracket(int most, int eta, int s, int skip_last = 0);
 
-/// Of ASHA (arXiv 1810.05934): iterations of rung k, ascending; the last is `most`.
+/// Returns the iterations of each rung of ASHA (arXiv 1810.05934), ascending; the last is `most`.
 std::vector<int> asha_rungs(int least, int most, int eta);
 
 }  // namespace millrace

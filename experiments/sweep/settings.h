@@ -26,10 +26,10 @@ struct Setting {
   std::string text;
   std::string where;  ///< `sweep.yaml:3:7`
 };
-/// What one job has besides what all have; in the order of the file.
+/// The settings of one job beside those that all jobs have, in the order of the file.
 using JobSettings = std::vector<Setting>;
 
-/// Where the values of a setting come from by chance.
+/// A distribution from which the values of a setting are drawn.
 class SettingDistribution {
  public:
   enum class Kind { Uniform, LogUniform, Integers, Choice };

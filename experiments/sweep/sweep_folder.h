@@ -17,8 +17,8 @@ namespace millrace {
 Result<RunLock> take_folder(const std::string& folder, const std::string& format, const Json& identity,
                             bool overwrite);
 
-/// What can be known before anything is started: the worker, the data, the folder of the results; and what
-/// the worker says of each of `jobs` when it is asked to check it (`train --dry-run`: half a second each).
+/// Returns what is known to be wrong before anything is started: with the worker, the data, the folder of
+/// the results, and with each of `jobs` (`train --dry-run`: half a second each).
 Problems problems_before_start(const std::vector<JobSpec>& jobs, const std::string& folder);
 
 }  // namespace millrace

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "driver/plan/jobs_report.h"
-#include "optimizer/plan_jobs.h"
+#include "optimizer/planner/plan_jobs.h"
 #include "runtime/base/numbers.h"
 #include "runtime/rules/rule_table.h"
 

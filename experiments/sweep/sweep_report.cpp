@@ -5,9 +5,9 @@
 #include <map>
 #include <set>
 
-#include "experiments/figures.h"
-#include "experiments/html_page.h"
-#include "experiments/svg_chart.h"
+#include "experiments/drawing/figures.h"
+#include "experiments/drawing/html_page.h"
+#include "experiments/drawing/svg_chart.h"
 #include "experiments/sweep/job_outcome.h"
 #include "runtime/base/median.h"
 #include "runtime/drawing/svg.h"
@@ -158,7 +158,7 @@ class SweepPage {
     std::vector<Series> series;
     int num_jobs = 0;
     for (int job = 0; job < std::min(spec_.num_jobs, kMostCurves); ++job) {
-      const std::string colour = kColours[static_cast<std::size_t>(job)];
+      const std::string colour = kColours[job];
       bool named = false;
       for (const JobResult& r : results_.jobs) {
         if (r.job != job || r.exit_code != 0 ||

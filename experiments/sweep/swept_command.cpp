@@ -4,23 +4,16 @@ namespace millrace {
 
 std::vector<Flag> swept_flags(SweptFlags& f, const std::string& what, const char* dry_run_help,
                               const char* format_help) {
-  return {{.name = "output-dir",
-           .short_name = 'o',
-           .value = "DIR",
-           .help = "Results go here (default: the file's output_dir, or runs/NAME). A folder of the same " +
+  return {flag("", "output-dir", "DIR",
+               "Results go here (default: the file's output_dir, or runs/NAME). A folder of the same " +
                    what + " goes on where it was stopped or killed.",
-           .target = into::text(f.output_dir)},
-          {.name = "overwrite",
-           .help = "Delete what the folder holds of a " + what + ", and begin again.",
-           .target = into::on(f.overwrite)},
-          {.name = "retry-failed",
-           .help = "Run again what failed; without it a failure stays on record.",
-           .target = into::on(f.retry_failed)},
-          {.name = "dry-run", .help = dry_run_help, .target = into::on(f.dry_run)},
-          {.name = "format",
-           .value = "text|json",
-           .help = format_help,
-           .target = into::choice(f.format, "format")}};
+               into::text(f.output_dir), 'o'),
+          flag("", "overwrite", "Delete what the folder holds of a " + what + ", and begin again.",
+               into::on(f.overwrite)),
+          flag("", "retry-failed", "Run again what failed; without it a failure stays on record.",
+               into::on(f.retry_failed)),
+          flag("", "dry-run", dry_run_help, into::on(f.dry_run)),
+          flag("", "format", "text|json", format_help, into::choice(f.format, "format"))};
 }
 
 }  // namespace millrace

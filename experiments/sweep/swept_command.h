@@ -1,5 +1,5 @@
-// What `millrace sweep` and `millrace tune` do alike: flags, checks, the folder, what is written and said.
-// LibTorch-free.
+// The common half of `millrace sweep` and `millrace tune`: flags, checks, the folder, what is written and
+// said. LibTorch-free.
 #pragma once
 
 #include <cstdio>
@@ -74,7 +74,7 @@ int run_swept(const SweptCommand<Spec, Results>& command, const Spec& spec, cons
   return static_cast<int>(ExitCode::RunFailed);
 }
 
-/// From the command line on: `line` describes it, with `flags` for its targets.
+/// Runs the command from its command line on. `line` describes the line, with `flags` for its targets.
 template <class Spec, class Results>
 int swept_command(const SweptCommand<Spec, Results>& command, const CommandSpec& line,
                   const SweptFlags& flags, const std::vector<std::string>& args) {

@@ -1,4 +1,4 @@
-// What sweep.yaml and tune.yaml have in common: name, folder, seed, the job. LibTorch-free.
+// The common part of sweep.yaml and tune.yaml: name, folder, seed, the job. LibTorch-free.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct SweptFile {
   /// what is done with it.
   void read_job(ObjectReader& in, const Varied& varied, const std::function<int()>& num_jobs, bool fused,
                 const char* verb, Problems& problems);
-  /// Of the file but for its folder and `beside`: keys that change no result.
+  /// Sets the identity from the file, without its folder and the keys `beside`, which change no result.
   void set_identity(const Json& file, std::initializer_list<std::string_view> beside = {});
 };
 

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "driver/cli/flag_target.h"
-#include "experiments/run_data.h"
+#include "experiments/runs/run_data.h"
 #include "runtime/base/files.h"
 #include "runtime/base/random.h"
 #include "runtime/base/text.h"

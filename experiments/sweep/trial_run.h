@@ -16,7 +16,8 @@ namespace millrace {
 PooledJob trial_run(const TuneSpec& spec, const ArrayRun& run, const std::map<int, TrialPlace>& places,
                     const std::string& folder);
 
-/// What trial_run() keeps beside `folder` while it runs: the array's checkpoint to begin with.
+/// Returns the folder that trial_run() keeps beside `folder` while it runs. It holds the array's checkpoint
+/// to begin with.
 std::string joined_folder(const std::string& folder);
 bool is_joined_folder(const std::string& folder);
 

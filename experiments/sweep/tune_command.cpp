@@ -41,7 +41,7 @@ void print_dry_run(const TuneSpec& spec) {
 
 void print_results(const TuneSpec& spec, const TuneResults& results) {
   if (results.best >= 0) {
-    const TrialResult& best = results.steps[static_cast<std::size_t>(results.best)];
+    const TrialResult& best = results.steps[results.best];
     std::printf("best trial %d (%s): %s %.6g after %d iterations, in %s\n", best.step.trial,
                 settings_text(spec.settings(best.step.trial)).c_str(), spec.metric.c_str(), best.metric,
                 best.step.to, place_text(best.folder, best.member).c_str());

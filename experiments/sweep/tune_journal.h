@@ -1,4 +1,4 @@
-// What the journal has of trials: steps that are done, and how far others have come. LibTorch-free.
+// The trials in the journal: steps that are done, and how far others have come. LibTorch-free.
 #pragma once
 
 #include <optional>
@@ -9,14 +9,14 @@
 
 namespace millrace {
 
-/// Where a trial is after some iterations: a run folder with its checkpoint.
+/// The place of a trial after some iterations: a run folder with its checkpoint.
 struct TrialPlace {
   int at = 0;
   std::string folder;
   int member = -1;     ///< its place in its array; -1: it ran alone
   double runtime = 0;  ///< seconds of the step that is under way, as TrialResult's
 
-  /// As `millrace fuse` takes it.
+  /// Returns the place as `millrace fuse` takes it.
   std::string text() const { return place_text(folder, member); }
 };
 
@@ -26,11 +26,11 @@ class TuneJournal {
   TuneJournal(const TuneSpec& spec, Journal& journal) : spec_(spec), journal_(journal) {}
 
   std::optional<TrialResult> result(const TrialStep& step) const;
-  /// Where a step is that other steps' arrays have taken on; nothing if it has not begun. Stays when it is
-  /// done.
+  /// Returns the place of a step that other steps' arrays have taken on, or nothing if it has not begun. It
+  /// stays when the step is done.
   std::optional<TrialPlace> progress(const TrialStep& step) const;
 
-  // On disk when they return. Throw ConfigError if that cannot be.
+  // These lines are on disk when the functions return. They throw ConfigError if that cannot be.
   void record(const TrialResult& result);
   void record(const TrialStep& step, const TrialPlace& progress);
 

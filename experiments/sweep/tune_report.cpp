@@ -4,9 +4,9 @@
 #include <cmath>
 #include <map>
 
-#include "experiments/figures.h"
-#include "experiments/html_page.h"
-#include "experiments/svg_chart.h"
+#include "experiments/drawing/figures.h"
+#include "experiments/drawing/html_page.h"
+#include "experiments/drawing/svg_chart.h"
 #include "runtime/drawing/svg.h"
 
 namespace millrace {
@@ -31,8 +31,7 @@ std::string curves_card(const TuneSpec& spec, const TuneResults& results) {
   Series winner{.name = "best trial", .colour = "#d1742f"};
   for (auto& [trial, series] : by_trial) {
     std::ranges::sort(series.points);
-    if (results.best >= 0 && trial == results.steps[static_cast<std::size_t>(results.best)].step.trial)
-      winner.points = series.points;
+    if (results.best >= 0 && trial == results.steps[results.best].step.trial) winner.points = series.points;
     ends.points.insert(ends.points.end(), series.points.begin(), series.points.end());
     lines.push_back(std::move(series));
   }
@@ -93,7 +92,7 @@ std::string tune_report_html(const TuneSpec& spec, const TuneResults& results) {
       "<div class=\"tiles\">" + html_tile("Algorithm", to_string(spec.search.kind), to_string(spec.mode)) +
       html_tile("Trials", std::to_string(spec.num_trials()), std::to_string(results.steps.size()) + " steps");
   if (results.best >= 0) {
-    const TrialResult& best = results.steps[static_cast<std::size_t>(results.best)];
+    const TrialResult& best = results.steps[results.best];
     tiles += html_tile(
         "Best " + escape_xml(spec.metric), printed("%.6g", best.metric),
         "trial " + std::to_string(best.step.trial) + ": " + settings_text(spec.settings(best.step.trial)));

@@ -40,9 +40,9 @@ int best_of(const TuneSpec& spec, const std::vector<TrialResult>& steps) {
     return std::tuple(score_of(spec, r), r.step.to, -r.step.trial);
   };
   for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
-    const TrialResult& one = steps[static_cast<std::size_t>(i)];
+    const TrialResult& one = steps[i];
     if (failed.contains(one.step.trial)) continue;
-    if (best < 0 || rank(one) > rank(steps[static_cast<std::size_t>(best)])) best = i;
+    if (best < 0 || rank(one) > rank(steps[best])) best = i;
   }
   return best;
 }
@@ -77,7 +77,7 @@ Json to_json(const TuneSpec& spec, const TuneResults& results) {
   const TuneCost cost = cost_of(results);
   Json best;
   if (results.best >= 0) {
-    const TrialResult& one = results.steps[static_cast<std::size_t>(results.best)];
+    const TrialResult& one = results.steps[results.best];
     best = Json::object({{"trial", one.step.trial},
                          {"iterations", one.step.to},
                          {spec.metric, one.metric},

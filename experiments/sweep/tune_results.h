@@ -1,4 +1,4 @@
-// What a search came to, and its tables. LibTorch-free.
+// The results of a search, and their tables. LibTorch-free.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ double score_of(const TuneSpec& spec, const TrialResult& result);
 /// step is none.
 int best_of(const TuneSpec& spec, const std::vector<TrialResult>& steps);
 
-/// What the steps cost, and what they would have cost if every step had begun anew.
+/// The iterations that the steps cost, and what they would have cost if every step had begun anew.
 struct TuneCost {
   std::int64_t iterations = 0, restarts_iterations = 0;
   std::int64_t runs = 0, run_iterations = 0;  ///< of processes: an iteration of an array counts once

@@ -15,7 +15,7 @@ constexpr auto names_of(Goal) {
   return std::to_array<std::string_view>({"max", "min"});
 }
 
-/// Which checkpoints stay when the search is over.
+/// Says which checkpoints stay when the search is over.
 enum class KeptCheckpoints { Best, All };
 constexpr auto names_of(KeptCheckpoints) {
   return std::to_array<std::string_view>({"best", "all"});

@@ -1,4 +1,4 @@
-// What the traced program logged: mllog lines (UNET3D, DLRM, BERT) or DLIO's log, and the phases in it.
+// The log of a traced program: mllog lines (UNET3D, DLRM, BERT) or DLIO's log, and the phases in it.
 #pragma once
 
 #include <array>

@@ -132,16 +132,11 @@ CommandSpec spec_of(PlotRequest& r) {
   spec.summary = "Timelines of a processed run: CPU, GPU, disk, the calls of each process group, phases.";
   spec.positionals = {"DIR"};
   spec.flags = {
-      {.name = "out",
-       .short_name = 'o',
-       .value = "OUT",
-       .help = "Pictures go to OUT/plots/<layout>/ (default: DIR).",
-       .target = into::text(r.out)},
-      {.name = "layout",
-       .value = "LIST",
-       .help = "Some of all_combined, each_parent, parents_combined_loaders_combined, "
-               "each_parent_and_their_loaders, comma-separated (default: all there are).",
-       .target = into::list(r.layouts)},
+      flag("", "out", "OUT", "Pictures go to OUT/plots/<layout>/ (default: DIR).", into::text(r.out), 'o'),
+      flag("", "layout", "LIST",
+           "Some of all_combined, each_parent, parents_combined_loaders_combined, "
+           "each_parent_and_their_loaders, comma-separated (default: all there are).",
+           into::list(r.layouts)),
       {.name = "zoom",
        .value = "WINDOW",
        .help =
@@ -150,23 +145,13 @@ CommandSpec spec_of(PlotRequest& r) {
            "given several times.",
        .repeatable = true,
        .target = into::texts(r.zooms)},
-      {.name = "all-zooms",
-       .short_name = 'a',
-       .help = "The whole run and every named window it has.",
-       .target = into::on(r.all_zooms)},
-      {.name = "formats",
-       .value = "LIST",
-       .help = "Some of svg, png, pdf, html, comma-separated.",
-       .target = into::choices(r.formats, "format")},
-      {.name = "title",
-       .short_name = 't',
-       .value = "TEXT",
-       .help = "Above the picture.",
-       .target = into::text(r.options.title)},
-      {.name = "paper",
-       .help = "For a paper: GPU, all processes together, phases; no legend.",
-       .target = into::on(r.options.paper)},
-      {.name = "narrow", .short_name = 's', .help = "Half as wide.", .target = into::on(r.options.narrow)},
+      flag("", "all-zooms", "", "The whole run and every named window it has.", into::on(r.all_zooms), 'a'),
+      flag("", "formats", "LIST", "Some of svg, png, pdf, html, comma-separated.",
+           into::choices(r.formats, "format")),
+      flag("", "title", "TEXT", "Above the picture.", into::text(r.options.title), 't'),
+      flag("", "paper", "For a paper: GPU, all processes together, phases; no legend.",
+           into::on(r.options.paper)),
+      flag("", "narrow", "", "Half as wide.", into::on(r.options.narrow), 's'),
   };
   spec.examples = {
       "millrace trace plot processed/unet3d_8g4b --formats svg,png,html",

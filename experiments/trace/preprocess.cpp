@@ -207,7 +207,7 @@ class TimelineWriter {
     line[60 + name.size()] = '\n';
     const std::string_view text(line, 61 + name.size());
     for (std::size_t l = 0; l < layouts_.size(); ++l)
-      (*targets_[l])[static_cast<std::size_t>(layouts_[l].file_of(place->parent, place->loader))].write(text);
+      (*targets_[l])[layouts_[l].file_of(place->parent, place->loader)].write(text);
     ++events_;
   }
 

@@ -1,4 +1,5 @@
-// Which process of a trace is a worker, which a data loader of one, and which has nothing to do with the run.
+// Finds the processes of a trace that are workers, those that are a worker's data loaders, and those that
+// have nothing to do with the run.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace millrace {
 
-/// What a process read.
+/// The reads of one process.
 struct ReadActivity {
   std::int64_t rows = 0;
   bool dataset_files = false;                         ///< of the names that the workload's data have

@@ -18,7 +18,7 @@ enum class TraceKind { Bio, Openat, Read, Write };
 /// trace_<name>.out is the raw file, <name>.out the aligned one.
 inline constexpr std::array<const char*, 4> kTraceNames{"bio", "openat", "read", "write"};
 
-/// What an event of the timeline is. In the order of their names.
+/// The kind of an event of the timeline, in the order of their names.
 enum class EventType : std::uint8_t { BioRead, BioWrite, Openat, Read, Write };
 inline constexpr std::array<const char*, 5> kEventNames{"BIOR", "BIOW", "OPENAT", "READ", "WRITE"};
 

@@ -1,5 +1,5 @@
-// What samplers wrote once a second beside the traces: nvidia-smi pmon, mpstat, iostat. Their clocks are
-// local.
+// Reads the files that samplers wrote once a second beside the traces: nvidia-smi pmon, mpstat, iostat.
+// Their clocks are local.
 #pragma once
 
 #include <cstdint>

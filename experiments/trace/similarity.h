@@ -16,7 +16,7 @@ namespace millrace {
 
 inline constexpr std::size_t kShapeBins = 100;
 
-/// What of one phase and class enters the score. Memory: 8 bytes an event.
+/// The events of one phase and class that enter the score. Memory: 8 bytes an event.
 struct ClassProfile {
   std::int64_t count = 0;
   std::array<std::int64_t, kShapeBins> starts{};  ///< start positions in the phase, in equal bins

@@ -82,11 +82,8 @@ CommandSpec spec_of(SimilarityFlags& f) {
        .help = "Another run like B.",
        .repeatable = true,
        .target = into::texts(f.b)},
-      {.name = "seed", .value = "N", .help = "Of the bootstrap.", .target = into::integer(f.seed, 0)},
-      {.name = "format",
-       .value = "text|json",
-       .help = "What to print.",
-       .target = into::choice(f.format, "format")},
+      flag("", "seed", "N", "Of the bootstrap.", into::integer(f.seed, 0)),
+      flag("", "format", "text|json", "What to print.", into::choice(f.format, "format")),
   };
   spec.examples = {"millrace trace similarity processed/real processed/benchmark --format json",
                    "millrace trace similarity real1 bench1 --more-a real2 --more-a real3 --more-b bench2"};

@@ -208,7 +208,7 @@ struct EventParser {
 
 const std::vector<double>* SampleTable::column(const std::string& name) const {
   const auto found = std::find(columns.begin(), columns.end(), name);
-  return found == columns.end() ? nullptr : &values[static_cast<std::size_t>(found - columns.begin())];
+  return found == columns.end() ? nullptr : &values[found - columns.begin()];
 }
 
 const std::vector<TimelineGroup>* Timeline::layout(const std::string& name) const {

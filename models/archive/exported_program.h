@@ -1,5 +1,6 @@
-// What `torch.export.save` writes: a graph of calls, what its inputs and outputs are, and where in the zip
-// archive the weights lie. LibTorch-free. Source: torch/_export/serde/schema.py, schema 8.
+// Reads the files that `torch.export.save` writes: a graph of calls, the kinds of its inputs and outputs,
+// and the places of the weights in the zip archive. LibTorch-free. Source: torch/_export/serde/schema.py,
+// schema 8.
 #pragma once
 
 #include <cstdint>
@@ -69,7 +70,7 @@ struct ExportedGraph {
   std::map<std::string, ExportedTensor> tensors;  ///< of all its values
 };
 
-/// What an input of the graph is.
+/// An input of the graph.
 struct ExportedInput {
   enum class Kind { User, Parameter, Buffer, Constant };
   Kind kind = Kind::User;
@@ -116,7 +117,7 @@ class ExportedArchive {
  public:
   /// Maps the file. Problems: no zip, truncated, another schema, weights that are not there or too short, ...
   static Result<std::shared_ptr<const ExportedArchive>> open(const std::string& path);
-  /// The same of bytes that outlive it.
+  /// Parses bytes, which must outlive the archive.
   static Result<std::shared_ptr<const ExportedArchive>> parse(std::string_view bytes,
                                                               const std::string& name);
   ExportedArchive(const ExportedArchive&) = delete;

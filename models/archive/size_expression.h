@@ -14,7 +14,7 @@
 
 namespace millrace {
 
-/// What the symbols of a program stand for in one microbatch.
+/// The lengths that the symbols of a program stand for in one microbatch.
 using SymbolValues = std::map<std::string, std::int64_t>;
 
 /// Value type; immutable.

@@ -443,8 +443,8 @@ at::Tensor dropped(const at::Tensor& input, double p, const CallPass& pass, cons
 std::string CallRunner::place_of(const Call& call, const std::vector<at::Tensor>& values) {
   std::string shapes;
   const auto add = [&](int place) {
-    if (place < 0 || !values[static_cast<std::size_t>(place)].defined()) return;
-    shapes += (shapes.empty() ? "" : ", ") + text_of(values[static_cast<std::size_t>(place)].sizes().vec());
+    if (place < 0 || !values[place].defined()) return;
+    shapes += (shapes.empty() ? "" : ", ") + text_of(values[place].sizes().vec());
   };
   for (const Operand& operand : call.operands) {
     if (operand.from == Operand::From::Place) add(operand.place);
@@ -470,11 +470,11 @@ std::vector<at::Tensor> CallRunner::run_calls(std::vector<at::Tensor>& values, c
   values.resize(num_places_);
   std::vector<at::Tensor> buffers;  // which stay as they are in evaluation
   if (!pass.training)
-    for (int place : buffers_) buffers.push_back(values[static_cast<std::size_t>(place)]);
+    for (int place : buffers_) buffers.push_back(values[place]);
   const auto lies_in_a_buffer = [&](const at::Tensor& written) {
     return std::ranges::any_of(buffers, [&](const at::Tensor& b) { return b.is_alias_of(written); });
   };
-  const auto at_place = [&](int place) -> at::Tensor& { return values[static_cast<std::size_t>(place)]; };
+  const auto at_place = [&](int place) -> at::Tensor& { return values[place]; };
   torch::jit::Stack stack;
   for (const Call& call : calls_) {
     running = &call;

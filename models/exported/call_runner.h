@@ -17,7 +17,7 @@
 
 namespace millrace {
 
-/// What one pass through the calls needs besides its tensors.
+/// The arguments of one pass through the calls, besides its tensors.
 struct CallPass {
   const SymbolValues* symbols = nullptr;
   bool training = true;  ///< else dropout and batch statistics are off and buffers stay as they are
@@ -48,7 +48,7 @@ class CallRunner {
   struct Call;
   friend class CallCompiler;
   CallRunner();
-  /// As run(); `running` is the call that is being run.
+  /// Runs the calls as run() does. `running` is the call that is being run.
   std::vector<at::Tensor> run_calls(std::vector<at::Tensor>& values, const CallPass& pass,
                                     const Call*& running) const;
   static std::string place_of(const Call& call, const std::vector<at::Tensor>& values);

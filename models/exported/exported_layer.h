@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// What the symbols of a program may be.
+/// The values that the symbols of a program may have.
 struct SymbolTable {
   /// Symbol -> all that are the same length in every batch: PyTorch gives each input its own.
   std::map<std::string, std::vector<std::string>> same;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "runtime/base/result.h"
-#include "runtime/stage/layered_model.h"
+#include "runtime/model/layered_model.h"
 
 namespace millrace {
 

@@ -164,7 +164,7 @@ Result<ExportedFields> find_fields(const ExportedProgram& program, const FlatPro
   std::vector<std::int64_t> order;
   Problems problems;
   for (const UserInput& input : inputs) {
-    const SizeExpression& rows = input.tensor->sizes[static_cast<std::size_t>(*batch)];
+    const SizeExpression& rows = input.tensor->sizes[*batch];
     if (rows.is_symbol()) of_batch.push_back(rows.symbol());
   }
   for (const UserInput& input : inputs) {

@@ -1,4 +1,4 @@
-// What an exported program reads, in the words of a LayeredModel.
+// The inputs of an exported program as the fields of a LayeredModel.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 #include "models/exported/exported_layer.h"
 #include "models/exported/flat_program.h"
-#include "runtime/stage/layered_model.h"
+#include "runtime/model/layered_model.h"
 
 namespace millrace {
 

@@ -217,8 +217,7 @@ class Flattener {
           const auto& formals = schema.arguments();
           const auto formal =
               std::ranges::find(formals, name, [](const c10::Argument& a) { return a.name(); });
-          if (formal != formals.end())
-            name = renamed[static_cast<std::size_t>(formal - formals.begin())].name();
+          if (formal != formals.end()) name = renamed[formal - formals.begin()].name();
         }
         const std::vector<std::string> made = call.makes();
         if (made.size() == 1) {

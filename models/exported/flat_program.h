@@ -14,7 +14,7 @@
 
 namespace millrace {
 
-/// Of an archive's code of a type; Undefined: a type that is not known here.
+/// Returns the type of an archive's code. Undefined: the type is not known here.
 at::ScalarType torch_type(std::int64_t code);
 
 struct FlatCall {

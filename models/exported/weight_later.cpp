@@ -12,7 +12,7 @@
 
 #include <utility>
 
-#include "runtime/layers/linear_kernels.h"
+#include "runtime/kernels/linear_kernels.h"
 
 namespace millrace {
 namespace {
@@ -86,9 +86,8 @@ SplitCall split_linear(at::Tensor x, at::Tensor w, at::Tensor b, WeightPlaces pl
           .add_weight_gradient =
               [=](const at::Tensor& grad, std::span<at::Tensor> grads) {
                 const at::Tensor flat = rows(grad);
-                at::Tensor *of_w =
-                               places.weight >= 0 ? &grads[static_cast<std::size_t>(places.weight)] : nullptr,
-                           *of_b = places.bias >= 0 ? &grads[static_cast<std::size_t>(places.bias)] : nullptr;
+                at::Tensor *of_w = places.weight >= 0 ? &grads[places.weight] : nullptr,
+                           *of_b = places.bias >= 0 ? &grads[places.bias] : nullptr;
                 if (by_kernels && of_w && of_b) return add_linear_gradients_(rows(x), flat, *of_w, *of_b);
                 if (of_w) add_weight_gradient_(rows(x), flat, *of_w);
                 if (of_b) of_b->add_(flat.sum(0));
@@ -101,9 +100,8 @@ SplitCall split_addmm(at::Tensor b, at::Tensor x, at::Tensor w, WeightPlaces pla
           .input_gradient = [=](const at::Tensor& grad) { return grad.mm(w.t()); },
           .add_weight_gradient =
               [=](const at::Tensor& grad, std::span<at::Tensor> grads) {
-                if (places.weight >= 0)
-                  add_weight_gradient_(grad, x, grads[static_cast<std::size_t>(places.weight)]);
-                if (places.bias >= 0) grads[static_cast<std::size_t>(places.bias)].add_(grad.sum(0));
+                if (places.weight >= 0) add_weight_gradient_(grad, x, grads[places.weight]);
+                if (places.bias >= 0) grads[places.bias].add_(grad.sum(0));
               }};
 }
 
@@ -129,20 +127,20 @@ SplitCall split_convolution(at::Tensor x, at::Tensor w, at::Tensor b, Convolutio
           .add_weight_gradient =
               [=](const at::Tensor& grad, std::span<at::Tensor> grads) {
                 auto [unused, weight, bias] = backward(grad, {false, places.weight >= 0, places.bias >= 0});
-                if (places.weight >= 0) grads[static_cast<std::size_t>(places.weight)].add_(weight);
-                if (places.bias >= 0) grads[static_cast<std::size_t>(places.bias)].add_(bias);
+                if (places.weight >= 0) grads[places.weight].add_(weight);
+                if (places.bias >= 0) grads[places.bias].add_(bias);
               }};
 }
 
 SplitCall split_embedding(at::Tensor w, at::Tensor indices, std::int64_t padding, WeightPlaces places) {
   w = plain(w);
-  return {.forward = [=] { return at::embedding(w, indices, padding); },
-          .input_gradient = {},
-          .add_weight_gradient =
-              [=](const at::Tensor& grad, std::span<at::Tensor> grads) {
-                grads[static_cast<std::size_t>(places.weight)].add_(
-                    at::embedding_dense_backward(grad, indices, w.size(0), padding, false));
-              }};
+  return {
+      .forward = [=] { return at::embedding(w, indices, padding); },
+      .input_gradient = {},
+      .add_weight_gradient =
+          [=](const at::Tensor& grad, std::span<at::Tensor> grads) {
+            grads[places.weight].add_(at::embedding_dense_backward(grad, indices, w.size(0), padding, false));
+          }};
 }
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// Which way an all-reduce of the runtime takes: the communicator follows it, the planner prices it.
+// The way that an all-reduce takes. The communicator follows it, and the planner prices it.
 #pragma once
 
 #include <cstdint>
@@ -6,34 +6,42 @@
 
 namespace millrace {
 
-/// Sums go in the order of ranks, ((r0 + r1) + r2) + ..., whichever way they take.
+/// The ways of an all-reduce. Every way adds in the order of ranks, ((r0 + r1) + r2) + ..., and gives the
+/// same bits.
 enum class AllReduceWay {
   Nothing,  ///< one rank
   Direct,   ///< every rank gets every rank's whole tensor: one message each, added up everywhere
-  Scatter,  ///< every rank adds up a chunk, then everybody gets every chunk: bytes of a ring, two messages
-            ///< each
-  Chain,    ///< host after host: 1 to 2 times the tensor leaves a host, however many ranks it has
+  /// Every rank adds up one chunk, then every rank gets every chunk. That moves the bytes of a ring in two
+  /// messages to each rank. The sum goes from host to host. A host sends 1 to 2 times the tensor's bytes,
+  /// however many ranks it has.
+  Scatter,
+  Chain,
 };
 
-/// Chain: ranks that follow each other on one host are a segment. The tensor has as many chunks as the
-/// largest segment has ranks, each chunk an owner in every segment (chunk modulo its ranks). Owners gather
-/// their chunk from the ranks of their segment and add them, in the order of ranks, to what the owner of the
-/// segment before has handed on; the last segment's result goes back along the same owners, who give it to
-/// their segment. Chunks go in pieces, so that all hosts work at once.
+/// The way of one all-reduce, with the numbers of a Chain.
+///
+/// In a Chain, consecutive ranks on one host form a segment. The tensor is cut into as many chunks as the
+/// largest segment has ranks. Each chunk has one owner in every segment: the rank number (chunk modulo the
+/// segment's ranks). An owner gathers its chunk from the ranks of its segment. The owner adds them, in the
+/// order of ranks, to the sum from the previous segment's owner. The last segment's result goes back along
+/// the same owners, and each owner sends it to its segment. A chunk travels in pieces, so that all hosts work
+/// at the same time.
 struct AllReduceRoute {
   AllReduceWay way = AllReduceWay::Nothing;
-  std::vector<int> segments;  ///< Chain: first member of each, and behind the last the number of members
+  /// Chain: the first member of each segment, and at the end the number of members.
+  std::vector<int> segments;
   int chunks = 1;
-  int pieces = 1;  ///< of a chunk
+  int pieces = 1;  ///< in each chunk
 };
 
-/// Up to here every rank gets every rank's whole tensor: one round trip instead of two.
+/// The largest tensor, in bytes, that goes the way Direct: one round trip instead of two.
 inline constexpr std::int64_t kDirectSumBytes = 32 << 10;
 
-/// Pieces of a chunk of a chain.
+/// Returns the number of pieces into which a Chain cuts each chunk of a tensor of `bytes`.
 int all_reduce_pieces(int chunks, std::int64_t bytes);
 
-/// `hosts`: of each member, in their order; equal numbers share a host. `bytes`: of the tensor.
+/// Returns the way for a tensor of `bytes`. `hosts` has a number for each member, in the order of members;
+/// members with equal numbers share a host.
 AllReduceRoute all_reduce_route(const std::vector<int>& hosts, std::int64_t bytes);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// How the layers of a job array run (runtime/layers/job_array.h). LibTorch-free.
+// The kernels with which layers of a job array run (runtime/layers/job_array.h). LibTorch-free.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 namespace millrace {
 
 enum class ArrayKernels {
-  Auto,   ///< each as was faster when it first met its shapes
-  Loop,   ///< job by job: the bits of B runs by themselves
+  Auto,   ///< each layer times both when it first meets its shapes, and keeps the faster one
+  Loop,   ///< job by job: the same bits as separate runs
   Fused,  ///< all jobs in one kernel where there is one
 };
 constexpr auto names_of(ArrayKernels) {

@@ -1,4 +1,4 @@
-// Our own bugs: MILLRACE_CHECK stays on in release builds and prints both sides of a comparison.
+// Checks that find millrace's own bugs. MILLRACE_CHECK stays on in release builds.
 #pragma once
 
 #include <sstream>
@@ -6,12 +6,13 @@
 
 namespace millrace {
 
-/// Throws InternalError (error.h) with the text, the detail and the place. Never returns.
+/// Throws InternalError (error.h) with the condition's text, the detail, the file and the line.
 [[noreturn]] void fail_check(const char* text, const std::string& detail, const char* file, int line);
 
 }  // namespace millrace
 
-/// MILLRACE_CHECK(condition) or MILLRACE_CHECK(condition, "detail " << value).
+/// Throws InternalError if the condition is false: MILLRACE_CHECK(condition) or MILLRACE_CHECK(condition,
+/// "detail " << value).
 #define MILLRACE_CHECK(condition, ...)                                                \
   do {                                                                                \
     if (!(condition)) [[unlikely]] {                                                  \

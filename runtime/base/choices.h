@@ -29,7 +29,7 @@ std::vector<std::string> all_names() {
   return {names.begin(), names.end()};
 }
 
-/// Nothing if `text` is none of the names.
+/// Returns the value with this name; nothing if `text` is none of the names.
 template <Named Enum>
 std::optional<Enum> value_named(std::string_view text) {
   const auto names = names_of(Enum{});

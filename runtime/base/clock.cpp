@@ -60,7 +60,7 @@ bool VirtualClock::wait_until(std::unique_lock<std::mutex>& lock, std::condition
     std::unique_lock mine(mutex_);
     if (now_ >= until) return false;
     Waiter waiter{.until = until, .changed = &changed, .is_user = used_here == this};
-    // Who makes `ready` true holds the caller's mutex, and then finds the waiter in the list.
+    // A thread that makes `ready` true holds the caller's mutex, and then finds the waiter in the list.
     lock.unlock();
     wait(mine, waiter);
     mine.unlock();
@@ -93,7 +93,7 @@ void VirtualClock::wait(std::unique_lock<std::mutex>& lock, Waiter& waiter) {
   std::erase(waiters_, &waiter);
 }
 
-/// It counts as running from now on, not from when its thread gets a processor.
+/// Wakes a waiter. The waiter counts as running from now on, not from when its thread gets a processor.
 void VirtualClock::rouse(Waiter& waiter) {
   if (waiter.awake) return;
   waiter.awake = true;

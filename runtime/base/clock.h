@@ -1,4 +1,4 @@
-// Time is handed in: code that measures or waits takes a Clock&, so that it runs real and emulated.
+// Clocks. Code that measures or waits takes a Clock&, so that it runs in real and in virtual time.
 #pragma once
 
 #include <chrono>
@@ -17,9 +17,9 @@ class Clock {
   virtual ~Clock() = default;
   virtual TimePoint now() const = 0;
   virtual void sleep_until(TimePoint when) = 0;
-  /// As changed.wait_until(lock, until, ready): false if `until` came first. `ready` is called with `lock`
-  /// held; who makes it true does so with the same mutex held and then calls notify_all of this clock.
-  /// TimePoint::max(): never.
+  /// Waits like changed.wait_until(lock, until, ready), and returns false if `until` came first. `ready` is
+  /// called with `lock` held. A thread that makes `ready` true must hold the same mutex, and must then call
+  /// notify_all of this clock. With TimePoint::max() the wait has no end of its own.
   virtual bool wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
                           TimePoint until, const std::function<bool()>& ready) = 0;
   virtual void notify_all(std::condition_variable& changed) = 0;
@@ -30,8 +30,9 @@ class Clock {
   virtual void leave() {}
 };
 
-/// While it lives, its thread is one whose work takes no time of a virtual clock. Every thread that waits in
-/// one has it; it is made and destroyed by that thread. Nothing on other clocks.
+/// Registers the thread that makes it as a user of a VirtualClock while it lives: the clock stands still
+/// while a user works. Every thread that waits in a VirtualClock needs one, and destroys it itself. A
+/// ClockUser does nothing on other clocks.
 class ClockUser {
  public:
   explicit ClockUser(Clock& clock) : clock_(clock) { clock_.enter(); }
@@ -53,11 +54,12 @@ class SteadyClock final : public Clock {
   void notify_all(std::condition_variable& changed) override { changed.notify_all(); }
 };
 
-/// One for all: it has no state.
+/// Returns the one SteadyClock of the process. It has no state.
 SteadyClock& steady_clock();
 
-/// Time that moves only when all its users (ClockUser) wait: then at once to the first moment that one of
-/// them waits for. One time line for any number of threads; with none, who sleeps moves it.
+/// Virtual time: it moves only when all users (ClockUser) wait. It then jumps to the earliest moment that one
+/// of them waits for. All threads share one time line. While there are no users, a thread that sleeps moves
+/// the time.
 class VirtualClock final : public Clock {
  public:
   TimePoint now() const override;
@@ -70,7 +72,7 @@ class VirtualClock final : public Clock {
  private:
   struct Waiter {
     TimePoint until;
-    const std::condition_variable* changed = nullptr;  ///< null: it sleeps
+    const std::condition_variable* changed = nullptr;  ///< null: the thread sleeps
     bool is_user = false;
     bool awake = false;
     std::condition_variable wake{};

@@ -15,7 +15,7 @@ namespace {
 
 std::atomic<bool> shows_frames{false};
 
-/// What c10::Error::what() says before its frames.
+/// The text of c10::Error::what() in front of its frames.
 constexpr std::string_view kFrames = "\nException raised from ";
 
 std::string type_of_failure() {

@@ -24,7 +24,7 @@ bool write_all(int fd, std::string_view content) {
     const ssize_t n = ::write(fd, content.data(), content.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return false;
-    content.remove_prefix(static_cast<std::size_t>(n));
+    content.remove_prefix(n);
   }
   return true;
 }
@@ -84,7 +84,7 @@ Result<std::string> read_regular_file(const std::filesystem::path& path, Bytes l
 Status write_file_atomically(const std::filesystem::path& path, std::string_view content, Readers readers) {
   const std::filesystem::path temporary = path.string() + ".tmp." + std::to_string(::getpid());
   const UnfinishedFile unfinished(temporary.string());
-  // What a dead process of this number left may be anything, readable by anybody.
+  // A dead process of this number may have left any file under this name, readable by anybody.
   ::unlink(temporary.c_str());
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                         readers == Readers::Private ? 0600 : 0644);

@@ -12,7 +12,8 @@
 
 namespace millrace {
 
-/// The whole file as bytes; a Problem if absent, unreadable, a folder, or larger than `limit`.
+/// Returns the whole file as bytes. A file that is absent, unreadable, a folder or larger than `limit` is a
+/// Problem.
 Result<std::string> read_file(const std::filesystem::path& path, Bytes limit = 256 * kMiB);
 /// Reads a regular file. A FIFO, a socket or a device is a Problem and is never waited for.
 Result<std::string> read_regular_file(const std::filesystem::path& path, Bytes limit = 256 * kMiB);
@@ -20,27 +21,27 @@ Result<std::string> read_regular_file(const std::filesystem::path& path, Bytes l
 /// The users who may read a file that is written. `Private` is for files that may hold secrets.
 enum class Readers { Everybody, Private };
 
-/// Writes `path.tmp.<pid>`, fsyncs, renames over `path`, fsyncs the folder. Problem names errno. A signal
-/// that ends the process leaves the old file or the new one, and no other.
+/// Writes `path.tmp.<pid>`, syncs it, renames it over `path` and syncs the folder. A Problem names errno. A
+/// signal that ends the process leaves the old file or the new one, and no temporary file.
 Status write_file_atomically(const std::filesystem::path& path, std::string_view content,
                              Readers readers = Readers::Everybody);
 
 /// Creates the folder (and parents) if needed and proves that a file can be written in it.
 Status make_writable_folder(const std::filesystem::path& path);
 
-/// The place of a file to come: makes its folder if needed and proves that a file can be written there. A
-/// Problem too if `path` is a folder itself.
+/// Prepares the place of a file that will be written at `path`: makes its folder if needed, and proves that a
+/// file can be written there. It is a Problem if `path` is a folder itself.
 Status make_place_for_file(const std::filesystem::path& path);
 
-/// A folder under another name, durable; rename(2) alone is neither if the name is taken by a full folder.
-/// Puts the folder `from` in the place of `to`. The old folder is at `from` afterwards, and a caller removes
-/// it. Where the file system cannot exchange two names, the old folder is gone; between the two renames it
-/// stands as `to`.replaced.
+/// Puts the folder `from` in the place of `to`, durably. (rename(2) alone fails if `to` is a folder with
+/// files, and is not durable.) The old folder is at `from` afterwards, and the caller removes it. If the file
+/// system cannot exchange two names, two renames do it, and the old folder is deleted. Between the two
+/// renames the old folder is called `to`.replaced.
 Status replace_folder(const std::filesystem::path& from, const std::filesystem::path& to);
 /// Replaces the folder by two renames, without an exchange.
 Status replace_folder_by_renames(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// rename and unlink are durable only after the folder is synced.
+/// Syncs the folder. A rename or unlink in it is durable only after that.
 void sync_folder(const std::filesystem::path& folder);
 
 /// Appends lines to a file; each call to `write_line` is one write(2). A line is in the file whole or not at

@@ -18,11 +18,12 @@ struct Id {
   constexpr bool is_valid() const { return value >= 0; }
 };
 
-using StageId = Id<struct StageTag>;                          ///< position in the pipeline, 0 first
-using RankId = Id<struct RankTag>;                            ///< process (or thread) of the job
-using MicrobatchId = Id<struct MicrobatchTag, std::int64_t>;  ///< within a step (flush) or the run (async)
-using LayerId = Id<struct LayerTag>;                          ///< index into a model's layer list
-using VersionId = Id<struct VersionTag, std::int64_t>;        ///< weight version: number of updates so far
+using StageId = Id<struct StageTag>;  ///< position in the pipeline, 0 first
+using RankId = Id<struct RankTag>;    ///< process (or thread) of the job
+/// Counted in a step (flushing schedules) or in the run (asynchronous ones).
+using MicrobatchId = Id<struct MicrobatchTag, std::int64_t>;
+using LayerId = Id<struct LayerTag>;                    ///< index into a model's layer list
+using VersionId = Id<struct VersionTag, std::int64_t>;  ///< weight version: number of updates so far
 
 }  // namespace millrace
 

@@ -1,5 +1,6 @@
-// Strict JSON and YAML into one value type, with the position of every value kept for messages.
-// The traps of the libraries underneath (duplicate keys, depth, aliases) are closed here.
+// Strict readers of JSON and YAML with one value type. Every value keeps its position in the text, for
+// messages. The readers refuse what the libraries below them let through: duplicate keys, deep nesting,
+// aliases.
 #pragma once
 
 #include <initializer_list>
@@ -46,7 +47,8 @@ class Json {
   std::int64_t as_int() const;
   double as_double() const;  ///< accepts Int too
   const std::string& as_string() const;
-  /// A number as the text had it ("1e9", "99999999999999999999"); empty if it was made in the program.
+  /// Returns a number as it stands in the text ("1e9", "99999999999999999999"); empty if the value was made
+  /// in the program.
   const std::string& written() const { return written_; }
   void set_written(std::string text) { written_ = std::move(text); }
   const Array& items() const;
@@ -59,12 +61,13 @@ class Json {
   void append_member(std::string key, Json value);  ///< the caller knows that the key is new
   std::size_t size() const;
 
-  /// `file:line:col` of the value in the text it was read from; empty if it was made in the program.
+  /// Returns the value's position in its text, `file:line:col`; empty if the value was made in the program.
   const std::string& where() const { return where_; }
   void set_where(std::string where) { where_ = std::move(where); }
 
-  /// indent < 0: one line. Doubles print shortest round-trip; NaN and Inf print as the strings
-  /// "NaN", "Infinity", "-Infinity". Invalid UTF-8 becomes U+FFFD.
+  /// Returns the JSON text; with indent < 0 it is one line. Doubles have the fewest digits that read back as
+  /// the same number. NaN and Inf print as the strings "NaN", "Infinity", "-Infinity". Invalid UTF-8 becomes
+  /// U+FFFD.
   std::string dump(int indent = -1) const;
 
  private:
@@ -103,28 +106,30 @@ class ObjectReader {
  public:
   ObjectReader(const Json& json, Problems& problems);
   bool has(std::string_view key);  ///< marks the key as known
-  // With a default: optional. Without: a Problem if absent (a zero value is returned).
+  // A member with a default is optional. Without one, an absent member is a Problem, and the result is a zero
+  // value.
   std::string string(std::string_view key);
   std::string string(std::string_view key, std::string fallback);
   std::int64_t integer(std::string_view key);
   std::int64_t integer(std::string_view key, std::int64_t fallback);
   double number(std::string_view key);
   double number(std::string_view key, double fallback);
-  // Within a range, or a Problem that says it (and the nearest bound is returned).
+  // A value outside its range is a Problem, and the result is the nearest bound.
   int whole(std::string_view key, int minimum, int maximum);
   int whole(std::string_view key, int minimum, int maximum, int fallback);
   double within(std::string_view key, double minimum, double maximum);
   double within(std::string_view key, double minimum, double maximum, double fallback);
   std::int64_t size(std::string_view key, std::int64_t fallback);  ///< bytes: 0 to kMostStoredBytes
   bool boolean(std::string_view key, bool fallback);
-  const Json* array(std::string_view key);  ///< required; nullptr and a Problem if not
+  const Json* array(std::string_view key);  ///< required; if absent nullptr and a Problem
   const Json* optional_array(std::string_view key);
   const Json* object(std::string_view key);
   const Json* optional_object(std::string_view key);
   const Json* any(std::string_view key);                   ///< nullptr if absent; no Problem
   std::vector<std::string> strings(std::string_view key);  ///< required array of strings
-  void problem(std::string_view key, std::string what, std::string hint = {});  ///< at the key's place
-  void finish();  ///< one Problem for each unknown key
+  /// Adds a Problem at the key's place.
+  void problem(std::string_view key, std::string what, std::string hint = {});
+  void finish();  ///< adds one Problem for each unknown key
 
  private:
   const Json* get(std::string_view key, Json::Kind kind, bool required);
@@ -133,10 +138,10 @@ class ObjectReader {
   std::vector<std::string> known_;
 };
 
-/// The largest size that a file may name (8 PiB): sums over the layers of any profile stay exact in a double.
+/// The largest size in bytes that a file may name (8 PiB). A double holds every such size exactly.
 inline constexpr std::int64_t kMostStoredBytes = std::int64_t{1} << 53;
 
-/// The entry of `names` closest to `word` by edit distance, if it is close enough to be a typo.
+/// Returns the entry of `names` that is closest to `word` by edit distance, if `word` may be a typo of it.
 std::optional<std::string> nearest_name(std::string_view word, const std::vector<std::string>& names);
 
 }  // namespace millrace

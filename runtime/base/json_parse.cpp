@@ -117,7 +117,8 @@ class Reader {
     return fail(end_, "integer " + std::string(text_.substr(start, end_ - start)) + " does not fit 64 bits");
   }
 
-  /// Where the parser stands. It knows that a number ends by the byte behind it.
+  /// Returns the number of bytes that the parser has read. The parser sees the end of a number only at the
+  /// byte behind it.
   std::size_t read_so_far(Last last) const {
     const auto read = static_cast<std::size_t>(furthest_ - text_.data());
     return last == Last::Number && !std::isdigit(static_cast<unsigned char>(text_[read - 1])) ? read - 1

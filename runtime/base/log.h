@@ -1,4 +1,4 @@
-// One event, one line: `[rank3 stage1] 2026-01-02T03:04:05.678Z INFO step=120 loss=2.31`. To stderr.
+// Log lines on stderr, one for each event: `[rank3 stage1] 2026-01-02T03:04:05.678Z INFO step=120 loss=2.31`.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@ namespace millrace {
 
 enum class LogLevel { Debug, Info, Warning, Error };
 
-/// Set once at start by main (before threads). Prefix is e.g. "rank3 stage1"; empty: none.
+/// Sets the prefix of all lines, for example "rank3 stage1"; empty: none. `main` calls it before it starts
+/// threads.
 void set_log_prefix(std::string prefix);
 void set_log_level(LogLevel level);
 
@@ -27,7 +28,7 @@ inline void log_error(std::string_view m) {
   log_line(LogLevel::Error, m);
 }
 
-/// "[######..................]" for `done` of `total`, for a terminal.
+/// Returns a bar for a terminal that shows `done` of `total`: "[######..................]".
 std::string progress_bar(std::int64_t done, std::int64_t total);
 
 }  // namespace millrace

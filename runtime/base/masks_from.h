@@ -1,4 +1,4 @@
-// Where the masks of dropout are drawn (runtime/layers/dropout_mask.h). LibTorch-free.
+// The place where the masks of dropout are drawn (runtime/layers/dropout_mask.h). LibTorch-free.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 namespace millrace {
 
 enum class MasksFrom {
-  Device,  ///< where the tensors are: nothing waits, and a GPU drops other elements than the CPU
-  Host,    ///< on the CPU, and copied: the same everywhere
+  Device,  ///< on the tensors' device: nothing waits, but a GPU drops other elements than the CPU
+  Host,    ///< on the CPU, then copied: the same elements on every device
 };
 constexpr auto names_of(MasksFrom) {
   return std::to_array<std::string_view>({"device", "host"});

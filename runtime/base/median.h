@@ -7,7 +7,8 @@
 
 namespace millrace {
 
-/// The middle value, of two their mean; 0 if there is none. Robust against the other work of the machine.
+/// Returns the middle value, or the mean of the two middle values; 0 for no values. Other work of the machine
+/// disturbs it less than a mean.
 inline double median(std::vector<double> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

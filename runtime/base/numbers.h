@@ -1,4 +1,4 @@
-// A number that is the whole of a text.
+// Numbers read from text.
 #pragma once
 
 #include <charconv>
@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-/// Empty: something else stands before, behind or instead of it, or it does not fit. "inf" and "nan" are
-/// numbers where Number is floating.
+/// Returns the number that `text` is. Empty if `text` has anything else in it, or if the number does not fit.
+/// "inf" and "nan" are numbers if Number is a floating type.
 template <class Number>
 std::optional<Number> number_of(std::string_view text) {
   Number value{};

@@ -1,4 +1,4 @@
-// How far a command is that works for more than a moment: a bar on a terminal, lines elsewhere. To stderr.
+// The progress of a command on stderr: a bar on a terminal, lines elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,21 @@
 
 namespace millrace {
 
-/// Draws a bar over itself on a terminal, at most ten times a second, and takes it away at its end. Elsewhere
-/// it logs a line every ten seconds. Not thread-safe.
+/// Draws a bar on a terminal at most ten times a second, and removes it when destroyed. Elsewhere it logs a
+/// line every ten seconds. Not thread-safe.
 class ProgressLine {
  public:
-  /// `what` stands before the numbers and may be empty. `total`: bytes, for show_bytes().
+  /// `what` stands before the numbers and may be empty. `total` is the number of bytes for show_bytes().
   explicit ProgressLine(Clock& clock, std::string what = "", Bytes total = 0);
   ~ProgressLine() { clear(); }
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// "profile: 12 of 90 passes, 31 s left".
+  /// Shows "profile: 12 of 90 passes, 31 s left".
   void show(std::int64_t done, std::int64_t total, const std::string& unit);
-  /// "1.5 of 9.0 MB, 80 MB/s, 1 s left".
+  /// Shows "1.5 of 9.0 MB, 80 MB/s, 1 s left".
   void show_bytes(Bytes done);
-  /// Takes the bar away.
+  /// Removes the bar.
   void clear();
 
  private:

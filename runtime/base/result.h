@@ -62,7 +62,7 @@ class [[nodiscard]] Result {
   std::variant<T, Problems> state_;
 };
 
-/// For operations without a value.
+/// The value of operations that have none.
 struct Ok {};
 using Status = Result<Ok>;
 

@@ -8,14 +8,15 @@
 
 namespace millrace {
 
-/// snprintf into a string, at most 511 characters: for numbers and markup, never for text of a user.
+/// Formats as snprintf does; a result longer than 511 characters is cut. It is for numbers and markup, never
+/// for a user's text.
 std::string printed(const char* pattern, auto... values) {
   char buffer[512];
   std::snprintf(buffer, sizeof buffer, pattern, values...);
   return buffer;
 }
 
-/// The shortest text that reads back as the same number; "nan", "inf".
+/// Appends the shortest text that reads back as the same number; "nan", "inf".
 void append_number(std::string& to, double value);
 
 /// Returns the parts between the separators, empty parts too: "a,,b" has three, "" has one.
@@ -23,11 +24,11 @@ std::vector<std::string> split(std::string_view text, char separator);
 /// Returns the parts that are not empty.
 std::vector<std::string> words_of(std::string_view text, char separator);
 
-/// Length of the valid UTF-8 sequence at `i`, or 0.
+/// Returns the bytes of the valid UTF-8 sequence at `i`; 0 if there is none.
 std::size_t utf8_length(std::string_view text, std::size_t i);
 
-/// Text of a file or a user as a terminal may show it: control characters (line ends too) and bytes that are
-/// no UTF-8 as \\x1b.
+/// Returns `text` in a form that is safe on a terminal. Control characters, line ends and bytes that are no
+/// UTF-8 become escapes such as \\x1b.
 std::string escaped(std::string_view text);
 
 }  // namespace millrace

@@ -40,7 +40,8 @@ void remove_unfinished_files(int signal) {
 
 namespace {
 
-/// Where nobody has set anything else: a program that handles its signals unwinds, and removes its files so.
+/// Installs the handler for signals that have none. A program that handles its signals unwinds, and so
+/// removes its files.
 void handle_signals() {
   struct sigaction action {};
   action.sa_handler = remove_unfinished_files;

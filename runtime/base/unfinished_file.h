@@ -7,13 +7,13 @@ namespace millrace {
 
 /// Holds the name of a file that is not whole yet. While it does, SIGINT, SIGTERM and SIGHUP remove that file
 /// and then end the process as they would have. Signals that the program handles, blocks or ignores stay as
-/// they are. SIGKILL removes nothing: so a file is written under a temporary name, and renamed when it is
-/// whole. A child made by fork removes none of its parent's files. Objects may be made and destroyed in any
+/// they are. SIGKILL removes nothing; callers therefore write under a temporary name and rename the whole
+/// file. A child made by fork removes none of its parent's files. Objects may be made and destroyed in any
 /// thread.
 class UnfinishedFile {
  public:
   UnfinishedFile() = default;
-  /// Make it before the file.
+  /// Registers `path`. Callers make this object before they create the file.
   explicit UnfinishedFile(const std::string& path);
   UnfinishedFile(UnfinishedFile&& other) noexcept;
   UnfinishedFile& operator=(UnfinishedFile&& other) noexcept;

@@ -16,18 +16,19 @@ inline constexpr Bytes kKiB = Bytes{1} << 10;
 inline constexpr Bytes kMiB = Bytes{1} << 20;
 inline constexpr Bytes kGiB = Bytes{1} << 30;
 
-/// Sums and products of sizes stop here instead of wrapping: more than any limit, never below one.
+/// The largest size. Sums and products of sizes stop at it instead of wrapping, so that they stay above every
+/// limit.
 inline constexpr Bytes kMostBytes = std::numeric_limits<Bytes>::max();
 
-/// a + b of sizes that are not negative.
+/// Returns a + b, at most kMostBytes; neither is negative.
 constexpr Bytes saturating_sum(Bytes a, Bytes b) {
   return a > kMostBytes - b ? kMostBytes : a + b;
 }
-/// a x count; neither is negative.
+/// Returns a x count, at most kMostBytes; neither is negative.
 constexpr Bytes saturating_product(Bytes a, std::int64_t count) {
   return count != 0 && a > kMostBytes / count ? kMostBytes : a * count;
 }
-/// The size that is nearest to `bytes` (0 for what is below, or not a number).
+/// Returns the size that is nearest to `bytes`; 0 if `bytes` is negative or NaN.
 constexpr Bytes saturating_bytes(double bytes) {
   if (!(bytes > 0)) return 0;
   return bytes >= static_cast<double>(kMostBytes) ? kMostBytes : static_cast<Bytes>(bytes);

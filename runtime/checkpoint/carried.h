@@ -1,5 +1,5 @@
-// What layers carry over text that runs on (CarriesState), in a checkpoint: by layer and row, so that any
-// plan goes on with what any other saved.
+// Saves and loads the states that layers carry over running text (CarriesState). A checkpoint has them by
+// layer and row, so any plan goes on with what any other plan saved.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,18 @@
 
 namespace millrace {
 
-/// Microbatches that those to come follow, by position.
+/// A microbatch that a coming one follows: its position and its number of samples, which are its rows.
 struct CarriedRows {
   std::int64_t position = 0;
   std::int64_t samples = 0;
 };
 
-/// Adds "carried/LAYER/NAME" [rows, ...], the rows of all `microbatches` one after the other. Collective over
-/// the stage's replicas (null: none), each of which has some.
+/// Adds "carried/LAYER/NAME" [rows, ...] to `state`: the rows of all `microbatches` one after the other.
+/// Collective over the stage's replicas, each of which has some of the microbatches; null: no replicas.
 void add_carried(NamedTensors& state, StageExecutor& executor, const ParameterStore& store,
                  std::span<const CarriedRows> microbatches, Communicator* replicas);
-/// Throws CheckpointError where they are not there or have other rows.
+/// Loads the states of `microbatches` into the executor. Throws CheckpointError if they are missing or have
+/// another number of rows.
 void load_carried(const Checkpoint& checkpoint, StageExecutor& executor, const ParameterStore& store,
                   std::span<const CarriedRows> microbatches);
 

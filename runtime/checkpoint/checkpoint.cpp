@@ -24,7 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "millrace-checkpoint-2";
-constexpr const char* kReplaced = ".replaced";  // see replace_folder
+// suffix of a folder that is being replaced: see replace_folder
+constexpr const char* kReplaced = ".replaced";
 // The last member of a manifest: the hash of every byte before it.
 constexpr const char* kSealBegin = ",\n \"sha256\": \"";
 constexpr const char* kSealEnd = "\"\n}\n";
@@ -42,7 +43,6 @@ void throw_if(const Status& status) {
 }
 
 // ---- the manifest
-// ------------------------------------------------------------------------------------------
 
 std::string sealed(const Json& manifest) {
   std::string text = manifest.dump(1);
@@ -50,7 +50,7 @@ std::string sealed(const Json& manifest) {
   return text + kSealBegin + sha256(text) + kSealEnd;
 }
 
-/// The hash that the manifest ends with, if it is that of the text before it.
+/// Returns the hash at the end of the manifest, if it is the hash of the text before it.
 std::optional<std::string> seal_of(const std::string& text) {
   const std::size_t begin = std::string_view(kSealBegin).size(), end = std::string_view(kSealEnd).size();
   if (text.size() < begin + 64 + end) return std::nullopt;
@@ -63,7 +63,7 @@ std::optional<std::string> seal_of(const std::string& text) {
 
 Json json_of(const AveragingState& averaging) {
   Json losses = Json::array();
-  // Json has no number for what is not finite.
+  // JSON has no NaN and no Inf.
   for (double loss : averaging.losses) losses.push_back(std::isfinite(loss) ? Json(loss) : Json("none"));
   return Json::object({{"losses", losses}, {"from", averaging.from}, {"evaluated", averaging.evaluated}});
 }
@@ -109,7 +109,7 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDige
   return sealed(manifest);
 }
 
-/// A name of ours: it cannot leave the folder.
+/// Tells whether `name` is one that we give to shards. Such a name cannot lead out of the folder.
 bool is_shard_name(const std::string& name) {
   return !name.empty() && name.size() <= 64 && name[0] != '.' && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
@@ -140,7 +140,8 @@ LossScaleState loss_scale_from(const Json& json, Problems& problems) {
   return state;
 }
 
-/// `step`: of the job. Checkpoints that do not say have seen all evaluations up to it.
+/// Reads a job's AveragingState. `step` is the job's own. A checkpoint that does not record `evaluated` has
+/// seen all evaluations up to that step.
 AveragingState averaging_from(const Json& json, std::int64_t step, Problems& problems) {
   ObjectReader in(json, problems);
   AveragingState state;
@@ -239,10 +240,9 @@ Result<Manifest> read_manifest(const fs::path& folder) {
 }
 
 // ---- folders
-// -----------------------------------------------------------------------------------------------
 
-/// Steps below `folder`, newest first. One that was being replaced (see replace_folder) stands for the
-/// missing one.
+/// Returns the step folders in `folder`, newest first. A folder that was being replaced (see replace_folder)
+/// stands for the missing one.
 std::vector<fs::path> step_folders(const fs::path& folder) {
   std::vector<fs::path> result;
   std::error_code error;
@@ -261,7 +261,7 @@ std::string step_of(const fs::path& folder) {
   return folder.extension() == kReplaced ? folder.stem().string() : folder.filename().string();
 }
 
-/// Whose checkpoint that is; empty if the manifest cannot be read.
+/// Returns the id of the run that saved the checkpoint; empty if the manifest cannot be read.
 std::string run_of(const fs::path& folder) {
   const Result<Manifest> manifest = read_manifest(folder);
   return manifest ? manifest->info.run : "";
@@ -272,7 +272,7 @@ struct Latest {
   std::string run;
 };
 
-/// Problem: it is damaged (torn, or of another run than the checkpoint that it names).
+/// Reads `latest`. Problem: it is damaged (torn, or of another run than the checkpoint that it names).
 Result<Latest> read_latest(const fs::path& folder) {
   const fs::path path = folder / "latest";
   const Result<std::string> text = read_file(path, 4096);
@@ -280,7 +280,7 @@ Result<Latest> read_latest(const fs::path& folder) {
   const std::vector<std::string> lines = split(*text, '\n');
   constexpr std::string_view kStep = "step-";
   const Problem torn{path.string(), "does not name a checkpoint", {}};
-  // Whole lines: a file that was cut off names an earlier step, or none.
+  // Only whole lines count: a file that was cut off would name an earlier step, or none.
   if (lines.size() < 3 || !lines[0].starts_with(kStep)) return torn;
   const std::string_view number = std::string_view(lines[0]).substr(kStep.size());
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
@@ -295,7 +295,7 @@ Status write_latest(const fs::path& folder, const Latest& latest) {
   return write_file_atomically(folder / "latest", latest.step + "\n" + latest.run + "\n");
 }
 
-/// Which checkpoints `path` offers, newest first.
+/// The checkpoints that `path` offers, newest first.
 struct Choice {
   std::vector<fs::path> steps;
   std::string folder;  ///< for messages
@@ -321,7 +321,8 @@ Result<Choice> choice_of(const std::string& path) {
       const std::string run = run_of(step);
       return !run.empty() && run != latest->run;
     });
-    // Later ones are of a save that ended before it said so, or are about to be moved aside (go_on_from).
+    // Later checkpoints are of a save that ended before it updated `latest`, or are about to be moved aside
+    // (go_on_from).
     const auto is_later = [&](const fs::path& step) { return step_of(step) > latest->step; };
     if (!std::ranges::all_of(all, is_later)) std::erase_if(all, is_later);
     if (all.empty() || step_of(all.front()) != latest->step)
@@ -370,12 +371,11 @@ std::string skipped_text(const fs::path& step, const std::string& why) {
 }
 
 // ---- saving
-// ------------------------------------------------------------------------------------------------
 
-/// The digests of all ranks' shards, on all ranks.
+/// Returns the digests of all ranks' shards on all ranks.
 std::vector<FileDigest> share_digests(Communicator& world, int num_stages,
                                       const std::vector<std::pair<int, FileDigest>>& mine) {
-  at::Tensor table = at::zeros({num_stages, 3}, at::kLong);  // a stage is written by one rank: sums gather
+  at::Tensor table = at::zeros({num_stages, 3}, at::kLong);  // one rank writes each stage, so sums gather
   std::int64_t* values = table.mutable_data_ptr<std::int64_t>();
   for (const auto& [stage, digest] : mine) {
     values[stage * 3] = digest.bytes;
@@ -393,7 +393,8 @@ std::vector<FileDigest> share_digests(Communicator& world, int num_stages,
   return all;
 }
 
-/// This run's oldest beyond `keep`. What cannot be read or is another's is left alone.
+/// Removes this run's oldest checkpoints beyond `keep`. Checkpoints that cannot be read or are another run's
+/// stay.
 void prune(const fs::path& folder, const CheckpointInfo& info, int keep) {
   int kept = 0;
   std::error_code ignored;
@@ -402,7 +403,7 @@ void prune(const fs::path& folder, const CheckpointInfo& info, int keep) {
   }
 }
 
-/// By rank 0, when all shards are in `temporary`.
+/// Publishes a checkpoint. Rank 0 calls it when all shards are in `temporary`.
 void publish(const fs::path& folder, const fs::path& temporary, const CheckpointInfo& info,
              const std::vector<FileDigest>& digests, int keep) {
   for (std::size_t s = 0; s < digests.size(); ++s) {
@@ -418,11 +419,12 @@ void publish(const fs::path& folder, const fs::path& temporary, const Checkpoint
   throw_if(replace_folder(temporary, folder / step_name(info.step)));
   throw_if(write_latest(folder, {step_name(info.step), info.run}));
   std::error_code ignored;
-  fs::remove_all(temporary, ignored);  // the one that was replaced
+  fs::remove_all(temporary, ignored);  // the folder that was replaced
   prune(folder, info, keep);
 }
 
-/// Moves what `run` saved after `step`, and what nobody can read there, into a folder of its own beside it.
+/// Moves the checkpoints that `run` saved after `step`, and later ones that cannot be read, into a folder of
+/// their own in `folder`.
 Status set_aside_later(const fs::path& folder, const std::string& run, std::int64_t step) {
   std::vector<fs::path> later = step_folders(folder);
   std::erase_if(later, [&](const fs::path& one) {
@@ -459,7 +461,8 @@ std::string state_name(const std::string& state, const ParameterSlot& slot) {
   return "rule/" + state + "/" + slot.name;
 }
 
-/// A named tensor of `shape`; undefined, with a Problem, if it is absent or of another shape.
+/// Returns the tensor `name` with `shape`. It is undefined, with a Problem, if it is absent or of another
+/// shape.
 at::Tensor named_tensor(const Checkpoint& checkpoint, const std::string& name, c10::IntArrayRef shape,
                         Problems& problems) {
   const SafetensorsFile* file = checkpoint.find(name);
@@ -482,7 +485,7 @@ void load_tensor(const Checkpoint& checkpoint, const std::string& name, at::Tens
   if (found.defined()) target.copy_(found);
 }
 
-/// What the rule's shard has of a parameter's state.
+/// Loads the part of a parameter's rule state that lies in the rule's shard.
 void load_state(const Checkpoint& checkpoint, const std::string& state, const ParameterSlot& slot,
                 FlatRange shard, const at::Tensor& flat, Problems& problems) {
   const at::Tensor found = named_tensor(checkpoint, state_name(state, slot), slot.shape, problems);
@@ -533,7 +536,7 @@ std::vector<std::string> stage_state_names(const ParameterStore& store, const Up
 std::string non_finite_in(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.is_floating_point() || tensor.numel() == 0) continue;
-    const auto [low, high] = at::aminmax(tensor);  // NaN if any element is
+    const auto [low, high] = at::aminmax(tensor);  // both are NaN if any element is
     const double least = low.item<double>(), most = high.item<double>();
     if (std::isfinite(least) && std::isfinite(most)) continue;
     if (std::isnan(least)) return name + " holds NaN";
@@ -713,7 +716,7 @@ std::optional<RankProblem> save_weights(Communicator& world, const std::string& 
         if (!file) throw CheckpointError(to_string(file.problems()));
         for (const std::string& name : file->names()) parameters.emplace_back(name, file->tensor(name));
       }
-      // One order for every plan: by name.
+      // The order is by name, so that it is the same for every plan.
       std::ranges::sort(parameters, {}, &NamedTensors::value_type::first);
       write_safetensors(path, parameters);
     });

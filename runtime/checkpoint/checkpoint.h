@@ -1,6 +1,6 @@
-// Checkpoints by parameter name: any plan loads what any other plan saved.
+// Checkpoints store tensors by parameter name, so any plan loads what any other plan saved.
 //   DIR/step-00000500/{stage0.safetensors, ..., manifest.json}, DIR/latest
-// A folder belongs to one run: `latest` names its newest checkpoint and the run. Readers follow it.
+// A folder belongs to one run: `latest` names the run and its newest checkpoint. Readers follow it.
 #pragma once
 
 #include <chrono>
@@ -23,14 +23,14 @@
 
 namespace millrace {
 
-/// How far one job of an array has come.
+/// The progress of one job of an array.
 struct JobProgress {
-  std::int64_t step = 0;      ///< of its own
+  std::int64_t step = 0;      ///< own steps done
   std::int64_t position = 0;  ///< microbatches that it has consumed
   std::int64_t updates = 0;
   bool is_new = false;  ///< it has not begun, and the checkpoint has none of its tensors
-  std::optional<AveragingState> averaging{};   ///< where evaluations decide when averages begin
-  std::optional<LossScaleState> loss_scale{};  ///< where the loss is scaled
+  std::optional<AveragingState> averaging{};   ///< set if evaluations decide when averages begin
+  std::optional<LossScaleState> loss_scale{};  ///< set if the loss is scaled
 
   bool has_state() const { return averaging || loss_scale; }
   bool operator==(const JobProgress&) const = default;
@@ -38,14 +38,14 @@ struct JobProgress {
 
 struct CheckpointInfo {
   std::string run;     ///< id of the run that saved it
-  std::string parent;  ///< of the run that it went on from, with the step ("3f2a... step 40"); empty: none
+  std::string parent;  ///< id of the run that it went on from, with the step ("3f2a... step 40"); empty: none
   std::string model;
   std::int64_t step = 0;      ///< steps done
   std::int64_t position = 0;  ///< microbatches consumed
-  std::int64_t updates = 0;   ///< of the update rule
+  std::int64_t updates = 0;   ///< updates of the update rule
   std::string plan_fingerprint;
   Settings settings;
-  // Of a single job, as JobProgress has them.
+  // The state of a single job, as in JobProgress.
   std::optional<LossScaleState> loss_scale;
   std::optional<AveragingState> averaging;
   /// The progress of each job of an array, if some job has not come as far as the run or has_state(); else
@@ -53,16 +53,18 @@ struct CheckpointInfo {
   std::vector<JobProgress> jobs;
 };
 
-/// Everything a stage needs to go on: weights, buffers and rule state by full name ("NAME" and
-/// "rule/STATE/NAME"). Collective over replicas that share the rule's state: only the first has all of it.
+/// Returns all tensors that a stage needs to go on: weights, buffers and rule state by full name ("NAME" and
+/// "rule/STATE/NAME"). Collective over replicas that share the rule's state; only the first of them gets all
+/// of it.
 NamedTensors whole_stage_state(const ParameterStore& store, UpdateRule& rule);
-/// The names of those tensors, on any replica.
+/// Returns the names of the tensors of whole_stage_state(). Any replica may call it.
 std::vector<std::string> stage_state_names(const ParameterStore& store, const UpdateRule& rule);
-/// Weights and buffers in the model's order.
+/// Returns weights and buffers in the model's order.
 NamedTensors stage_weights(const ParameterStore& store);
 /// Returns weights and buffers with tied parameters under all their names (PyTorch's state_dict).
 NamedTensors stage_state_dict(const ParameterStore& store);
-/// The first tensor that holds NaN or Inf, for a message ("conv1.weight holds nan"); empty: all are finite.
+/// Returns the name of the first tensor that holds NaN or Inf, for a message ("conv1.weight holds NaN");
+/// empty: all are finite.
 std::string non_finite_in(const NamedTensors& tensors);
 
 /// The tensors that a rank writes for one stage. Only the stage's first replica writes.
@@ -72,58 +74,62 @@ struct StageTensors {
 };
 
 struct SaveOptions {
-  int keep = 3;  ///< of this run's checkpoints; older ones are removed; 0: all stay
-  std::chrono::milliseconds deadline{3'600'000};  ///< of the whole save, beside that of messages
+  int keep = 3;  ///< how many of this run's checkpoints stay; older ones are removed; 0: all stay
+  /// limit of the whole save; messages have a deadline of their own
+  std::chrono::milliseconds deadline{3'600'000};
 };
 
-/// Collective over `world`. Each rank writes a shard for each of `mine`; rank 0 then writes the manifest,
-/// renames the folder into place, points `latest` to it, and removes the run's oldest beyond `keep`. A reader
-/// sees the old or the new checkpoint, never a mixture, never none. The problem, the same on all ranks, if it
-/// could not be saved (disk full); what was saved before is untouched then. Throws PeerError, and
-/// CheckpointError at the deadline.
+/// Saves a checkpoint. Collective over `world`. Each rank writes a shard for each of `mine`. Rank 0 then
+/// writes the manifest, renames the folder into place, points `latest` to it, and removes this run's oldest
+/// checkpoints beyond `keep`. A reader sees the old or the new checkpoint, never a mixture and never none.
+/// Returns the problem, the same on all ranks, if it could not be saved (disk full). Earlier checkpoints are
+/// then untouched. Throws PeerError, and CheckpointError at the deadline.
 std::optional<RankProblem> save_checkpoint(Communicator& world, const std::string& folder,
                                            const CheckpointInfo& info, int num_stages,
                                            const std::vector<StageTensors>& mine, const SaveOptions& options);
 
-/// An opened checkpoint: the manifest is what was written (SHA-256), shards are there with their sizes and
-/// well formed. Their content is checked by `verify`.
+/// An opened checkpoint. The manifest is the one that was written (SHA-256). The shards exist, have their
+/// sizes and are well formed. verify() checks their content.
 struct Checkpoint {
   CheckpointInfo info;
   std::string path;
   std::string manifest_sha256;
   std::vector<SafetensorsFile> shards;
-  std::vector<FileDigest> digests;  ///< by shard, of the manifest
+  std::vector<FileDigest> digests;  ///< by shard, from the manifest
 
   const SafetensorsFile* find(const std::string& name) const;
-  /// Hashes the shards that hold any of `names`; all if `names` is empty.
+  /// Hashes the shards that hold any of `names`, or all shards if `names` is empty. Problems: shards whose
+  /// hash differs.
   Problems verify(const std::vector<std::string>& names = {}) const;
 };
 
-/// `path`: a step folder, a folder with `latest`, or an output folder that holds `checkpoints/`. From a
-/// folder the newest whole checkpoint of the run in `latest` is taken (if that file is damaged, of the only
-/// run that is there); what was skipped is logged.
+/// Opens the checkpoint at `path`: a step folder, a folder with `latest`, or an output folder that holds
+/// `checkpoints/`. From a folder it takes the newest whole checkpoint of the run in `latest`. If `latest` is
+/// damaged, it takes the newest of the only run that is there. Skipped checkpoints are logged.
 Result<Checkpoint> open_checkpoint(const std::string& path);
 
-/// Collective. Rank 0 chooses as above; every rank verifies the manifest against rank 0's and the shards that
-/// hold its `names`. If any rank cannot read one, all go to the one before. Throws CheckpointError on all,
-/// which begins with "cannot `purpose`".
+/// Opens the same checkpoint on all ranks. Collective. Rank 0 chooses as open_checkpoint() does. Every rank
+/// compares the manifest with rank 0's and verifies the shards that hold its `names`. If any rank cannot read
+/// a checkpoint, all go to the one before. Throws CheckpointError on all ranks; its text begins with "cannot
+/// `purpose`".
 Checkpoint open_checkpoint_together(Communicator& world, const std::string& path,
                                     const std::vector<std::string>& names, std::chrono::milliseconds deadline,
                                     const std::string& purpose = "resume");
 
-/// Makes the checkpoint of `step` the newest of `run` in `folder`. Later ones are of a branch that the run
-/// leaves: they are moved into abandoned-1 (2, ...) beside it, with a `latest` of their own, and a warning
-/// says so. Removes what saves of this run left unfinished. By rank 0, which holds the folder's lock.
-/// Problem: one cannot be moved.
+/// Makes the checkpoint of `step` the newest of `run` in `folder`. Later checkpoints belong to a branch that
+/// the run leaves. They are moved into abandoned-1 (2, ...) in `folder`, with a `latest` of their own, and a
+/// warning says so. Unfinished saves of this run are removed. Called by rank 0, which holds the folder's
+/// lock. Problem: a checkpoint cannot be moved.
 Status go_on_from(const std::filesystem::path& folder, const std::string& run, std::int64_t step);
 
-/// Copies the state into a stage; of the rule's what its shard has. Problems: parameters missing or of
-/// another shape, another model.
+/// Copies a checkpoint's tensors into a stage, and of the rule state the part of the rule's shard. Problems:
+/// parameters are missing or have another shape; the checkpoint is of another model.
 Problems load_stage(const Checkpoint& checkpoint, const std::string& model, ParameterStore& store,
                     UpdateRule& rule);
 
-/// Collective. The whole model's weights and buffers by name in one file, whatever the plan: the same bytes.
-/// The problem, the same on all ranks, if it could not be written; an older file of this name is whole then.
+/// Writes the whole model's weights and buffers by name into one file, with the same bytes whatever the plan.
+/// Collective. Returns the problem, the same on all ranks, if it could not be written. An older file of this
+/// name then stays whole.
 std::optional<RankProblem> save_weights(Communicator& world, const std::string& path, int num_stages,
                                         const std::vector<StageTensors>& mine,
                                         std::chrono::milliseconds deadline);

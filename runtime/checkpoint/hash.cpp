@@ -1,7 +1,7 @@
 #include "runtime/checkpoint/hash.h"
 
 #include <openssl/evp.h>
-// Compiled in: LibTorch may bring symbols of another version of it.
+// XXH3 is compiled in, because LibTorch may bring the symbols of another version.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

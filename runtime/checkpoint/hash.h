@@ -1,4 +1,5 @@
-// Hashes of files: XXH3-128 (libxxhash) for much data, SHA-256 (OpenSSL) for what vouches for the rest.
+// Hashes of files: XXH3-128 (libxxhash) for large data, SHA-256 (OpenSSL) for the manifest that holds the
+// other hashes.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ struct Hash128 {
   std::string hex() const;  ///< 32 digits, as xxh128sum prints them
 };
 
-/// XXH3 with 128 bits, in pieces of any size. Not thread-safe.
+/// Computes XXH3 with 128 bits over pieces of any size. Not thread-safe.
 class Xxh3 {
  public:
   Xxh3();
@@ -33,7 +34,7 @@ class Xxh3 {
 
 Hash128 xxh3(const void* data, std::size_t bytes);
 
-/// 64 hexadecimal digits, as sha256sum prints them.
+/// Returns the SHA-256 of `text` as 64 hexadecimal digits, as sha256sum prints them.
 std::string sha256(std::string_view text);
 
 }  // namespace millrace

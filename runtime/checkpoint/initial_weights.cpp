@@ -17,7 +17,8 @@
 namespace millrace {
 namespace {
 
-constexpr std::size_t kMostNamed = 5;  // of one kind in messages: another model lacks hundreds
+// problems of one kind in a message: another model lacks hundreds of tensors
+constexpr std::size_t kMostNamed = 5;
 
 bool matches(const std::string& pattern, const std::string& name) {
   return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
@@ -31,7 +32,7 @@ bool is_weight(const std::string& name) {
   return name.find('/') == std::string::npos;
 }
 
-/// "fc.weight" -> "fc.*".
+/// Returns the pattern of a layer's names: "fc.weight" -> "fc.*".
 std::string layer_pattern(const std::string& name) {
   return name.substr(0, name.rfind('.')) + ".*";
 }
@@ -42,7 +43,7 @@ bool counts_batches(const std::string& name) {
 
 constexpr std::string_view kWrapper = "module.";
 
-/// How often all of `names` begin with "module."; 0 where there are none.
+/// Returns how often all of `names` begin with "module."; 0 if there are no names.
 std::size_t wrappers_of(const std::vector<std::string>& names) {
   std::size_t all = names.empty() ? 0 : names.front().size();
   for (const std::string& name : names) {
@@ -63,10 +64,11 @@ std::vector<std::string> weights_in(const WeightFiles& files) {
 struct Wanted {
   Shape shape;
   at::ScalarType type = at::kFloat;
-  std::vector<WeightPlace> places{};  ///< in the files; of several names the model's own first
+  /// places in the files; if there are several names, the model's own is first
+  std::vector<WeightPlace> places{};
 };
 
-/// The tensors of a state_dict, by the owner's name for tied ones, and where files have them.
+/// The tensors of a state_dict and their places in the files, by name; a tied parameter has its owner's name.
 using StateDict = std::map<std::string, Wanted>;
 
 StateDict state_dict_of(const LayeredModel& model, const WeightFiles& files) {
@@ -87,14 +89,14 @@ StateDict state_dict_of(const LayeredModel& model, const WeightFiles& files) {
   const WeightNames find(files, own);
   for (auto& [name, wanted] : result) {
     for (const std::string& other : names[name]) {
-      if (other != name && result.contains(other)) continue;  // another weight's own
+      if (other != name && result.contains(other)) continue;  // it is the own name of another weight
       if (const auto place = find.find(other)) wanted.places.push_back(*place);
     }
   }
   return result;
 }
 
-/// The first few, and how many there are.
+/// Adds the first few of `more`, and a count of all if there are more.
 void add_limited(Problems& problems, const Problems& more, const std::string& what) {
   for (std::size_t i = 0; i < std::min(more.size(), kMostNamed); ++i) problems.push_back(more[i]);
   if (more.size() > kMostNamed)
@@ -208,7 +210,7 @@ void load_weights(const WeightFiles& files, const LayeredModel& model,
                   const std::vector<std::string>& left_out, ParameterStore& store) {
   const StateDict there = state_dict_of(model, files);
   const auto load = [&](const std::string& full_name, at::Tensor target) {
-    const std::string name = full_name.substr(full_name.find('/') + 1);  // of a job array: without the job
+    const std::string name = full_name.substr(full_name.find('/') + 1);  // without the job, in a job array
     if (is_left_out(left_out, name)) return;
     const auto found = there.find(name);
     if (found == there.end()) return;
@@ -216,7 +218,8 @@ void load_weights(const WeightFiles& files, const LayeredModel& model,
     std::erase_if(places, [&](const WeightPlace& place) { return is_left_out(left_out, place.name); });
     if (places.empty()) return;
     const auto& [file, first] = places.front();
-    // check_weights holds all else; another writer's counter may be of any form, or not be there.
+    // check_weights() has checked all other tensors. The counter of another program may have any form or be
+    // absent.
     if (counts_batches(name) &&
         (file->shape(first) != target.sizes().vec() || file->type(first) != at::kLong))
       return;

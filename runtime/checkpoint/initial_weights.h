@@ -1,4 +1,4 @@
-// Weights to start from: a safetensors file by torchvision's names, or a checkpoint of any run and plan.
+// Weights to start from: a safetensors file with torchvision's names, or a checkpoint of any run and plan.
 #pragma once
 
 #include <optional>
@@ -7,51 +7,52 @@
 
 #include "runtime/base/result.h"
 #include "runtime/checkpoint/safetensors.h"
-#include "runtime/stage/layered_model.h"
+#include "runtime/model/layered_model.h"
 #include "runtime/stage/parameter_store.h"
 
 namespace millrace {
 
-/// One file, or the shards of a checkpoint. What a checkpoint keeps beside weights and buffers (names with a
-/// slash: state of the rule, stashed versions) does not count.
+/// One file, or the shards of a checkpoint. A checkpoint's other tensors do not count: names with a slash,
+/// such as rule state and stashed versions.
 using WeightFiles = std::vector<const SafetensorsFile*>;
 
-/// A tensor of a file.
+/// The place of a tensor: a file and the tensor's name in it.
 struct WeightPlace {
   const SafetensorsFile* file = nullptr;
   std::string name;
 };
 
-/// Finds weights by the names that a model has for them, also below "module.", which DataParallel and
-/// DistributedDataParallel set before all of them. Files outlive it.
+/// Finds weights by the names that a model has for them. The files may have "module." in front of all names,
+/// as DataParallel and DistributedDataParallel set it. Files must outlive the object.
 class WeightNames {
  public:
-  /// `own`: names of the model, some of which may begin with "module." themselves.
+  /// `own` has the names of the model; some of them may begin with "module." themselves.
   WeightNames(WeightFiles files, const std::vector<std::string>& own);
   std::optional<WeightPlace> find(const std::string& name) const;
 
  private:
   WeightFiles files_;
-  std::string before_;  ///< what the files have before all names
+  std::string before_;  ///< the prefix that the files have before all names
 };
 
-/// The model's own name first, then those that it may have in the state_dict of another program.
+/// Returns the names that a weight may have: the model's own first, then those in the state_dict of another
+/// program.
 std::vector<std::string> names_of_weight(const NamedLayer& layer, const ParameterSpec& spec);
 
-/// The tensor; throws CheckpointError if the places, at least one, hold different values: names of one
-/// weight.
+/// Returns the tensor at `places`, of which there is at least one. They are names of one weight: throws
+/// CheckpointError if they hold different values.
 at::Tensor read_weight(const std::vector<WeightPlace>& places);
 
-/// Compares names, shapes and types only: nothing is read but the headers. Every tensor of `model` must be in
-/// `files`, and nothing else, except for names that match one of `left_out` (* and ? as in file names): those
-/// of the model keep their initial values. A weight may have any of its names (names_of_weight), or several.
-/// num_batches_tracked may be there or not. Problems: all at once,
-/// each with file and name; also a pattern that matches nothing.
+/// Compares names, shapes and types of `files` with those of `model`; it reads only the headers. Every tensor
+/// of `model` must be in `files`, and `files` may have no others. Names that match one of `left_out` (* and ?
+/// as in file names) are excepted; the model's tensors of such names keep their initial values. A weight may
+/// have any of its names (names_of_weight), or several. num_batches_tracked may be absent. Returns all
+/// problems at once, each with file and name; a pattern that matches nothing is one too.
 Problems check_weights(const WeightFiles& files, const LayeredModel& model,
                        const std::vector<std::string>& left_out);
 
-/// Copies what `files` have for this stage of `model`; the rest stays. Only after check_weights. Throws
-/// CheckpointError where names of one weight have different values.
+/// Copies the tensors that `files` have for this stage of `model`; others stay as they are. Call
+/// check_weights() first. Throws CheckpointError if names of one weight have different values.
 void load_weights(const WeightFiles& files, const LayeredModel& model,
                   const std::vector<std::string>& left_out, ParameterStore& store);
 

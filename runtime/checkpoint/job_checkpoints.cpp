@@ -12,7 +12,7 @@ namespace millrace {
 namespace {
 
 constexpr const char* kBetweenJobs = " | ";
-// What the jobs of an array have in common; other numbers are each job's.
+// Settings that the jobs of an array have in common; a job chooses the others for itself.
 constexpr std::array kCommon{"schedule", "microbatch", "microbatches", "keep-last", "clip-scope"};
 
 const std::string* value_of(const Settings& settings, const std::string& key) {
@@ -28,12 +28,13 @@ std::string joined_values(const std::vector<std::string>& of_jobs) {
   return all;
 }
 
-/// The job stands before the parameter's own name, which has no '/'.
+/// Returns the index at which the parameter's own name begins. The job stands before it, and the own name has
+/// no '/'.
 std::size_t own_name(const std::string& name) {
   return name.rfind('/') + 1;  // npos + 1 is 0
 }
 
-/// A job's tensors by their names in its own checkpoint.
+/// Returns the places of a job's tensors by the names that they have in a checkpoint of the job alone.
 std::map<std::string, std::pair<const SafetensorsFile*, std::string>> tensors_of(const JobSource& source) {
   std::map<std::string, std::pair<const SafetensorsFile*, std::string>> result;
   const bool array = jobs_in(*source.checkpoint) > 1;
@@ -115,7 +116,7 @@ bool at_one_step(const std::vector<JobProgress>& jobs) {
 
 namespace {
 
-/// What jobs that have not come equally far cannot be.
+/// Returns the problems of jobs at different steps: an asynchronous schedule, or layers that carry states.
 Problems problems_of_steps(
     const CheckpointInfo& info, const Checkpoint& first,
     const std::map<std::string, std::pair<const SafetensorsFile*, std::string>>& model) {
@@ -134,7 +135,7 @@ Problems problems_of_steps(
   return problems;
 }
 
-/// Settings of a job that has not begun: what it cannot choose.
+/// Returns the settings that a job that has not begun cannot choose.
 Settings common_settings(const Settings& first) {
   Settings common;
   for (const char* key : kCommon)
@@ -170,7 +171,7 @@ Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs, std::size
   if (begun == progress.end())
     return Problem{first.path, "the job has not begun: there is nothing of it yet",
                    "take a job with it that has, or train it from its seed"};
-  const JobSource& like_all = jobs[static_cast<std::size_t>(begun - progress.begin())];
+  const JobSource& like_all = jobs[begun - progress.begin()];
   settings.resize(count, common_settings(settings.front()));
   progress.resize(count, {.is_new = true});
   JoinedCheckpoint joined{.info = first.info};
@@ -193,7 +194,7 @@ Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs, std::size
     for (const auto& [name, place] : tensors) {
       const bool is_weight = name.find('/') == std::string::npos;
       const auto like = model.find(name);
-      // Of the rule's state only what its settings ask for is there.
+      // Rule state is not compared: it has only what the job's settings ask for.
       if (is_weight && (like == model.end() ||
                         like->second.first->shape(like->second.second) != place.first->shape(place.second))) {
         problems.push_back({jobs[b].checkpoint->path,

@@ -1,5 +1,5 @@
-// Kernels that a measurement chose for the layers of a job array, in a checkpoint: a run that goes on
-// computes what it would have computed.
+// Saves the kernels that a measurement chose for the layers of a job array, so that a resumed run computes
+// what it would have computed.
 #pragma once
 
 #include <span>
@@ -10,11 +10,11 @@
 
 namespace millrace {
 
-/// Adds "kernels/JOBS/LAYER", int64 [choices, 2], for each of `layers` that has choices: the key of shapes,
-/// and whether the kernel over all jobs was chosen. `jobs`: those of the array.
+/// Adds "kernels/JOBS/LAYER", int64 [choices, 2], for each of `layers` that has choices. A row has the key of
+/// the shapes, and 1 if the kernel over all jobs was chosen. `jobs` is the number of jobs in the array.
 void add_kernel_choices(NamedTensors& state, const KernelChoices& choices, int jobs,
                         std::span<const std::string> layers);
-/// Recalls those of all layers, whichever stage saved them.
+/// Recalls the choices of all layers, whichever stage saved them.
 void load_kernel_choices(const Checkpoint& checkpoint, KernelChoices& choices, int jobs);
 
 }  // namespace millrace

@@ -69,7 +69,7 @@ class OutputFile {
   [[noreturn]] void fail(const char* what) {
     const int error = errno;
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-    ::unlink(path_.c_str());  // first, so that the free bytes are those without it
+    ::unlink(path_.c_str());  // first, so that the free bytes are counted without the file
     std::string text = path_ + ": " + what + " failed: " + std::strerror(error);
     std::error_code unknown;
     const auto space = std::filesystem::space(std::filesystem::path(path_).parent_path(), unknown);
@@ -198,7 +198,8 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
     file.names_.push_back(name);
     file.entries_.emplace(name, std::move(entry));
   }
-  // The header may name tensors in another order than their bytes have; holes and overlaps there must not be.
+  // The header may name tensors in another order than their bytes have. Holes and overlaps between their
+  // bytes are refused.
   std::vector<std::string> by_place = file.names_;
   const auto range_of = [&](const std::string& name) {
     const Entry& entry = file.entries_.at(name);

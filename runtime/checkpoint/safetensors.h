@@ -1,4 +1,4 @@
-// safetensors files: 8-byte little-endian header length, JSON header, raw tensors.
+// Reads and writes safetensors files: 8-byte little-endian header length, JSON header, raw tensors.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,18 @@ namespace millrace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// As the header names it: "F32"; nullptr for a type that is not supported.
+/// Returns the name of a type in the header, e.g. "F32"; nullptr for a type that is not supported.
 const char* safetensors_name(at::ScalarType type);
 
-/// What a file must be, to be the one that was written.
+/// The size and hash by which a file is recognised as the one that was written.
 struct FileDigest {
   std::int64_t bytes = 0;
   Hash128 hash;  ///< XXH3-128 of the whole file
 };
 
-/// Writes `path.tmp.<pid>`, fsyncs and renames. Tensors are float16 to float64, bfloat16, integers or bool
-/// (others: CheckpointError), in the order given, which fixes the bytes. Throws CheckpointError with errno
-/// and, on a full disk, the bytes that are needed and free.
+/// Writes `path.tmp.<pid>`, fsyncs it and renames it to `path`. The order of tensors is the given one, which
+/// fixes the bytes. Types are float16 to float64, bfloat16, integers and bool (others: CheckpointError).
+/// Throws CheckpointError with errno and, on a full disk, the bytes that are needed and free.
 FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors);
 
 /// A read-only mapped file. Every length, offset and shape is checked before a tensor is made.

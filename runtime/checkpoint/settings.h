@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-/// What decides a run, by the names of the flags: ("lr", "0.01"), ("microbatch", "8"), ...
+/// The settings that decide a run, by the names of the flags: ("lr", "0.01"), ("microbatch", "8"), ...
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 }  // namespace millrace

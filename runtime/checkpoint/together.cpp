@@ -17,11 +17,11 @@
 namespace millrace {
 namespace {
 
-// How often ranks that have nothing to do ask the others: far below any deadline of messages, far above the
-// time of asking.
+// The time between two questions of ranks that have nothing to do. It is far below any deadline of messages,
+// and far above the time that asking takes.
 constexpr std::chrono::milliseconds kRound{100};
 
-/// The work of this rank, beside the thread that talks to the others.
+/// Runs this rank's work in a thread, beside the thread that talks to the others.
 class Work {
  public:
   explicit Work(const std::function<void()>& work)
@@ -34,7 +34,7 @@ class Work {
           changed_.notify_all();
         }) {}
 
-  /// Empty: it went well.
+  /// Runs `work` and returns the text of its failure; empty: it succeeded.
   static std::string problem_of(const std::function<void()>& work) {
     try {
       work();
@@ -60,7 +60,7 @@ class Work {
   std::condition_variable changed_;
   bool done_ = false;
   std::string problem_;
-  std::jthread thread_;  // last: ends first
+  std::jthread thread_;  // the last member, so that it ends first
 };
 
 std::string ranks_where(const at::Tensor& flags, double value) {
@@ -104,7 +104,7 @@ std::optional<RankProblem> run_together(Communicator& world, std::chrono::millis
       if (one == Late) {
         const std::string text = what + " takes rank(s) " + ranks_where(states, Late) + " longer than " +
                                  std::to_string(deadline.count()) + " ms";
-        if (state == Late) log_error(text);  // before this thread waits for the other one
+        if (state == Late) log_error(text);  // logged before this thread waits for the working one
         throw CheckpointError(text, "raise --checkpoint-timeout if the disk is slow, not stuck");
       }
       all_done = all_done && (one == Done || one == Failed);

@@ -1,4 +1,4 @@
-// Work with files that all ranks must come through alike: done on each, judged together.
+// Work with files that succeeds on all ranks or on none: each rank does it, and all judge it together.
 #pragma once
 
 #include <chrono>
@@ -11,22 +11,24 @@
 
 namespace millrace {
 
-/// What a rank could not do.
+/// A rank's failure.
 struct RankProblem {
   RankId rank;
-  std::string what;  ///< with its hint
+  std::string what;  ///< the error's text with its hint
 };
 std::string to_string(const RankProblem& problem);  ///< "rank 2: ..."
 
-/// Collective: every rank does its `work` (which throws to fail), and all learn of the lowest rank that
-/// failed; nullopt: nobody did. While somebody works the others keep asking, so that no message waits for
-/// long and the deadline of messages does not count here: `deadline` does, and beyond it all throw
-/// CheckpointError saying `what` and who is late. (The late one waits for its own work nevertheless: nothing
-/// can take a write back from the kernel.) Throws PeerError if a rank is lost. `work` must not communicate.
+/// Runs `work` on every rank; it throws to fail. Collective. Returns the problem of the lowest rank that
+/// failed, on all ranks; nullopt: none failed. `work` must not communicate. Throws PeerError if a rank is
+/// lost.
+/// While a rank works, the others keep asking. So no message waits for long, and the deadline of messages
+/// does not limit the work. `deadline` does: beyond it all ranks throw CheckpointError, which says `what` and
+/// which ranks are late. A late rank still waits for its own work, because a write cannot be taken back from
+/// the kernel.
 std::optional<RankProblem> run_together(Communicator& world, std::chrono::milliseconds deadline,
                                         const std::string& what, const std::function<void()>& work);
 
-/// Collective: the text of `root`, on every rank.
+/// Returns the text of `root` on every rank. Collective.
 std::string broadcast_text(Communicator& world, const std::string& text, RankId root = RankId(0));
 
 }  // namespace millrace

@@ -22,7 +22,7 @@ struct SocketAddress {
 /// calls the name MASTER_ADDR.
 SocketAddress resolve(const std::string& host, int port);
 
-/// Every address of this host, of the family of `like`, with its port.
+/// Returns the wildcard address (every address of this host) of `like`'s family, with `like`'s port.
 SocketAddress any_address(const SocketAddress& like);
 
 /// This host's address on its way to `to`; nothing: there is no way.

@@ -1,4 +1,4 @@
-// How ranks in processes of their own talk. LibTorch-free.
+// The transports between ranks in processes of their own. LibTorch-free.
 #pragma once
 
 #include <array>

@@ -78,7 +78,7 @@ void ChainReduce::post_gathering() {
         expect(Message::Gather, member);
       }
     }
-    // It comes when all have added this piece: nobody reads `mine` any more.
+    // The result comes when all owners have added this piece, so that nobody reads `mine` any more.
     if (!last_) own.result = receive(Message::Back, this->owner(segment_ + 1, chunk), chunk, piece, mine);
   });
 }

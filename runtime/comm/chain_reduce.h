@@ -26,7 +26,7 @@ class ChainReduce {
 
  private:
   enum class Message { Gather, Forward, Back, Spread };
-  /// What an owner waits for before it adds up a piece, and what comes back for it.
+  /// A piece that this owner adds up: the parts that it waits for, and the result that comes back.
   struct Owned {
     int chunk = 0, piece = 0;
     std::vector<at::Tensor> parts;  // in the order of the sum: the segment before (if any), then its ranks

@@ -16,7 +16,8 @@ namespace millrace {
 /// A message that is read where the transport has it.
 class Arrival : public Pending {
  public:
-  /// After wait() and as long as this lives; nobody may write it.
+  /// Returns the message, which nobody may write. The tensor is valid after wait(), and while this Arrival
+  /// lives.
   virtual at::Tensor message() const = 0;
 };
 
@@ -33,9 +34,9 @@ class Channel {
   virtual std::vector<int> hosts() const { return {}; }
   /// `tensor` is contiguous and must not change before the Pending is done.
   virtual std::unique_ptr<Pending> post(const Transfer& transfer) = 0;
-  /// A receive for who only reads the message: not copied where the transport can do without.
-  /// `transfer.tensor` is not written, it says shape, dtype and device. This one posts the receive of a new
-  /// tensor.
+  /// Posts a receive for a caller that only reads the message, which saves a copy on some transports.
+  /// `transfer.tensor` only gives shape, dtype and device; nothing is written into it. The default posts the
+  /// receive of a new tensor.
   virtual std::unique_ptr<Arrival> receive(const Transfer& transfer);
   virtual void abort(const std::string& reason) noexcept = 0;
 };
@@ -57,11 +58,11 @@ class ForwardingChannel : public Channel {
   std::shared_ptr<Channel> inner_;
 };
 
-/// `channel` in all of `decorators`, the first one innermost.
+/// Wraps `channel` in all of `decorators`, the first one innermost.
 std::shared_ptr<Channel> decorated(std::shared_ptr<Channel> channel,
                                    const std::vector<ChannelDecorator>& decorators);
 
-/// A transfer of no bytes, a sum over one rank: done.
+/// A Pending that is done: a transfer of no bytes, or a sum over one rank.
 class NothingPending final : public Pending {
  public:
   void wait() override {}

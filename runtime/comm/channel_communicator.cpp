@@ -119,7 +119,7 @@ class WorkerPending final : public Pending {
   std::shared_ptr<Worker::Job> job_;
 };
 
-/// What each peer sends to be added; null where it is this rank.
+/// The summand from each peer; null for this rank.
 using Arrivals = std::vector<std::unique_ptr<Arrival>>;
 
 /// Writes the sum of `mine` and of what arrives, in the order of ranks, into `mine`. What this rank has sent
@@ -192,7 +192,7 @@ class ChannelCommunicator final : public Communicator {
     MILLRACE_CHECK(found != members_.end(), "rank " << channel_->rank() << " is not a member of this group");
     rank_ = static_cast<int>(found - members_.begin());
     const std::vector<int> hosts = channel_->hosts();
-    for (int member : members_) hosts_.push_back(hosts.empty() ? 0 : hosts[static_cast<std::size_t>(member)]);
+    for (int member : members_) hosts_.push_back(hosts.empty() ? 0 : hosts[member]);
   }
 
   ~ChannelCommunicator() override { numbers_->give_back(group_); }
@@ -247,7 +247,7 @@ class ChannelCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> subgroup(const std::vector<RankId>& ranks, const std::string& name) override {
     std::vector<int> members;
-    for (RankId rank : ranks) members.push_back(members_.at(static_cast<std::size_t>(rank.value)));
+    for (RankId rank : ranks) members.push_back(members_.at(rank.value));
     const std::uint64_t group = numbers_->take(group_, name);
     return std::make_unique<ChannelCommunicator>(channel_, std::move(members), group, numbers_);
   }
@@ -257,7 +257,7 @@ class ChannelCommunicator final : public Communicator {
  private:
   /// With the channel's rank of the peer, and this group in its tag.
   Transfer of_channel(Transfer transfer) const {
-    transfer.peer = RankId(members_.at(static_cast<std::size_t>(transfer.peer.value)));
+    transfer.peer = RankId(members_.at(transfer.peer.value));
     transfer.tag |= group_ << kGroupShift;
     return transfer;
   }
@@ -274,8 +274,7 @@ class ChannelCommunicator final : public Communicator {
     std::vector<std::unique_ptr<Pending>> sends;
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank_) continue;
-      sends.push_back(
-          post({Direction::Send, RankId(peer), tag, tensors[static_cast<std::size_t>(peer)], what}));
+      sends.push_back(post({Direction::Send, RankId(peer), tag, tensors[peer], what}));
     }
     return sends;
   }
@@ -295,7 +294,7 @@ class ChannelCommunicator final : public Communicator {
   /// one round trip.
   std::unique_ptr<Pending> start_direct_reduce(at::Tensor flat, std::uint64_t tag, const std::string& what) {
     Arrivals arrivals = receive_from_all(flat, tag, what);
-    auto sends = send_to_all(std::vector<at::Tensor>(static_cast<std::size_t>(size()), flat), tag, what);
+    auto sends = send_to_all(std::vector<at::Tensor>(size(), flat), tag, what);
     return std::make_unique<DirectReduce>(std::move(flat), std::move(arrivals), std::move(sends));
   }
 

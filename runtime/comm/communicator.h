@@ -46,11 +46,11 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual RankId rank() const = 0;
   virtual int size() const = 0;
-  /// A send is copied when it is posted, so that it completes whatever the peer does and its tensor is free
-  /// at once; otherwise it may complete no earlier than its receive.
+  /// Returns whether a send is copied when it is posted. Such a send completes whatever the peer does, and
+  /// its tensor is free at once. Any other send may complete as late as its receive.
   virtual bool buffers_sends() const = 0;
-  /// Messages from one rank to another meet in the order of posting, whatever their tags (NCCL has none):
-  /// both ends must post them in the same order.
+  /// Returns whether messages between two ranks match in the order of posting, whatever their tags, as NCCL's
+  /// do. Both ends must then post them in the same order.
   virtual bool is_ordered() const { return false; }
 
   /// Posts all transfers as one group and returns at once; no order among them is assumed. Sends may finish
@@ -90,8 +90,8 @@ struct CommunicatorOptions {
   /// Tensors may live on a device: Device::identity() of this rank's. Empty: all tensors are on the CPU.
   std::string device;
   std::shared_ptr<NcclApi> nccl;  ///< null: this program, or its device, has no NCCL
-  /// Around whatever joins the ranks, the first one innermost. NCCL is then left alone: its messages pass no
-  /// channel.
+  /// Decorators of the channel that joins the ranks, the first one innermost. With decorators NCCL is not
+  /// used, because its messages pass no channel.
   std::vector<ChannelDecorator> decorators;
   Clock& clock = steady_clock();  ///< of all waits and deadlines
 };

@@ -36,7 +36,7 @@ class EmulatedLinks final : public ForwardingChannel {
     started_.wait(lock, [this] { return running_; });  // it waits in the clock before anybody else does
   }
 
-  /// What was sent arrives.
+  /// Waits until all messages on the way have arrived.
   ~EmulatedLinks() override {
     std::unique_lock lock(mutex_);
     clock().wait_until(lock, changed_, TimePoint::max(), [this] { return on_the_way_.empty() || aborted_; });
@@ -78,7 +78,7 @@ class EmulatedLinks final : public ForwardingChannel {
     TimePoint free{};  ///< when what was posted so far has left
   };
 
-  /// Where sends are not copied: done when the message is with its receiver.
+  /// A send that is not copied: it is done when the message is with its receiver.
   class Sent final : public Pending {
    public:
     Sent(EmulatedLinks& links, std::shared_ptr<Message> message)

@@ -8,7 +8,8 @@
 
 namespace millrace {
 
-/// TCP between processes. Throws PeerError if the ranks do not all arrive within the rendezvous deadline.
+/// Makes a channel over TCP between processes. Throws PeerError if the ranks do not all arrive within the
+/// rendezvous deadline.
 std::shared_ptr<Channel> make_gloo_channel(const CommunicatorOptions& options, std::shared_ptr<Store> store);
 
 }  // namespace millrace

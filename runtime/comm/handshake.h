@@ -24,20 +24,20 @@ struct Hello {
 };
 
 std::string to_bytes(const Hello& hello);
-/// Empty: it is none, or not of this version.
+/// Reads a Hello; empty if the bytes are none, or one of another version.
 std::optional<Hello> parse_hello(const std::string& bytes);
 
 /// HMAC-SHA256 over both challenges and what the rank says of itself.
 std::string client_proof(const std::string& token, const std::string& challenge, const Hello& hello);
 std::string server_proof(const std::string& token, const std::string& challenge, const Hello& hello);
-/// In constant time.
+/// Compares two proofs in constant time.
 bool is_proof(const std::string& given, const std::string& expected);
 
-/// From the kernel.
+/// Returns random bytes from the kernel.
 std::string random_bytes(std::size_t count);
-/// A secret for a job: 32 hexadecimal digits.
+/// Returns a new token for a job: 32 hexadecimal digits.
 std::string random_token();
-/// Text from another process, without what a terminal would act on.
+/// Returns another process's text without the characters on which a terminal would act.
 std::string printable(std::string text);
 
 }  // namespace millrace

@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-/// What has come for one rank and was not asked for yet.
+/// The messages that have come for one rank and that it has not asked for yet.
 struct Mailbox {
   struct Key {
     int from;
@@ -30,7 +30,7 @@ struct Mailbox {
 struct Mailboxes {
   Mailboxes(int size, std::chrono::milliseconds d, Clock& c)
       : of_rank(static_cast<std::size_t>(size)), deadline(d), clock(c) {}
-  Mailbox& of(int rank) { return of_rank[static_cast<std::size_t>(rank)]; }
+  Mailbox& of(int rank) { return of_rank[rank]; }
   std::vector<Mailbox> of_rank;
   std::chrono::milliseconds deadline;
   Clock& clock;

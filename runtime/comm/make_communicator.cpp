@@ -39,7 +39,7 @@ class RoutedChannel final : public Channel {
   }
 
  private:
-  int host_of(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
+  int host_of(int rank) const { return hosts_[rank]; }
   Channel& way_to(int peer) const { return near_ && host_of(peer) == host_of(rank()) ? *near_ : *far_; }
 
   std::shared_ptr<Channel> near_;  // null: no shared memory here
@@ -47,7 +47,7 @@ class RoutedChannel final : public Channel {
   std::shared_ptr<Channel> far_;
 };
 
-/// By rank: the first rank that can share memory with it.
+/// Returns, by rank, the first rank that can share memory with it.
 std::vector<int> hosts_of_ranks(const CommunicatorOptions& options, Store& store) {
   store.set("domain/" + std::to_string(options.rank.value), shared_memory_domain());
   std::map<std::string, int> first;
@@ -63,8 +63,7 @@ std::shared_ptr<Channel> make_shared(const CommunicatorOptions& options, std::sh
   std::vector<int> hosts = hosts_of_ranks(options, *store);
   std::vector<int> local;  // ranks that can share memory with this one, this one included; ascending
   for (int rank = 0; rank < options.size; ++rank) {
-    if (hosts[static_cast<std::size_t>(rank)] == hosts[static_cast<std::size_t>(options.rank.value)])
-      local.push_back(rank);
+    if (hosts[rank] == hosts[options.rank.value]) local.push_back(rank);
   }
   const bool all = static_cast<int>(local.size()) == options.size;
   if (options.backend == Backend::SharedMemory && !all) {

@@ -1,5 +1,5 @@
-// What the NCCL communicator needs of NCCL and of CUDA's streams: a seam. nccl_library.cpp is the real thing;
-// tests drive the logic with one that moves bytes between threads.
+// The interface through which the NCCL communicator uses NCCL and CUDA's streams. nccl_library.cpp implements
+// it with the libraries; tests use one that moves bytes between threads.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-/// Of one rank and its device. Nothing here blocks: communicators are non-blocking, events are asked.
-/// Calls for one communicator come from one thread at a time, the caller sees to that.
+/// NCCL for one rank and its device. No call blocks: communicators are non-blocking, and events are polled.
+/// The caller makes sure that one thread at a time calls for one communicator.
 class NcclApi {
  public:
   enum class State { Done, Working, Failed };
@@ -46,11 +46,12 @@ class NcclApi {
 
   virtual Stream new_stream() = 0;
   virtual void free_stream(Stream stream) noexcept = 0;
-  /// Everything given to `stream` so far; null: the stream on which this thread computes.
+  /// Returns an event after everything given to `stream` so far; null: the stream on which this thread
+  /// computes.
   virtual Event mark(Stream stream) = 0;
   virtual void follow(Stream stream, const Event& event) = 0;  ///< what comes later waits for the event
   virtual bool reached(const Event& event) = 0;
-  /// ATen ops on `stream`, in order with its other work.
+  /// Runs ATen ops on `stream`, in order with its other work.
   virtual void run(Stream stream, std::function<void()> ops) = 0;
 };
 

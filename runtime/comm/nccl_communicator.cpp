@@ -46,7 +46,7 @@ struct Line {
   NcclApi::Stream stream = nullptr;
 };
 
-/// What all communicators of a rank share: the lines, and the end of everything.
+/// The state that all communicators of a rank share: the lines, and the abort.
 class Fabric {
  public:
   Fabric(const CommunicatorOptions& options, std::shared_ptr<Store> store)
@@ -341,7 +341,7 @@ class NcclCommunicator final : public Communicator {
       } else if (transfer.tensor.numel() > 0) {
         MILLRACE_CHECK(transfer.tensor.is_contiguous());
         Transfer global = transfer;
-        global.peer = RankId(members_.at(static_cast<std::size_t>(transfer.peer.value)));
+        global.peer = RankId(members_.at(transfer.peer.value));
         const Line line = fabric_->line(global.direction, global.peer.value);
         far.push_back({.transfer = std::move(global), .line = line});
       }
@@ -383,7 +383,7 @@ class NcclCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> subgroup(const std::vector<RankId>& ranks, const std::string& name) override {
     std::vector<int> members;
-    for (RankId r : ranks) members.push_back(members_.at(static_cast<std::size_t>(r.value)));
+    for (RankId r : ranks) members.push_back(members_.at(r.value));
     return std::make_unique<NcclCommunicator>(fabric_, host_->subgroup(ranks, name), std::move(members),
                                               name_ + "/" + name);
   }
@@ -409,7 +409,7 @@ class NcclCommunicator final : public Communicator {
     fabric_->group(lines, parts.front().transfer.what.text(), [&](auto&& taken) {
       for (const auto& part : parts) {
         const Transfer& t = part.transfer;
-        // Of the two ranks of a line the sender is 0.
+        // The sender is rank 0 of the two ranks of a line.
         if (t.direction == Direction::Send)
           taken(api().send(t.tensor, 1, t.tag, part.line.comm, part.line.stream));
         else

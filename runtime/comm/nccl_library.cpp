@@ -106,7 +106,7 @@ class NcclLibrary final : public NcclApi {
                   comm);
   }
 
-  /// Of our own, not LibTorch's pool: that has 32 streams, which come round again.
+  /// Makes a stream outside LibTorch's pool, because the pool has 32 streams and reuses them.
   Stream new_stream() override {
     const c10::cuda::CUDAGuard guard(device_);
     cudaStream_t stream = nullptr;

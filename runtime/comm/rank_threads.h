@@ -10,7 +10,7 @@
 namespace millrace {
 
 /// Calls `body` for each communicator (make_local_communicators), each in a thread of its own, and waits for
-/// all. What the first that fails threw is thrown here; the others, which then fail too, only follow it.
+/// all. If threads fail, it throws the exception of the first one; the later failures follow from that one.
 void run_as_threads(const std::vector<std::unique_ptr<Communicator>>& communicators,
                     const std::function<void(Communicator& communicator)>& body);
 

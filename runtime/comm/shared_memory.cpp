@@ -166,7 +166,7 @@ class Segment {
   std::size_t arena_begin() const { return bytes_ - arena_; }
   std::size_t end() const { return bytes_; }
   std::size_t arena_bytes() const { return arena_; }
-  /// What a peer's descriptor names lies in its arena.
+  /// Returns whether the block that a peer's descriptor names lies in its arena.
   bool holds(const Descriptor& message) const {
     return message.block >= arena_begin() && message.block % alignof(Block) == 0 && message.block < end() &&
            end() - message.block >= sizeof(Block) && message.bytes <= end() - message.block - sizeof(Block);
@@ -441,7 +441,7 @@ class SharedMesh {
     return static_cast<std::size_t>(found - local_.begin());
   }
 
-  /// What `peer` has queued for this rank: into the tensors that wait for it, or aside.
+  /// Takes the messages that `peer` has queued for this rank, into the tensors that wait for them, or aside.
   void drain(std::size_t peer) {
     Queue& queue = peers_[peer]->queue(me_);
     std::uint64_t at = queue.read.load(std::memory_order_relaxed);
@@ -500,7 +500,7 @@ class SharedMesh {
     for (std::size_t i = 0; i < local_.size(); ++i) {
       Segment& segment = i == me_ ? *own_ : *peers_[i];
       if (segment.control().aborted.load(std::memory_order_acquire) != 0) {
-        // What was sent before the abort still counts.
+        // Messages that were sent before the abort still count.
         if (ready()) return;
         throw_aborted(segment, t, start);
       }

@@ -10,7 +10,8 @@
 
 namespace millrace {
 
-/// Names what can share memory with this process: host, boot, process-id name space and user.
+/// Returns a name that is equal for processes that can share memory: host, boot, process-id name space and
+/// user.
 std::string shared_memory_domain();
 
 /// A channel between the ranks `local` (ascending, this rank among them) of a job of `options.size` ranks;

@@ -20,9 +20,10 @@ class Store {
   virtual std::string get(const std::string& key, std::chrono::milliseconds deadline) = 0;
 };
 
-/// In one process (threads).
+/// Makes a store for the threads of one process.
 std::shared_ptr<Store> make_memory_store(Clock& clock = steady_clock());
-/// One file a key (write, rename) in a folder that all ranks see; polls with back-off up to 2 ms.
+/// Makes a store with one file for each key (write, rename) in a folder that all ranks see. It polls with a
+/// back-off up to 2 ms.
 std::shared_ptr<Store> make_file_store(const std::string& folder, Clock& clock = steady_clock());
 
 /// One rank of a job that meets over TCP.
@@ -38,7 +39,7 @@ struct TcpStoreOptions {
   Clock& clock = steady_clock();
 };
 
-/// What one job may ask of a store that its rank 0 serves.
+/// Limits of one job's use of a store that its rank 0 serves.
 struct TcpStoreLimits {
   static constexpr std::uint32_t kKeyBytes = 512;
   static constexpr std::uint32_t kValueBytes = 1 << 20;

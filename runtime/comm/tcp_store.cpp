@@ -79,7 +79,7 @@ class Socket {
     while (!bytes.empty()) {
       const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (n > 0) {
-        bytes.remove_prefix(static_cast<std::size_t>(n));
+        bytes.remove_prefix(n);
       } else if (n < 0 && errno == EAGAIN) {
         if (!await(POLLOUT, deadline)) return false;
       } else if (n == 0 || errno != EINTR) {

@@ -1,4 +1,4 @@
-// Where a rank computes. LibTorch-free.
+// The kinds of devices that a rank computes on. LibTorch-free.
 #pragma once
 
 #include <array>

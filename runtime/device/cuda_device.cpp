@@ -1,4 +1,4 @@
-// The only file of this folder with CUDA's headers. Work goes to the current device's default stream; the
+// The only file of this folder with CUDA's headers. Work goes to the current device's default stream. The
 // caching allocator, cuBLAS and cuDNN are LibTorch's.
 #include "runtime/device/cuda_device.h"
 
@@ -21,7 +21,7 @@ class CudaMark final : public DeviceMark {
  public:
   explicit CudaMark(c10::DeviceIndex device) {
     const c10::cuda::CUDAGuard guard(device);
-    // Timed, and waited for by sleeping: a rank's host thread shares its core with the loader.
+    // The event is timed, and a wait for it sleeps: a rank's host thread shares its core with the loader.
     C10_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync));
     C10_CUDA_CHECK(cudaEventRecord(event_, c10::cuda::getCurrentCUDAStream(device)));
   }
@@ -29,7 +29,8 @@ class CudaMark final : public DeviceMark {
   CudaMark& operator=(const CudaMark&) = delete;
   ~CudaMark() override { static_cast<void>(cudaEventDestroy(event_)); }
   void wait() override { C10_CUDA_CHECK(cudaEventSynchronize(event_)); }
-  bool is_reached() const override { return false; }  // asked for after every action
+  // The runner asks after every action, so the answer must not ask the device.
+  bool is_reached() const override { return false; }
   double seconds_since(const DeviceMark& earlier) const override {
     float milliseconds = 0;
     C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, static_cast<const CudaMark&>(earlier).event_, event_));
@@ -74,7 +75,7 @@ class CudaDevice final : public Device {
   DeviceMemory memory() const override {
     using c10::CachingAllocator::StatType;
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(index_);
-    const auto& allocated = stats.allocated_bytes[static_cast<std::size_t>(StatType::AGGREGATE)];
+    const auto& allocated = stats.allocated_bytes[StatType::AGGREGATE];
     return {.current = allocated.current, .peak = allocated.peak, .total = total_};
   }
 
@@ -107,7 +108,7 @@ Result<std::shared_ptr<Device>> make_cuda_device(int local_rank) {
   }
   try {
     at::globalContext().lazyInitDevice(at::kCUDA);
-    // float32 means float32: TensorFloat-32 would round the inputs of every convolution to 10 bits.
+    // TensorFloat-32 is switched off: it would round the inputs of every convolution to 10 bits.
     at::globalContext().setAllowTF32CuDNN(false);
     at::globalContext().setAllowTF32CuBLAS(false);
     return std::shared_ptr<Device>(

@@ -1,4 +1,4 @@
-// Built only into millrace-worker-cuda (preset cuda).
+// The CUDA device. It is built only into millrace-worker-cuda (preset cuda).
 #pragma once
 
 #include <memory>
@@ -8,10 +8,11 @@
 
 namespace millrace {
 
-/// GPUs that this process may use (CUDA_VISIBLE_DEVICES); 0 without a driver.
+/// Returns the number of GPUs that this process may use (CUDA_VISIBLE_DEVICES); 0 without a driver.
 int num_cuda_devices();
 
-/// GPU `local_rank` modulo their number. Problem: no GPU is visible, or CUDA cannot start on it.
+/// Makes the device of GPU `local_rank` modulo the number of GPUs. Problem: no GPU is visible, or CUDA cannot
+/// start on it.
 Result<std::shared_ptr<Device>> make_cuda_device(int local_rank);
 
 }  // namespace millrace

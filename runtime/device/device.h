@@ -1,5 +1,5 @@
-// The device on which a rank's tensors live and its kernels run. The engine asks for nothing else: layers,
-// rules and losses are ATen ops, which go where their tensors are.
+// The device on which a rank's tensors live and its kernels run. The engine needs no more than this
+// interface: layers, rules and losses are ATen ops, which run where their tensors are.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace millrace {
 
-/// Bytes. Cheap to ask for at every step.
+/// The memory of a device in bytes. It is cheap to ask for at every step.
 struct DeviceMemory {
-  std::int64_t current = 0;  ///< of tensors (the CPU counts them once install_host_allocator was called)
-  std::int64_t peak = 0;     ///< of tensors since the start, likewise; ranks that are threads count as one
-  std::int64_t total = 0;    ///< what the device has, for all programs together
+  std::int64_t current = 0;  ///< of tensors; the CPU counts them from install_host_allocator() on
+  std::int64_t peak = 0;     ///< most bytes of tensors so far, likewise; ranks that are threads count as one
+  std::int64_t total = 0;    ///< memory of the device, which all programs share
 };
 
 /// A point in the device's order of work.
@@ -25,32 +25,35 @@ class DeviceMark {
   virtual ~DeviceMark() = default;
   /// Blocks until the device has come this far.
   virtual void wait() = 0;
-  /// Whether the device has come this far. It may answer false where asking would cost time.
+  /// Tells whether the device has come this far. It may return false if asking would take time.
   virtual bool is_reached() const = 0;
-  /// Seconds of the device from `earlier` (of the same device) to here. Both must have been waited for.
+  /// Returns the seconds on the device's clock from `earlier` (of the same device) to this mark. Both must
+  /// have been waited for.
   virtual double seconds_since(const DeviceMark& earlier) const = 0;
 };
 
-/// One rank's. An op may return at once, and the device work through them in order; the CPU has done an op
-/// when it returns. Nobody asks which: marks tell times, synchronize() waits. Thread-safe.
+/// The device of one rank. An op may return at once while the device works through all ops in order. On the
+/// CPU an op is done when it returns. Callers need not know which: marks tell times, and synchronize() waits.
+/// Thread-safe.
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string name() const = 0;  ///< "cpu", "cuda:0 NVIDIA H200"
-  /// Equal for two ranks of one host if and only if they share the device: a GPU's PCI address. Empty: its
-  /// tensors lie in the host's memory.
+  virtual std::string name() const = 0;  ///< e.g. "cpu" or "cuda:0 NVIDIA H200"
+  /// Returns a text that is equal for two ranks of one host if and only if they share the device: a GPU's PCI
+  /// address. Empty: its tensors lie in the host's memory.
   virtual std::string identity() const = 0;
-  virtual at::Device where() const = 0;  ///< for tensors
-  /// To be called by every thread that works for this rank, before it makes tensors.
+  virtual at::Device where() const = 0;  ///< the device for new tensors
+  /// Binds the calling thread to the device. Every thread that works for this rank calls it before it makes
+  /// tensors.
   virtual void bind_thread() = 0;
-  /// `host` on this device, in order with the work that follows; `host` itself if it is there already. The
-  /// copy runs beside the caller, from page-locked memory: the caller may drop `host` at once, but not write
-  /// into it if it is page-locked.
+  /// Returns a copy of `host` on this device, in order with the work that follows; or `host` itself if it is
+  /// there already. The copy runs beside the caller, from page-locked memory. The caller may drop `host` at
+  /// once. It may not write into it if it is page-locked.
   virtual at::Tensor upload(at::Tensor host) = 0;
   virtual std::unique_ptr<DeviceMark> mark() = 0;
   virtual void synchronize() = 0;  ///< waits for all work
   virtual DeviceMemory memory() const = 0;
-  virtual void reset_peak_memory() = 0;  ///< the peak counts from what is there now
+  virtual void reset_peak_memory() = 0;  ///< lets the peak start anew from the current bytes
 };
 
 std::shared_ptr<Device> make_cpu_device(Clock& clock = steady_clock());

@@ -21,13 +21,14 @@ namespace millrace {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // LibTorch's gAlignment
-// Freed memory that may be kept: as much as was ever live, and this much more.
+// Bytes of freed memory that may be kept beyond the greatest amount that was ever live.
 constexpr std::int64_t kCachedBytes = std::int64_t{64} << 20;
-// A free block is taken for up to half its size: where every microbatch has other lengths, a step would else
+// A free block may serve a tensor of half its size. If every microbatch has other lengths, a step would else
 // ask for new sizes again and again, and touch fresh pages.
 constexpr int kLargerClasses = 8;
 
-/// Blocks of equal size are interchangeable. Sizes grow in eighths of a power of two: at most 1/8 is lost.
+/// Returns the size class of a block. Blocks of one class are interchangeable. Sizes grow in eighths of a
+/// power of two: at most 1/8 is lost.
 int size_class(std::size_t bytes) {
   bytes = std::max(bytes, std::size_t{64});
   const int exponent = std::bit_width(bytes - 1) - 1;  // 2^exponent < bytes <= 2^(exponent + 1)
@@ -43,7 +44,7 @@ std::size_t class_bytes(int index) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-thread_local int uncounted = 0;  // UncountedTensors that live
+thread_local int uncounted = 0;  // number of this thread's live UncountedTensors
 
 class HostAllocator final : public c10::Allocator {
  public:
@@ -66,28 +67,29 @@ class HostAllocator final : public c10::Allocator {
     memory_.peak = memory_.live;
   }
   static HostAllocator& instance() {
-    static HostAllocator* const allocator = new HostAllocator;  // tensors in statics outlive destructors
+    // The allocator is never deleted, because tensors in statics outlive destructors.
+    static HostAllocator* const allocator = new HostAllocator;
     return *allocator;
   }
 
  private:
-  /// Stands in front of every block, in a cache line of its own.
+  /// The header in front of every block, in a cache line of its own.
   struct Header {
     int size_class;
-    std::int64_t asked;  ///< what counts as live: bytes of the tensor that has it
+    std::int64_t asked;  ///< the bytes that count as live: those of the tensor in the block
   };
   static Header& header_of(void* data) {
     return *reinterpret_cast<Header*>(static_cast<char*>(data) - kAlignment);
   }
 
-  /// `bytes`: what counts.
+  /// Takes a block of a size class. `bytes` is what counts as live.
   void* take(int index, std::int64_t bytes) {
     {
       std::lock_guard lock(mutex_);
       memory_.live += bytes;
       memory_.peak = std::max(memory_.peak, memory_.live);
       for (int larger = index; larger <= std::min(index + kLargerClasses, kClasses - 1); ++larger) {
-        auto& blocks = free_[static_cast<std::size_t>(larger)];
+        auto& blocks = free_[larger];
         if (blocks.empty()) continue;
         void* data = blocks.back();
         blocks.pop_back();
@@ -112,7 +114,7 @@ class HostAllocator final : public c10::Allocator {
     return static_cast<char*>(block) + kAlignment;
   }
 
-  /// Blocks that no tensor has go back to the system.
+  /// Returns all blocks that hold no tensor to the system.
   void free_all_kept() {
     std::lock_guard lock(mutex_);
     for (auto& blocks : free_) {
@@ -135,7 +137,7 @@ class HostAllocator final : public c10::Allocator {
       memory_.live -= header_of(data).asked;
       if (memory_.cached + bytes <= memory_.peak + kCachedBytes) {
         memory_.cached += bytes;
-        free_[static_cast<std::size_t>(index)].push_back(data);
+        free_[index].push_back(data);
         return;
       }
     }

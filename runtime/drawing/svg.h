@@ -1,4 +1,4 @@
-// What every picture of ours needs: escaping, round ticks, short numbers, colours. LibTorch-free.
+// Helpers of all SVG pictures: escaping, round ticks, short numbers, colours. LibTorch-free.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace millrace {
 
-/// For text and attributes; control characters become spaces.
+/// Escapes text for elements and attributes; control characters become spaces.
 std::string escape_xml(std::string_view text);
 
 /// Round numbers that cover [low, high] in about `count` steps: first tick, step.
 std::pair<double, double> round_ticks(double low, double high, int count);
-/// All of them; `low` alone if there is no range.
+/// Returns all round ticks in [low, high]; `low` alone if there is no range.
 std::vector<double> ticks_between(double low, double high, int count);
 /// "1.5", "20", "1e+06": short.
 std::string short_number(double value);
@@ -25,7 +25,7 @@ struct Colour {
 };
 Colour parse_colour(const char* hex);  ///< "#rrggbb"
 std::string to_hex(const Colour& colour);
-/// `share` of b, the rest of a.
+/// Returns the mixture with `share` of b and the rest of a.
 Colour mixed(const Colour& a, const Colour& b, double share);
 
 }  // namespace millrace

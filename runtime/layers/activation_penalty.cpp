@@ -1,4 +1,4 @@
-// AR and TAR: what AWD-LSTM adds to the loss.
+// AR and TAR, the terms that AWD-LSTM adds to the loss.
 #include <ATen/ops/mul.h>
 #include <ATen/ops/sub.h>
 #include <ATen/ops/tensor.h>

@@ -11,24 +11,24 @@ namespace millrace {
 
 struct AdaptiveSoftmaxOptions {
   std::int64_t in = 1, classes = 1;
-  /// Rising, above 0 and below `classes`: the classes before the first are frequent, and each pair of
-  /// neighbours, the last with `classes`, bounds a cluster of rare ones.
+  /// Ascending class numbers above 0 and below `classes`. The classes below the first cutoff are the frequent
+  /// ones. Each pair of neighbours, the last one with `classes`, bounds a cluster of rare classes.
   std::vector<std::int64_t> cutoffs;
   double divisor = 4;           ///< cluster i (from 0) reads floor(in / divisor^(i + 1)) features
-  std::int64_t ignored = -100;  ///< labels that do not count
+  std::int64_t ignored = -100;  ///< a label with this value does not count
 };
-/// Features of cluster `cluster`; 0: the divisor is too large for so many clusters.
+/// Returns the number of features of cluster `cluster`; 0: the divisor is too large for so many clusters.
 std::int64_t cluster_features(const AdaptiveSoftmaxOptions& options, std::size_t cluster);
 
-/// x [..., in], labels int64 [...] -> the logarithm of each label's probability [...], 0 where it is ignored:
-/// torch.nn.AdaptiveLogSoftmaxWithLoss, whose parameters it has: head.weight [cutoffs[0] + clusters, in],
-/// tail.i.0.weight [features, in], tail.i.1.weight [classes of the cluster, features]. A cluster is computed
-/// for its own labels alone. Throws DataError on a label beyond `classes`.
+/// x [..., in], labels int64 [...] -> the logarithm of each label's probability [...], 0 for ignored labels.
+/// The layer computes torch.nn.AdaptiveLogSoftmaxWithLoss and has its parameters: head.weight [cutoffs[0] +
+/// clusters, in], tail.i.0.weight [features, in], tail.i.1.weight [classes of the cluster, features]. A
+/// cluster is computed for its own labels alone. Throws DataError if a label is beyond `classes`.
 LayerPtr adaptive_log_softmax(const AdaptiveSoftmaxOptions& options);
 
-/// Ends a model in such logarithms. Inputs: logarithms [...], labels int64 [...]. Metrics: loss and nll,
-/// which are one; shown with perplexity. Not accuracy: the most likely class is not known. `smoothing` is not
-/// used.
+/// Ends a model with the logarithms of adaptive_log_softmax(). Inputs: logarithms [...], labels int64 [...].
+/// Metrics: loss and nll, which are equal; perplexity is shown too. There is no accuracy, because the most
+/// likely class is not known. `smoothing` is not used.
 HeadPtr label_likelihood_head(const TokenLossOptions& options = {});
 
 }  // namespace millrace

@@ -19,8 +19,8 @@
 #include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/zeros.h>
 
+#include "runtime/kernels/linear_kernels.h"
 #include "runtime/layers/dropout_mask.h"
-#include "runtime/layers/linear_kernels.h"
 #include "runtime/layers/shape_errors.h"
 
 namespace millrace {
@@ -37,7 +37,8 @@ at::Tensor project(const at::Tensor& x, const at::Tensor& weight) {
   return at::mm(rows_of(x), weight.t()).view(shape);
 }
 
-/// As GNMT's code; exp of it is 0, and a sentence without tokens still gives numbers.
+/// The score of padding, as in GNMT's code. Its exp is 0, and a sentence without tokens still gives finite
+/// numbers.
 constexpr double kNever = -65504;
 
 class BahdanauAttention final : public Layer {
@@ -91,7 +92,8 @@ class BahdanauAttention final : public Layer {
     return context.transpose(0, 1).contiguous();
   }
 
-  /// Leaves queries, keys, gradients of q and k, of the direction, v and g to backward_weight.
+  /// Returns the gradients of the inputs. Leaves queries, keys and the gradients of q, k and the direction,
+  /// with v and g, to backward_weight.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
     const auto& s = saved.tensors;
@@ -104,7 +106,7 @@ class BahdanauAttention final : public Layer {
                                      .to(narrow)
                                      .masked_fill(s[2], 0);
     std::vector<at::Tensor> parts;
-    // Sums over the tiles: in float32 at the least.
+    // Sums over the tiles are in float32 at the least.
     at::Tensor of_k = at::zeros(k.sizes(), k.options().dtype(wide));
     at::Tensor of_direction = at::zeros(direction.sizes(), direction.options().dtype(wide));
     for_each_tile(q, k, [&](std::int64_t first, std::int64_t count) {
@@ -230,7 +232,7 @@ class SelfAttention final : public Layer {
     if (mask.defined()) used = at::mul(used, mask);
     at::Tensor of_used = at::bmm(of_output, v.transpose(1, 2));
     if (mask.defined()) of_used.mul_(mask);
-    // What is masked has probability 0, so the gradient of its score is 0 too.
+    // A masked position has probability 0, so the gradient of its score is 0 too.
     const at::Tensor of_scores = at::_softmax_backward_data(of_used.to(wide), probabilities, 2, wide)
                                      .mul_(1 / std::sqrt(double(q.size(2))))
                                      .to(narrow);
@@ -249,7 +251,7 @@ class SelfAttention final : public Layer {
   }
 
  private:
-  /// [B, T, heads * D] -> [B * heads, T, D], contiguous; and back.
+  /// split(): [B, T, heads * D] -> [B * heads, T, D], contiguous; joined() goes back.
   at::Tensor split(const at::Tensor& x) const {
     const std::int64_t batch = x.size(0), steps = x.size(1), features = x.size(2) / o_.heads;
     return x.reshape({batch, steps, o_.heads, features})
@@ -277,7 +279,7 @@ BahdanauMemory::BahdanauMemory(const at::Tensor& encoded, const at::Tensor& sour
 
 BahdanauMemory::Look BahdanauMemory::look(const at::Tensor& queries,
                                           const at::Tensor& sentence_of_row) const {
-  // A few rows at a time: the tanh tensor [r, S, H] stays in a core's cache.
+  // A few rows are computed at a time, so that the tanh tensor [r, S, H] stays in a core's cache.
   constexpr std::int64_t kTile = 1 << 18;
   const at::Tensor projected = project(queries, query_weight_);  // [R, H]
   const std::int64_t rows = queries.size(0), positions = keys_.size(1);

@@ -1,5 +1,5 @@
-// Attention. Parameter names and shapes are those of the reference models. B microbatch, T targets, S
-// sources, H features.
+// Attention layers. Parameter names and shapes are those of the reference models. B is the microbatch, T the
+// number of targets, S of sources, H of features.
 #pragma once
 
 #include "runtime/layers/layer.h"
@@ -8,8 +8,8 @@ namespace millrace {
 
 struct BahdanauOptions {
   std::int64_t features = 1;
-  double range = 0;          ///< of all initial weights; 0: 1/sqrt(features), as PyTorch's
-  std::int64_t padding = 0;  ///< source tokens that nothing looks at
+  double range = 0;  ///< all initial weights are uniform in +-range; 0: 1/sqrt(features), as PyTorch's
+  std::int64_t padding = 0;  ///< source tokens with this value get no attention
 };
 /// Normalised Bahdanau attention (arXiv 1409.0473, normalised as in GNMT's code): queries y [T, B, H], keys
 /// e [S, B, H], source tokens int64 [S, B] -> context [T, B, H], time-major.
@@ -19,17 +19,19 @@ struct BahdanauOptions {
 /// at a time.
 LayerPtr bahdanau_attention(const BahdanauOptions& options);
 
-/// The same attention for decoding, a query at a time: what does not change from step to step is made once.
+/// Bahdanau attention for decoding, one query at a time. Tensors that do not change from step to step are
+/// computed once.
 class BahdanauMemory {
  public:
   struct Look {
     at::Tensor probabilities;  // [R, S]
     at::Tensor context;        // [R, H]
   };
-  /// `encoded` [S, B, H], `source` int64 [S, B], `parameters` as bahdanau_attention's.
+  /// `encoded` is [S, B, H] and `source` int64 [S, B]. `parameters` are those of bahdanau_attention().
   BahdanauMemory(const at::Tensor& encoded, const at::Tensor& source, std::span<const at::Tensor> parameters,
                  std::int64_t padding = 0);
-  /// `queries` [R, H] of sentences `sentence_of_row` (int64 [R], rising).
+  /// Computes the attention of `queries` [R, H]. `sentence_of_row` (int64 [R], ascending) has the sentence of
+  /// each.
   Look look(const at::Tensor& queries, const at::Tensor& sentence_of_row) const;
 
  private:
@@ -42,10 +44,10 @@ class BahdanauMemory {
 enum class Causal { No, Yes };
 struct AttentionOptions {
   std::int64_t heads = 1;
-  double dropout = 0;          ///< of the probabilities; mask from CallContext::random_seed alone
-  Causal causal = Causal::No;  ///< a position looks at itself and those before
-  bool packed = false;         ///< one input [B, T, 3H]: queries, keys, values side by side
-  bool masked = false;  ///< a last input: tokens int64 [B, T], of which those of `padding` are not looked at
+  double dropout = 0;          ///< of the probabilities; the mask depends on CallContext::random_seed alone
+  Causal causal = Causal::No;  ///< Yes: a position attends to itself and to those before
+  bool packed = false;         ///< there is one input [B, T, 3H]: queries, keys and values side by side
+  bool masked = false;  ///< the last input is tokens int64 [B, T]; those equal to `padding` get no attention
   std::int64_t padding = 0;
 };
 /// Scaled dot-product attention of `heads` heads (arXiv 1706.03762, section 3.2): queries, keys, values

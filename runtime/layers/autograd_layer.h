@@ -1,14 +1,15 @@
-// The way in for a layer that only has a forward: LibTorch's autograd supplies its backward.
+// Gives a layer that only has a forward a backward, by LibTorch's autograd.
 #pragma once
 
 #include "runtime/layers/layer.h"
 
 namespace millrace {
 
-/// `layer`'s forward recorded by LibTorch's autograd, whose graph then gives all gradients at once; the ones
-/// of parameters wait from backward_input to backward_weight. Same name, parameters and shapes; `layer`'s own
-/// backward is never called. Slower than a layer's own functions and holds what the graph holds: a fallback,
-/// and the oracle for them (`--autograd`: bitwise the same weights).
+/// Returns a layer that runs `layer`'s forward and records it by LibTorch's autograd. Name, parameters and
+/// shapes are `layer`'s; its own backward is never called.
+/// The graph gives all gradients at once; those of parameters wait from backward_input to backward_weight.
+/// This is slower than a layer's own functions and keeps all that the graph holds. It is a fallback, and the
+/// oracle for those functions (`--autograd`: bitwise the same weights).
 LayerPtr through_autograd(LayerPtr layer);
 
 }  // namespace millrace

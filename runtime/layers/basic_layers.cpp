@@ -29,19 +29,19 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/kernels/gelu_kernels.h"
+#include "runtime/kernels/linear_kernels.h"
 #include "runtime/layers/convolution.h"
 #include "runtime/layers/dropout_mask.h"
-#include "runtime/layers/gelu_kernels.h"
 #include "runtime/layers/job_kernels.h"
 #include "runtime/layers/left_out.h"
-#include "runtime/layers/linear_kernels.h"
 #include "runtime/layers/shape_errors.h"
 #include "runtime/layers/transposed_convolution.h"
 
 namespace millrace {
 namespace {
 
-/// fan_in, fan_out of a weight -> specs of weight and bias.
+/// Returns the specs of a weight with this fan_in and fan_out, and of its bias.
 std::vector<ParameterSpec> weight_and_bias(Shape weight, std::int64_t fan_in, std::int64_t fan_out,
                                            std::int64_t out, bool bias, WeightInit init, double deviation) {
   const double bound = 1 / std::sqrt(double(fan_in));
@@ -127,7 +127,7 @@ class Linear final : public Layer {
   }
 
  private:
-  /// [..., F] as [N, F]; and back, with another last dimension.
+  /// rows() returns [..., F] as [N, F]; restored() goes back, with another last dimension.
   static at::Tensor rows(const at::Tensor& x) { return x.dim() == 2 ? x : x.reshape({-1, x.size(-1)}); }
   static at::Tensor restored(const at::Tensor& x, const at::Tensor& like) {
     Shape shape = like.sizes().vec();
@@ -139,7 +139,7 @@ class Linear final : public Layer {
   std::vector<ParameterSpec> specs_;
 };
 
-/// One or two dimensions; subclasses say what parameters and shapes there are.
+/// The base of convolutions of one or two dimensions. Subclasses define parameters and shapes.
 class Convolution : public Layer {
  public:
   CastPolicy cast_policy() const override { return CastPolicy::Lower; }
@@ -174,7 +174,7 @@ class Convolution : public Layer {
   std::int64_t groups_;
 };
 
-/// conv1d and conv2d.
+/// The layer of conv1d and conv2d.
 class PlainConvolution final : public Convolution {
  public:
   PlainConvolution(const ConvOptions& options, std::size_t dimensions)
@@ -189,7 +189,8 @@ class PlainConvolution final : public Convolution {
   }
   LayerPtr over_jobs(std::int64_t) const override { return conv_over_jobs(o_); }
   std::vector<ParameterSpec> parameters() const override {
-    // Fans as torch.nn.init has them: of the weight's own shape, so fan_out knows nothing of groups.
+    // Fans are those of torch.nn.init: they come from the weight's own shape, so fan_out does not know of
+    // groups.
     Shape shape{o_.out, o_.in / o_.groups};
     std::int64_t area = 1;
     for (const std::int64_t size : by_dimension(o_.kernel)) {
@@ -206,7 +207,7 @@ class PlainConvolution final : public Convolution {
     Shape shape{x[0], o_.out};
     for (std::size_t d = 0; d < dimensions_; ++d) {
       const std::int64_t size = x[d + 2], extent = o_.dilation * (kernel[d] - 1) + 1;
-      // There is a pixel once around (circular), or behind the edge (reflect).
+      // Padding needs enough pixels: the whole image once around (circular), or all but the edge (reflect).
       const std::int64_t most = o_.padding_mode == PaddingMode::Circular  ? size
                                 : o_.padding_mode == PaddingMode::Reflect ? size - 1
                                                                           : padding[d];
@@ -225,7 +226,7 @@ class PlainConvolution final : public Convolution {
   Shape by_dimension(const Extent2& of) const {
     return dimensions_ == 1 ? Shape{of.width} : Shape{of.height, of.width};
   }
-  /// Of the kernel with the pixels between its elements.
+  /// Returns the sizes of the kernel, with the pixels between its elements.
   Shape extents() const {
     Shape all = by_dimension(o_.kernel);
     for (std::int64_t& size : all) size = o_.dilation * (size - 1) + 1;
@@ -250,7 +251,7 @@ class ConvTranspose2d final : public Convolution {
   }
   LayerPtr over_jobs(std::int64_t) const override { return conv_transpose2d_over_jobs(o_); }
   std::vector<ParameterSpec> parameters() const override {
-    // torch.nn.init takes the second dimension for the inputs, here too.
+    // torch.nn.init takes the second dimension as the inputs, for this weight too.
     const std::int64_t area = o_.kernel * o_.kernel, out = o_.out / o_.groups;
     return weight_and_bias({o_.in, out, o_.kernel, o_.kernel}, out * area, o_.in * area, o_.out, o_.bias,
                            o_.init, o_.deviation);
@@ -271,7 +272,7 @@ class ConvTranspose2d final : public Convolution {
   ConvTranspose2dOptions o_;
 };
 
-/// Where the channels of batch normalisation stand: [B, C, H, W] or [B, ..., C].
+/// The dimension of the channels in batch normalisation: [B, C, H, W] or [B, ..., C].
 enum class Channels { Second, Last };
 
 class BatchNorm final : public Layer {
@@ -322,7 +323,8 @@ class BatchNorm final : public Layer {
     if (saved) saved->tensors = {x, std::move(mean), std::move(inverse)};
     return last_ ? output.view(inputs[0].sizes()) : output;
   }
-  /// One kernel gives all three gradients; those of the parameters wait in `saved`.
+  /// Returns the input's gradient. One kernel gives all three gradients; those of the parameters wait in
+  /// `saved`.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
     const at::Tensor given = as_kernel_takes(grad);
@@ -342,7 +344,7 @@ class BatchNorm final : public Layer {
   }
 
  private:
-  /// [R, C] where the channels are last.
+  /// Returns x as the kernel takes it: [R, C] if the channels are last.
   at::Tensor as_kernel_takes(const at::Tensor& x) const { return last_ ? x.reshape({-1, channels_}) : x; }
   c10::IntArrayRef over_batch() const {
     static constexpr std::int64_t kDimensions[] = {0, 2, 3};
@@ -352,8 +354,9 @@ class BatchNorm final : public Layer {
     return last_ ? values.unsqueeze(0) : values.view({1, -1, 1, 1});
   }
 
-  /// Mean and variance of the microbatches of all replicas: count, sum and sum of squares in double, whose
-  /// cancellation float32 inputs do not notice. Saved: input, mean, 1 / deviation, count.
+  /// Runs a forward with mean and variance over the microbatches of all replicas. Replicas add up count, sum
+  /// and sum of squares in double, where cancellation does not matter for float32 inputs. Saved: input, mean,
+  /// 1 / deviation, count.
   at::Tensor forward_together(const at::Tensor& x, std::span<const at::Tensor> p,
                               std::span<at::Tensor> buffers, ReplicaSum& replicas, Saved* saved) const {
     const at::Tensor exact = x.to(at::kDouble);
@@ -381,8 +384,8 @@ class BatchNorm final : public Layer {
         .to(x.scalar_type());
   }
 
-  /// d/dx = w / deviation x (g - mean(g) - xhat mean(g xhat)), means over all replicas. The gradients of
-  /// weight and bias are this replica's part: they are added up with all others.
+  /// Computes d/dx = w / deviation x (g - mean(g) - xhat mean(g xhat)), with means over all replicas. The
+  /// gradients of weight and bias are this replica's part, which is later added to those of the others.
   at::Tensor backward_together(const at::Tensor& given, std::span<const at::Tensor> p, Saved& saved,
                                bool needs_input) const {
     const auto dtype = p[0].scalar_type();
@@ -410,7 +413,7 @@ class BatchNorm final : public Layer {
   BatchNormOptions o_;
 };
 
-/// Layers without parameters whose output has the input's shape.
+/// The base of layers without parameters whose output has the input's shape.
 class Elementwise : public Layer {
  public:
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
@@ -456,14 +459,16 @@ class Gelu final : public Elementwise {
   }
 
  private:
-  // ATen hands contiguous CPU tensors to oneDNN, which spends 4 us (forward) and 10 us (backward) on its
-  // descriptors before it computes; its own vector kernel takes 1 us for 512 elements and is slower from
-  // about this size on. It gets tensors that are dense but not contiguous.
+  // Smaller tensors avoid oneDNN, which ATen calls for contiguous CPU tensors. oneDNN spends 4 us (forward)
+  // and 10 us (backward) on its descriptors before it computes. ATen's own vector kernel takes 1 us for 512
+  // elements and is slower from about this size on. ATen uses it for tensors that are dense but not
+  // contiguous.
   static constexpr std::int64_t kOneDnnElements = 1 << 15;
   static bool small(const at::Tensor& x) {
     return x.numel() < kOneDnnElements && x.numel() % 2 == 0 && x.device().is_cpu() && x.is_contiguous();
   }
-  /// By gelu_with_derivative, which for a backward saves the derivative instead of x.
+  /// Tells whether gelu_with_derivative() computes it. For a backward the layer then saves the derivative
+  /// instead of x.
   bool is_own(const at::Tensor& x) const {
     return form_ == "none" && small(x) && x.scalar_type() == at::kFloat && x.numel() % kGeluElements == 0 &&
            x.numel() <= kMostGeluElements && !c10::GradMode::is_enabled() && has_gelu_kernel();
@@ -487,12 +492,13 @@ class Gelu final : public Elementwise {
     for (std::int64_t i = 0, count = grad.numel(); i < count; ++i) to[i] = g[i] * d[i];
     return result;
   }
-  /// The same elements in the same places, [2, N/2] transposed.
+  /// Returns a view of the same elements at the same places: [2, N/2] transposed.
   static at::Tensor interleaved(const at::Tensor& x) {
     const std::array<std::int64_t, 2> sizes{x.numel() / 2, 2}, strides{1, x.numel() / 2};
     return strided(x, sizes, strides);
   }
-  /// As at::as_strided, which takes half a microsecond to find its kernel, where autograd does not look on.
+  /// Does what at::as_strided does, which takes half a microsecond to find its kernel. That one is used only
+  /// if autograd records.
   static at::Tensor strided(const at::Tensor& x, at::IntArrayRef sizes, at::IntArrayRef strides) {
     if (c10::GradMode::is_enabled()) return at::as_strided(x, sizes, strides, x.storage_offset());
     at::Tensor view =
@@ -502,7 +508,7 @@ class Gelu final : public Elementwise {
     return view;
   }
 
-  c10::string_view form_;  ///< of a literal
+  c10::string_view form_;  ///< refers to a literal
 };
 
 class Tanh final : public Elementwise {
@@ -521,7 +527,7 @@ class Tanh final : public Elementwise {
   }
 };
 
-/// What is dropped together.
+/// The unit that is dropped as a whole.
 enum class Dropped { Elements, Channels };
 
 class Dropout final : public Elementwise, public MayBeLeftOut {
@@ -575,14 +581,14 @@ class MaxPool2d : public Layer {
   bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
-    // One window that does not fit whole is enough where it counts.
+    // With ceil_mode a single window that does not fit whole is enough.
     const std::int64_t least = kernel_ - 2 * padding_ - (ceil_ ? stride_ - 1 : 0);
     if (x.size() != 4 || x[2] < least || x[3] < least)
       throw_bad_shape("max_pool2d", x, "[B, C, H, W] with H, W >= " + std::to_string(least));
     const auto size = [&](std::int64_t n) {
       const std::int64_t left = n + 2 * padding_ - kernel_;
       const std::int64_t windows = (left + (ceil_ ? stride_ - 1 : 0)) / stride_ + 1;
-      // A last window that would begin in the padding behind the image is none (as in torch).
+      // A last window that would begin in the padding after the image does not count (as in torch).
       return ceil_ && (windows - 1) * stride_ >= n + padding_ ? windows - 1 : windows;
     };
     return {x[0], x[1], size(x[2]), size(x[3])};
@@ -601,7 +607,7 @@ class MaxPool2d : public Layer {
   }
 
  protected:
-  /// What the windows hold at most, and where.
+  /// Returns the greatest values in the windows and their places.
   std::tuple<at::Tensor, at::Tensor> found_in(const at::Tensor& x) const {
     return at::max_pool2d_with_indices(x, {kernel_, kernel_}, {stride_, stride_}, {padding_, padding_},
                                        {1, 1}, ceil_);

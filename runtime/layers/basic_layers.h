@@ -1,6 +1,6 @@
-// The layers of most models. Each is one function returning an immutable layer; parameter names and shapes
-// are PyTorch's. Shapes: B microbatch, C channels, H W height and width, F features. More of image models:
-// image_layers.h.
+// The layers of most models. Each is one function that returns an immutable layer. Parameter names and shapes
+// are PyTorch's. Shapes: B is the microbatch, C channels, H W height and width, F features. Further image
+// layers are in image_layers.h.
 #pragma once
 
 #include "runtime/layers/layer.h"
@@ -15,10 +15,10 @@ enum class WeightInit {
   KaimingFanIn,    ///< normal, sqrt(2 / fan_in); bias zero (torchvision's DenseNet)
   KaimingUniform,  ///< uniform in +-sqrt(6 / fan_in); bias zero (torchvision's SqueezeNet)
   ZeroBias,        ///< the weight as PyTorch, bias zero (DenseNet's classifier)
-  Normal,          ///< normal, with a deviation of the caller's; bias as PyTorch (Inception)
+  Normal,          ///< normal, with the caller's standard deviation; bias as PyTorch (Inception)
 };
 
-/// [B, ..., in] -> [B, ..., out]. `deviation`: of WeightInit::Normal.
+/// [B, ..., in] -> [B, ..., out]. `deviation` is that of WeightInit::Normal.
 LayerPtr linear(std::int64_t in, std::int64_t out, WeightInit init = WeightInit::PyTorch,
                 double deviation = 0);
 
@@ -40,12 +40,12 @@ struct ConvOptions {
   Extent2 padding = 0;
   bool bias = true;
   WeightInit init = WeightInit::PyTorch;
-  std::int64_t groups = 1;    ///< divides `in` and `out`; `in` of them: depthwise
+  std::int64_t groups = 1;    ///< divides `in` and `out`; equal to `in`: depthwise convolution
   double deviation = 0;       ///< of WeightInit::Normal
   std::int64_t dilation = 1;  ///< pixels from one element of the kernel to the next
   PaddingMode padding_mode = PaddingMode::Zeros;
 };
-/// Initial values of the caller's.
+/// Initial values that the caller chooses.
 struct InitialValues {
   Init weight = Init::Zeros;
   double weight_a = 0;
@@ -53,43 +53,44 @@ struct InitialValues {
   double bias_a = 0;
 };
 LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial);
-/// Parameters `weight` and `bias` under other names, for state_dicts that have them.
+/// Returns a linear layer whose parameters `weight` and `bias` have other names, for state_dicts that name
+/// them so.
 LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial, std::string weight,
                 std::string bias);
 
 LayerPtr conv2d(const ConvOptions& options);  ///< [B, in, H, W] -> [B, out, H', W']
-/// [B, in, L] -> [B, out, L']. Reads the widths of `kernel` and `padding`; the weight is [out, in / groups,
-/// width].
+/// [B, in, L] -> [B, out, L']. It reads only the widths of `kernel` and `padding`. The weight is [out, in /
+/// groups, width].
 LayerPtr conv1d(const ConvOptions& options);
 
 struct BatchNormOptions {
-  double momentum = 0.1;  ///< share of the new microbatch in the running statistics
+  double momentum = 0.1;  ///< weight of the new microbatch in the running statistics
   double epsilon = 1e-5;
-  double weight_deviation = 0;  ///< of the initial weights, normal around 1; 0: they are 1
+  double weight_deviation = 0;  ///< standard deviation of the initial weights, normal around 1; 0: they are 1
 };
-LayerPtr batch_norm2d(std::int64_t channels,
-                      const BatchNormOptions& options = {});  ///< statistics of the microbatch
+/// Batch normalisation of [B, C, H, W] with the statistics of the microbatch.
+LayerPtr batch_norm2d(std::int64_t channels, const BatchNormOptions& options = {});
 /// Batch normalisation over the rows of [B, ..., C]: channels are the last dimension.
 LayerPtr batch_norm1d(std::int64_t channels, const BatchNormOptions& options = {});
 LayerPtr relu();
-/// erf, or its approximation by tanh (BERT's original).
+/// The form of GELU: with erf, or with its approximation by tanh (BERT's original).
 enum class GeluForm { Erf, Tanh };
 LayerPtr gelu(GeluForm form = GeluForm::Erf);
 LayerPtr tanh_layer();
-/// Whether a last window that does not fit whole is left out or kept (torch's ceil_mode).
+/// A last window that does not fit whole is left out or kept (torch's ceil_mode).
 enum class LastWindow { LeftOut, Kept };
 LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0,
                     LastWindow last = LastWindow::LeftOut);
-/// The place of each value that max_pool2d of the same input and numbers takes: int64 [B, C, H', W'], counted
-/// in the plane [H, W] (torch's return_indices). It is a layer beside the pooling; no gradient flows through
-/// it.
+/// Returns the place of each value that max_pool2d takes for the same input and arguments: int64 [B, C, H',
+/// W'], counted in the plane [H, W] (torch's return_indices). It is a layer beside the pooling, and no
+/// gradient flows through it.
 LayerPtr max_pool2d_indices(std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0,
                             LastWindow last = LastWindow::LeftOut);
-/// Values [B, C, H', W'], indices as max_pool2d_indices gives them -> [B, C, height, width]: each value in
-/// its place, zeros elsewhere; of values in one place the last.
+/// Values [B, C, H', W'], indices as max_pool2d_indices gives them -> [B, C, height, width]: each value at
+/// its place, zeros elsewhere. If several values have one place, the last one stays.
 LayerPtr max_unpool2d(std::int64_t height, std::int64_t width);
 LayerPtr adaptive_avg_pool2d(std::int64_t height, std::int64_t width);
-LayerPtr dropout(double p);    ///< mask from CallContext::random_seed alone
+LayerPtr dropout(double p);    ///< the mask depends on CallContext::random_seed alone
 LayerPtr dropout2d(double p);  ///< [B, C, ...] with whole channels of a sample dropped (torch's Dropout2d)
 LayerPtr flatten();            ///< [B, ...] -> [B, F]
 LayerPtr add();                ///< two inputs of one shape

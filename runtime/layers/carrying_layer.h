@@ -1,6 +1,6 @@
-// A layer that goes on where it ended: what it leaves behind a microbatch it gets back with the microbatch
-// whose samples follow (BatchExtent::follows), as an LSTM over running text. So do the layers of a job array
-// (job_array.cpp), each from what its own job left.
+// Layers that carry states: such a layer gets back the state that it left after the microbatch whose samples
+// this one continues (BatchExtent::follows), as an LSTM over running text does. In a job array
+// (job_array.cpp) each layer goes on from the state of its own job.
 #pragma once
 
 #include <algorithm>
@@ -13,16 +13,17 @@ namespace millrace {
 
 struct CarriedSpec {
   std::string name;  ///< "h"
-  Shape row;         ///< of one sample; of a microbatch [B, row...]: rows may be cut and joined
+  Shape row;  ///< shape for one sample; a microbatch has [B, row...], whose rows may be split and joined
 };
 
-/// What a Layer is besides.
+/// The interface that a Layer has besides if it carries states.
 class CarriesState {
  public:
   virtual ~CarriesState() = default;
   virtual std::vector<CarriedSpec> carried() const = 0;
-  /// Makes all outputs. `state` has a tensor for each of carried(): what was left before, undefined where the
-  /// samples begin; it becomes what this microbatch leaves. No gradient flows back through it.
+  /// Computes all outputs. `state` has a tensor for each of carried(): the state that was left before,
+  /// undefined if the samples begin here. The call replaces it by the state that this microbatch leaves. No
+  /// gradient flows through it.
   virtual std::vector<at::Tensor> forward_all_from(std::span<const at::Tensor> inputs,
                                                    std::span<const at::Tensor> parameters,
                                                    std::span<at::Tensor> state, const CallContext& context,
@@ -31,7 +32,7 @@ class CarriesState {
 
 class CarryingLayer : public Layer, public CarriesState {
  public:
-  /// The same of one output.
+  /// Does the same as forward_all_from() for a layer with one output.
   virtual at::Tensor forward_from(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                                   std::span<at::Tensor> state, const CallContext& context,
                                   Saved* saved) const = 0;
@@ -41,7 +42,7 @@ class CarryingLayer : public Layer, public CarriesState {
                                            Saved* saved) const final {
     return {forward_from(inputs, parameters, state, context, saved)};
   }
-  /// From the beginning.
+  /// Computes the output without an earlier state: the samples begin here.
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                      std::span<at::Tensor>, const CallContext& context, Saved* saved) const final {
     std::vector<at::Tensor> state(carried().size());
@@ -49,7 +50,7 @@ class CarryingLayer : public Layer, public CarriesState {
   }
 };
 
-/// The first of `layers` (NamedLayer) that carries a state; null if none does.
+/// Returns the first of `layers` (NamedLayer) that carries a state; null if none does.
 template <typename NamedLayers>
 const auto* first_carrying(const NamedLayers& layers) {
   const auto at = std::ranges::find_if(

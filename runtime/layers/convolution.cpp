@@ -12,7 +12,8 @@
 namespace millrace {
 namespace {
 
-/// The places of `size` elements that the elements from -padding to size + padding are read from.
+/// Returns the indices, among `size` elements, that the elements from -padding to size + padding are read
+/// from.
 at::Tensor places(PaddingMode mode, std::int64_t size, std::int64_t padding, const at::Tensor& like) {
   std::vector<std::int64_t> from;
   for (std::int64_t i = -padding; i < size + padding; ++i) {
@@ -24,7 +25,7 @@ at::Tensor places(PaddingMode mode, std::int64_t size, std::int64_t padding, con
   return at::tensor(from, at::kLong).to(like.device());
 }
 
-/// One number for each dimension behind the channels of `x`: of height and width, or of width alone.
+/// Returns one number for each dimension after the channels of `x`: for height and width, or for width alone.
 std::vector<std::int64_t> by_dimension(const at::Tensor& x, const Extent2& of) {
   if (x.dim() == 3) return {of.width};
   return {of.height, of.width};
@@ -65,10 +66,10 @@ at::Tensor ConvolutionCall::unpadded(const at::Tensor& grad) const {
   at::Tensor result = grad;
   const std::vector<std::int64_t> paddings = by_dimension(grad, padding);
   for (std::int64_t dimension = grad.dim() - 1; dimension > 1; --dimension) {
-    const std::int64_t beyond = paddings[static_cast<std::size_t>(dimension - 2)];
+    const std::int64_t beyond = paddings[dimension - 2];
     if (beyond == 0) continue;
     std::vector<std::int64_t> shape = result.sizes().vec();
-    const std::int64_t size = shape[static_cast<std::size_t>(dimension)] -= 2 * beyond;
+    const std::int64_t size = shape[dimension] -= 2 * beyond;
     at::Tensor of_input = at::zeros(shape, result.options());
     of_input.index_add_(dimension, places(mode, size, beyond, result), result);
     result = of_input;

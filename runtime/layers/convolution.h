@@ -1,4 +1,4 @@
-// One convolution, transposed or not, and its gradients: what the layers of one job and of many call.
+// One convolution, transposed or not, and its gradients. The layers of single jobs and of job arrays call it.
 #pragma once
 
 #include <array>
@@ -11,7 +11,8 @@
 
 namespace millrace {
 
-/// All but the tensors and the groups, of which many jobs have more.
+/// The parameters of a convolution, except the tensors and the groups; a kernel for many jobs has more
+/// groups.
 struct ConvolutionCall {
   explicit ConvolutionCall(const ConvOptions& options);
   explicit ConvolutionCall(const ConvTranspose2dOptions& options);
@@ -22,14 +23,16 @@ struct ConvolutionCall {
   PaddingMode mode = PaddingMode::Zeros;
   bool transposed, bias;
 
-  /// input [N, C, (H,) W] with the edges that `mode` says, and the gradient of what was padded so. Both give
-  /// their argument where it says zeros, which forward() adds itself.
+  /// padded() returns `input` [N, C, (H,) W] with the edges of `mode`; unpadded() returns the input's
+  /// gradient, given that of padded()'s result. Both return their argument if `mode` is Zeros, as forward()
+  /// adds zeros itself.
   at::Tensor padded(const at::Tensor& input) const;
   at::Tensor unpadded(const at::Tensor& grad) const;
-  /// input as padded() made it; weight as torch.nn has it; bias [O], read if `bias`.
+  /// Computes the convolution. `input` is the result of padded(), and `weight` has torch.nn's layout.
+  /// `bias_values` [O] is read only if `bias`.
   at::Tensor forward(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias_values,
                      std::int64_t groups) const;
-  /// Of input, weight and bias, where `mask` asks for them: undefined elsewhere.
+  /// Returns the gradients of input, weight and bias. Those that `mask` does not ask for are undefined.
   std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& grad, const at::Tensor& input,
                                                            const at::Tensor& weight, std::int64_t groups,
                                                            std::array<bool, 3> mask) const;

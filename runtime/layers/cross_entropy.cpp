@@ -26,8 +26,9 @@ void check_target(std::int64_t label, std::int64_t classes) {
       "give --classes N as the data set has");
 }
 
-/// Counts the rows of scores [rows, classes] whose target is the best, and among the best five. Of equal
-/// scores the lower class comes first. A row with a NaN is wrong: its log-probabilities are all NaN.
+/// Counts the rows of scores [rows, classes] whose target has the best score, and those whose target is among
+/// the best five. Of equal scores the lower class comes first. A row with a NaN is wrong: its
+/// log-probabilities are all NaN.
 template <class Score>
 void count_top(const Score* score, const std::int64_t* label, std::int64_t rows, std::int64_t classes,
                double& top1, double& top5) {
@@ -43,8 +44,8 @@ void count_top(const Score* score, const std::int64_t* label, std::int64_t rows,
   }
 }
 
-/// As nll_loss_backward with reduction "mean" over `count` rows times `share`: one number for each target.
-/// Without the dispatcher, which for a few rows takes ten times as long as the numbers do.
+/// Computes nll_loss_backward with reduction "mean" over `count` rows, times `share`: one number for each
+/// target. It avoids the dispatcher, which for a few rows takes ten times as long as the numbers do.
 at::Tensor gradient_of_nll(const at::Tensor& log_p, const at::Tensor& target, double share, double count) {
   if (!log_p.device().is_cpu()) {
     const auto of_all = [&](double value) { return at::full({}, value, log_p.options()); };
@@ -100,7 +101,7 @@ class CrossEntropy final : public Head {
   at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
     const at::Tensor log_p = log_probabilities(inputs[0]);
     const at::Tensor& target = inputs[1];
-    // As count_top: classes of a higher score, and of an equal one before the target.
+    // The order of count_top: classes with a higher score, and those with an equal score before the target.
     const at::Tensor column = target.unsqueeze(1);   // [B, 1]
     const at::Tensor own = log_p.gather(1, column);  // [B, 1]
     const at::Tensor classes = at::arange(log_p.size(1), target.options());
@@ -124,7 +125,7 @@ class CrossEntropy final : public Head {
   }
 
  private:
-  /// In float32 at the least, whatever the scores come in.
+  /// Computes log-probabilities in float32 at the least, whatever the type of the scores.
   static at::Tensor log_probabilities(const at::Tensor& scores) {
     return at::_log_softmax(scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat), 1,
                             /*half_to_float=*/false);
@@ -138,13 +139,13 @@ class CrossEntropy final : public Head {
   }
 };
 
-/// Of B jobs: scores [B, N, C], targets [B, N].
+/// The head of B jobs: scores [B, N, C], targets [B, N].
 class CrossEntropyOfJobs final : public Head {
  public:
   explicit CrossEntropyOfJobs(std::int64_t jobs) : jobs_(jobs) {}
   std::string kind() const override { return "cross_entropy"; }
   std::vector<std::string> metrics() const override {
-    return std::vector<std::string>(static_cast<std::size_t>(4 * jobs_ - 1), "loss");  // JobHead names them
+    return std::vector<std::string>(4 * jobs_ - 1, "loss");  // JobHead names them
   }
   void check(std::span<const TensorSpec>) const override {}
 

@@ -3,15 +3,16 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
-#include "runtime/base/philox.h"
+#include "runtime/kernels/philox.h"
 
 namespace millrace {
 namespace {
 
-/// A mask of what `like` is: each of `seeds` draws as many rows of dimension 0.
+/// Draws a mask with the shape and device of `like`. Each of `seeds` draws an equal number of rows of
+/// dimension 0.
 at::Tensor drawn(const at::Tensor& like, double p, std::span<const std::uint64_t> seeds, MasksFrom from) {
   const bool copied = from == MasksFrom::Host && !like.device().is_cpu();
-  // Page-locked, the copy stalls nobody.
+  // Page-locked memory lets the copy run without a wait.
   const at::Tensor mask = at::empty(like.sizes(), at::TensorOptions(at::kFloat)
                                                       .device(copied ? at::Device(at::kCPU) : like.device())
                                                       .pinned_memory(copied));

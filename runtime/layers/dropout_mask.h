@@ -1,4 +1,4 @@
-// The random numbers of every layer that drops.
+// Draws the dropout masks of all layers.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,13 @@
 
 namespace millrace {
 
-/// A generator of an accelerator's own kind that begins at `seed`: one that counts (Philox), so that what it
-/// draws depends on the seed and on how much is drawn, not on what was drawn before.
+/// Returns a generator of the accelerator's own kind that starts at `seed`. It is counter-based (Philox). So
+/// its numbers depend on the seed and on how many are drawn, not on any drawn before.
 at::Generator seeded_generator(at::Device device, std::uint64_t seed);
 
-/// 0 with probability `p` below 1, else 1 / (1 - p): of the shape, dtype and device of `like`, a function of
-/// the seed alone, on devices other than the CPU also of their kind.
+/// Returns a mask with the shape, dtype and device of `like`: each element is 0 with probability `p` < 1,
+/// else 1 / (1 - p). It is a function of the seed alone; drawn on a device other than the CPU, it also
+/// depends on the kind of device.
 at::Tensor dropout_mask(const at::Tensor& like, double p, std::uint64_t seed,
                         MasksFrom from = MasksFrom::Device);
 /// Draws a mask by the seed of `context`. In a job array (Layer::folds) each job's seed draws the job's part

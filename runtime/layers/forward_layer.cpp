@@ -7,7 +7,7 @@
 namespace millrace {
 namespace {
 
-/// The layer as through_autograd calls it: forward alone.
+/// The layer that through_autograd calls. It has a forward only.
 class Computed final : public Layer {
  public:
   explicit Computed(const ForwardLayer& layer) : layer_(layer) {}

@@ -1,17 +1,17 @@
-// A layer of which only the forward is written down: LibTorch's autograd supplies the rest.
+// The base of layers of which only the forward is written. LibTorch's autograd supplies the rest.
 #pragma once
 
 #include "runtime/layers/layer.h"
 
 namespace millrace {
 
-/// A subclass writes `kind`, `output_shape`, `compute`, and `parameters` where it has some. Its gradients are
+/// A subclass writes `kind`, `output_shape`, `compute`, and `parameters` if it has some. Its gradients are
 /// those of through_autograd, at the same cost: it holds what the graph holds, and the parameters' gradients
 /// come with the input's and wait.
 ///
 /// `compute` may draw random numbers (torch::randn_like, dropout). They follow from the run's seed,
 /// the layer's name and the microbatch's position: the same with every plan and when a stage recomputes. One
-/// thread of a process runs such a layer at a time. Override draws() with false where nothing is drawn: that
+/// thread of a process runs such a layer at a time. Override draws() with false if nothing is drawn: that
 /// saves a few microseconds a call, and ranks that are threads do not wait for each other.
 class ForwardLayer : public Layer {
  public:
@@ -21,13 +21,14 @@ class ForwardLayer : public Layer {
 
   bool draws() const override { return true; }
 
-  /// The output, by differentiable operations. `parameters`: trainable ones in order of parameters();
-  /// `buffers`: the others, written in place where `context.training`; what is returned then does not depend
-  /// on them, or a stage that recomputes would return something else. Thread-safe: no state but its options.
+  /// Returns the output, computed by differentiable operations. `parameters` are the trainable ones in the
+  /// order of parameters(), and `buffers` the others. Buffers are written in place if `context.training`. The
+  /// result must not depend on what is written, or a stage that recomputes would get another result.
+  /// Thread-safe: the layer has no state but its options.
   virtual at::Tensor compute(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                              std::span<at::Tensor> buffers, const CallContext& context) const = 0;
 
-  /// compute(), which draws from the engine's stream.
+  /// Calls compute(), with LibTorch's random numbers drawn from the engine's stream.
   at::Tensor computed(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                       std::span<at::Tensor> buffers, const CallContext& context) const;
 

@@ -1,4 +1,5 @@
-// Normalisation over groups of channels and its gradients: what the layers of one job and of many call.
+// Normalisation over groups of channels, and its gradients. The layers of single jobs and of job arrays call
+// it.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +9,12 @@
 
 namespace millrace {
 
-/// x [N, C, ...] of `groups` groups of channels; p: weight and bias [C], or empty. Saved: what the gradients
-/// need.
+/// Normalises x [N, C, ...] over `groups` groups of channels. `p` has weight and bias [C], or is empty.
+/// `saved` gets what the gradients need.
 at::Tensor normalise_groups(const at::Tensor& x, std::span<const at::Tensor> p, std::int64_t groups,
                             double epsilon, Saved* saved);
-/// The gradient of x, undefined where it is not needed; those of weight and bias are then in `saved`.
+/// Returns the gradient of x, undefined if it is not needed. The gradients of weight and bias are then in
+/// `saved`.
 at::Tensor group_gradients(const at::Tensor& grad, std::span<const at::Tensor> p, std::int64_t groups,
                            Saved& saved, bool needs_input);
 

@@ -1,6 +1,6 @@
-// A head ends a model: it turns tensors and fields of the batch into named sums, the first of which is the
-// loss, and the loss into gradients. Losses, accuracies, perplexity or Dice are sums over microbatches,
-// stages and replicas, divided by one weight (samples, tokens) at the very end.
+// A head ends a model. It turns tensors and fields of the batch into named sums, with the loss first, and the
+// loss into gradients. Losses, accuracies, perplexity or Dice are sums over microbatches, stages and
+// replicas. They are divided by one weight (samples, tokens) at the very end.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ namespace millrace {
 /// The factors on the gradient of a microbatch. Both are known before anything is computed, because the
 /// weights of all microbatches of a step are known (BatchExtent).
 struct LossScale {
-  double share = 1;  ///< of the microbatch's mean loss: its weight / weight of the step
-  double unit = 1;   ///< of the microbatch's summed loss: 1 / weight of the step
+  double share = 1;  ///< factor on the microbatch's mean loss: its weight / weight of the step
+  double unit = 1;   ///< factor on the microbatch's summed loss: 1 / weight of the step
 
   bool operator==(const LossScale&) const = default;
 };
@@ -35,16 +35,16 @@ class Head {
   virtual std::vector<std::string> metrics() const = 0;
   /// The count that the sums are divided by: "samples", or a count that the data set supplies ("tokens").
   virtual std::string weight() const { return "samples"; }
-  /// Throws ConfigError where the inputs do not fit.
+  /// Throws ConfigError if the inputs do not fit.
   virtual void check(std::span<const TensorSpec> inputs) const = 0;
 
-  /// Adds this microbatch to `sums` [metrics + 1]. `saved` is nullptr in evaluation. Tensors are on the CPU.
-  /// Throws DataError where a target is out of range.
+  /// Adds this microbatch's sums to `sums` [metrics + 1]. `saved` is null in evaluation. Tensors are on the
+  /// CPU. Throws DataError if a target is out of range.
   virtual void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const = 0;
   /// Computes the sums of forward() on the inputs' device, so that the CPU does not wait: float64 [metrics +
   /// 1]. By default it waits.
   virtual at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const;
-  /// Gradients for the inputs (undefined where `needs[i]` is false).
+  /// Returns the gradients of the inputs, undefined where `needs[i]` is false.
   virtual std::vector<at::Tensor> backward(Saved& saved, LossScale scale,
                                            std::span<const bool> needs) const = 0;
   /// Does the backward with a scale for each job of an array. A head of one job takes the first scale.
@@ -64,14 +64,14 @@ class Head {
 
 using HeadPtr = std::shared_ptr<const Head>;
 
-/// Softmax cross-entropy. Inputs: scores [B, C], target int64 [B] in [0, C). Metrics: loss, top1, top5.
-/// Gradient as torch's cross_entropy with reduction "mean" times LossScale::share.
+/// Softmax cross-entropy. Inputs: scores [B, C], target int64 [B] in [0, C). Metrics: loss, top1, top5. The
+/// gradient is that of torch's cross_entropy with reduction "mean", times LossScale::share.
 HeadPtr cross_entropy_head();
 
 struct TokenLossOptions {
-  std::int64_t ignored = -100;    ///< labels that do not count: padding
+  std::int64_t ignored = -100;    ///< a label with this value does not count: padding
   double smoothing = 0;           ///< label smoothing, uniform over all classes (arXiv 1512.00567, section 7)
-  std::string weight = "tokens";  ///< the model's count of the labels that do count
+  std::string weight = "tokens";  ///< the model's name for the number of labels that count
 };
 /// Cross-entropy of each label that is not ignored. Inputs: scores [..., V], labels int64 [...]. Metrics:
 /// loss (smoothed), nll, accuracy; shown with perplexity = exp(nll). The gradient is torch's cross_entropy
@@ -79,13 +79,13 @@ struct TokenLossOptions {
 HeadPtr token_cross_entropy_head(const TokenLossOptions& options = {});
 
 struct ActivationPenaltyOptions {
-  double activation = 2;  ///< times the mean square of what the decoder reads (AR)
-  double change = 1;      ///< times the mean square of what an LSTM's output changes by in a step (TAR)
+  double activation = 2;  ///< factor on the mean square of the decoder's input (AR)
+  double change = 1;      ///< factor on the mean square of the change of an LSTM's output in a step (TAR)
 };
-/// Regularisation of the activations of a recurrent model (arXiv 1708.02182, section 4.7; 1708.01009): a head
-/// beside the one of the loss. Inputs: output [T, B, F] after dropout and before it; a single one is both.
-/// Metrics: loss, activation, change (the two means); weight "tokens", as many as T B. It is of training: in
-/// evaluation its sums are zero.
+/// Regularises the activations of a recurrent model (arXiv 1708.02182, section 4.7; 1708.01009). It is a head
+/// beside that of the loss. Inputs: the output [T, B, F] after dropout and before it; a single input is both.
+/// Metrics: loss, activation, change (the two means). The weight "tokens" is T B. In evaluation its sums are
+/// zero, as it serves training only.
 HeadPtr activation_penalty_head(const ActivationPenaltyOptions& options);
 
 /// Mean squared error. Inputs: prediction and target of one shape [B, ...], floating. Metric: loss, the mean

@@ -89,7 +89,8 @@ class Concat final : public Layer {
     std::vector<at::Tensor> gradients;
     std::int64_t from = 0;
     for (std::size_t i = 0; i < saved.numbers.size(); ++i) {
-      // Dense, as it would be after a message: some kernels add up strided gradients in another order.
+      // A dense gradient, as it would be after a message: some kernels add up strided gradients in another
+      // order.
       gradients.push_back(needs[i] ? grad.narrow(1, from, saved.numbers[i]).contiguous() : at::Tensor());
       from += saved.numbers[i];
     }
@@ -128,7 +129,7 @@ class ScaleChannels final : public Layer {
   }
 };
 
-/// Of one job; of many, every tensor begins with the jobs.
+/// PReLU of one job, or of many: then every tensor begins with the jobs.
 class PRelu final : public Layer {
  public:
   enum class Of { Job, Jobs };
@@ -155,7 +156,7 @@ class PRelu final : public Layer {
     if (saved) saved->tensors = {inputs[0]};
     return at::_prelu_kernel(inputs[0], by_channel(p[0], inputs[0]));
   }
-  /// One kernel gives both gradients; the weight's waits in `saved`.
+  /// Returns the input's gradient. One kernel gives both gradients; the weight's waits in `saved`.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool>) const override {
     const at::Tensor weight = by_channel(p[0], grad);
@@ -168,7 +169,7 @@ class PRelu final : public Layer {
   }
 
  private:
-  /// [1, C or 1, 1, ...], with the jobs before it where there are any.
+  /// Returns the weight as [1, C or 1, 1, ...], with a dimension of jobs in front if there are several.
   at::Tensor by_channel(const at::Tensor& weight, const at::Tensor& x) const {
     Shape shape(static_cast<std::size_t>(x.dim()), 1);
     if (first_ == 1) shape[0] = weight.size(0);
@@ -225,7 +226,7 @@ class GroupNorm final : public Layer {
   GroupNormOptions o_;
 };
 
-/// y = f(x) with f'(x) known from x alone.
+/// The layer of a function y = f(x) whose derivative follows from x alone.
 template <class Function>
 class Activation final : public Layer {
  public:

@@ -1,4 +1,4 @@
-// Further layers of the image models. Shapes: B microbatch, C channels, H W height and width.
+// Further layers of the image models. Shapes: B is the microbatch, C channels, H W height and width.
 #pragma once
 
 #include "runtime/layers/layer.h"
@@ -7,32 +7,33 @@ namespace millrace {
 
 struct AvgPoolOptions {
   std::int64_t kernel = 2, stride = 2, padding = 0;
-  bool count_padding = true;  ///< a window's mean is over the zeros of the padding too (torch's default)
+  bool count_padding = true;  ///< a window's mean includes the zeros of the padding (torch's default)
 };
 LayerPtr avg_pool2d(const AvgPoolOptions& options);  ///< [B, C, H, W] -> [B, C, H', W']
 
 LayerPtr concat();  ///< [B, C1, ...], [B, C2, ...], ... -> [B, C1 + C2 + ..., ...]
 
-/// [B, C, H, W] times a factor for each channel [B, C, 1, 1] (squeeze and excitation, arXiv 1709.01507).
+/// Multiplies [B, C, H, W] by a factor for each channel [B, C, 1, 1] (squeeze and excitation, arXiv
+/// 1709.01507).
 LayerPtr scale_channels();
 
-/// max(x, 0) + weight min(x, 0), x [B, C, ...]. Parameter weight [parameters], 1 for all channels or one for
-/// each (torch.nn.PReLU, arXiv 1502.01852).
+/// Computes max(x, 0) + weight min(x, 0) for x [B, C, ...]. The parameter weight [parameters] has 1 element
+/// for all channels or one for each (torch.nn.PReLU, arXiv 1502.01852).
 LayerPtr prelu(std::int64_t parameters = 1, double initial = 0.25);
 
 struct GroupNormOptions {
   double epsilon = 1e-5;
   bool affine = true;  ///< parameters weight and bias [C]
 };
-/// [B, C, ...] normalised over the elements of each sample's `groups` groups of channels (torch.nn.GroupNorm,
-/// arXiv 1803.08494). Groups divide the channels.
+/// Normalises [B, C, ...] over the elements of each sample's `groups` groups of channels (torch.nn.GroupNorm,
+/// arXiv 1803.08494). `groups` divides the channels.
 LayerPtr group_norm(std::int64_t groups, std::int64_t channels, const GroupNormOptions& options = {});
-/// Each channel of a sample by itself, without parameters and running statistics unless they are asked for,
-/// as torch.nn.InstanceNorm (arXiv 1607.08022).
+/// Normalises each channel of a sample by itself, as torch.nn.InstanceNorm does (arXiv 1607.08022). By
+/// default it has no parameters; it never has running statistics.
 LayerPtr instance_norm(std::int64_t channels, const GroupNormOptions& options = {.affine = false});
 
 LayerPtr relu6();         ///< min(max(x, 0), 6)
 LayerPtr hard_sigmoid();  ///< relu6(x + 3) / 6 (MobileNetV3, arXiv 1905.02244)
-LayerPtr hard_swish();    ///< x times that
+LayerPtr hard_swish();    ///< x relu6(x + 3) / 6
 
 }  // namespace millrace

@@ -1,4 +1,5 @@
-// Initial values: a function of (seed, parameter name) only, or what the description holds.
+// Initial values of parameters. They are a function of (seed, parameter name) only, or are given by the
+// ParameterSpec.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace millrace {
 
-/// One tensor for each spec, in order; CPU, float32 (counters: int64).
+/// Returns one tensor for each spec, in order: on the CPU, float32 (counters: int64).
 std::vector<at::Tensor> initialise(const std::vector<ParameterSpec>& specs, std::uint64_t seed,
                                    const std::string& layer_name);
 

@@ -20,16 +20,18 @@
 namespace millrace {
 namespace {
 
-// A kernel must win by more than what a measurement is wrong by. Where a job's call takes longer than
-// starting it does, a layer by itself shows caches and layouts that it does not find between its neighbours.
+// A kernel must win by more than the error of a measurement. Where a job's call takes longer than starting it
+// does, the kernel must win by more: a layer that is measured alone finds caches and layouts that it does not
+// find between its neighbours.
 constexpr double kGain = 0.97, kGainOfLongCalls = 0.85;
-constexpr double kLongCall = 300e-6;  // seconds of a job, forward and backward
+constexpr double kLongCall = 300e-6;  // seconds of forward and backward of one job
 constexpr int kMeasurements = 3;
-// A job's call that keeps each thread busy for so long, in seconds, gains nothing from being one with others:
-// no kernel that only saves calls is tried, which would take time, and memory for all jobs at once.
+// Seconds that a job's call keeps each thread busy. A longer call gains nothing from being joined with
+// others. So kernels that only save calls are not tried there: trying would take time, and memory for all
+// jobs at once.
 constexpr double kNotTried = 2e-3;
 
-/// See choosing_clock().
+/// The clock of choosing_clock(), which has the times for one and for several intra-op threads.
 class ChoosingClock final : public Clock {
  public:
   TimePoint now() const override {
@@ -46,7 +48,7 @@ class ChoosingClock final : public Clock {
   void notify_all(std::condition_variable& changed) override { changed.notify_all(); }
 };
 
-/// A view, made without the dispatcher: an array makes B of them for every layer.
+/// Makes a view without the dispatcher: an array makes B of them for every layer.
 at::Tensor view_of(const at::Tensor& of, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                    std::int64_t offset) {
   at::Tensor view = at::detail::make_tensor<at::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(of.storage()),
@@ -67,9 +69,9 @@ std::string text_of(std::span<const at::Tensor> inputs, std::size_t per_job, boo
   return text.str();
 }
 
-// `all`, by job, has `per_job` tensors of each.
+// In the following functions `all` has `per_job` tensors of each job, job after job.
 
-/// Whether the i-th are jobs_together().
+/// Tells whether the i-th tensors of all jobs come together (jobs_together()).
 bool come_together(std::span<const at::Tensor> all, std::size_t i, std::size_t per_job) {
   return all.size() > per_job && jobs_together(all[i], all[per_job + i]);
 }
@@ -86,7 +88,7 @@ std::vector<at::Tensor> all_together(std::span<const at::Tensor> all, std::size_
   return result;
 }
 
-/// `all` with each job's tensors in their places; `room` holds them if they were not.
+/// Returns `all` with each job's tensors in their own places. `room` holds them if some came together.
 std::span<const at::Tensor> apart(std::span<const at::Tensor> all, std::size_t per_job,
                                   std::vector<at::Tensor>& room) {
   std::vector<at::Tensor> parts;
@@ -100,37 +102,38 @@ std::span<const at::Tensor> apart(std::span<const at::Tensor> all, std::size_t p
   return room.empty() ? all : std::span<const at::Tensor>(room);
 }
 
-/// A job's tensor as its own run has it: dense, and at an address at which tensors begin. A part of an
+/// Returns a job's tensor as its own run has it: dense, and at an address where tensors begin. A part of an
 /// array's tensor may begin elsewhere, where a BLAS may add in another order.
 at::Tensor as_own(const at::Tensor& t) {
   if (!t.defined()) return t;
-  constexpr std::uintptr_t kAlignment = 64;  // bytes; of LibTorch's allocator and of ours
+  constexpr std::uintptr_t kAlignment = 64;  // bytes; the alignment of LibTorch's allocator and of ours
   const bool begins =
       !t.device().is_cpu() || reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAlignment == 0;
   return begins ? t.contiguous() : t.clone(at::MemoryFormat::Contiguous);
 }
 
-/// Puts the i-th tensors of all jobs, `whole` [B, ...], into `all`: together, or each in its place.
+/// Puts the i-th tensors of all jobs, `whole` [B, ...], into `all`: together, or each in its own place.
 void put(at::Tensor whole, std::vector<at::Tensor>& all, std::size_t i, bool as_one) {
   if (as_one) {
     all[i] = std::move(whole);
     return;
   }
   std::vector<at::Tensor> parts;
-  parts.reserve(static_cast<std::size_t>(whole.size(0)));
+  parts.reserve(whole.size(0));
   append_unstacked(whole, parts);
   const std::size_t per_job = all.size() / parts.size();
   for (std::size_t b = 0; b < parts.size(); ++b) all[b * per_job + i] = std::move(parts[b]);
 }
 
-/// What a layer's Saved holds of an array: that of its kernel, or one for each job.
+/// The data in Saved::extra of an array's layer: the Saved of its kernel, or one for each job.
 struct SavedJobs {
   bool fused = false;
   std::vector<Saved> saved;
-  std::vector<char> together;  ///< of a kernel, by input of a job: it came so, and its gradient may go so
+  /// for a kernel, by input of a job: 1 if it came together, so that its gradient may too
+  std::vector<char> together;
 };
 
-/// What `saved` then holds; null if it is.
+/// Puts a SavedJobs into `saved` and returns it. Returns null if `saved` is null.
 SavedJobs* keep_jobs(Saved* saved, bool fused, std::size_t jobs) {
   if (!saved) return nullptr;
   auto mine = std::make_shared<SavedJobs>();
@@ -140,7 +143,7 @@ SavedJobs* keep_jobs(Saved* saved, bool fused, std::size_t jobs) {
   return mine.get();
 }
 
-/// Jobs as further samples of a layer that folds().
+/// Runs the jobs as further samples of a layer that folds().
 class FoldedJobs final : public Layer, public OneCall {
  public:
   explicit FoldedJobs(LayerPtr layer) : layer_(std::move(layer)) {}
@@ -171,7 +174,7 @@ class FoldedJobs final : public Layer, public OneCall {
   }
 
  private:
-  /// [B, N, ...] in memory as [N, B, ...]: what convolutions over all jobs make.
+  /// Tells whether [B, N, ...] lies in memory as [N, B, ...], the result of convolutions over all jobs.
   static bool lies_samples_first(const at::Tensor& x) {
     return !x.is_contiguous() && x.dim() > 1 && x.transpose(0, 1).is_contiguous();
   }
@@ -288,14 +291,14 @@ class JobLayer : public MultiLayer {
   }
 
  protected:
-  /// What a job's own layer is called with.
+  /// The arguments of one job's own layer.
   struct OneJob {
     std::span<const at::Tensor> inputs, parameters;
     const CallContext& context;
     Saved* saved;
   };
   std::span<const LayerPtr> jobs() const { return jobs_; }
-  /// All outputs, each job's by forward(job, OneJob).
+  /// Returns the outputs of all jobs, each made by forward(job, OneJob).
   template <typename Forward>
   std::vector<at::Tensor> forward_each(std::span<const at::Tensor> inputs,
                                        std::span<const at::Tensor> parameters, const CallContext& context,
@@ -352,7 +355,8 @@ class JobLayer : public MultiLayer {
     return inputs;
   }
 
-  /// The parameters of all jobs, or their gradients: behind those of each job, where the store has them.
+  /// Returns the parameters of all jobs together, or their gradients. They follow those of single jobs, if
+  /// the store has them.
   template <typename Tensor>
   std::span<Tensor> behind(std::span<Tensor> parameters) const {
     return parameters.subspan(std::min(parameters.size(), jobs_.size() * parameters_));
@@ -362,7 +366,8 @@ class JobLayer : public MultiLayer {
     if (const auto there = behind(parameters); !there.empty()) return there;
     return room = all_together(parameters, parameters_);
   }
-  /// Buffers need not lie in equal distances: what a kernel wrote to a copy goes back.
+  /// Copies tensors back of which a kernel wrote to a copy: the tensors of jobs need not lie at equal
+  /// distances.
   void put_back(std::span<const at::Tensor> whole, std::span<at::Tensor> of_jobs) const {
     for (std::size_t i = 0; i < whole.size(); ++i) {
       for (std::size_t b = 0; b < jobs_.size(); ++b) {
@@ -404,21 +409,23 @@ class JobLayer : public MultiLayer {
     const bool views = std::ranges::all_of(
         whole, [&](const at::Tensor& t) { return t.storage().is_alias_of(sums.front().storage()); });
     if (views || sums.front().numel() == 0) return kernel_->backward_weight(grad, saved.saved[0], whole);
-    for (at::Tensor& sum : whole) sum = sum.clone();  // what stacked() copied may be copied back
+    // The sums are clones, which put_back() copies back: stacked() may have copied some of them anyway.
+    for (at::Tensor& sum : whole) sum = sum.clone();
     kernel_->backward_weight(grad, saved.saved[0], whole);
     put_back(whole, sums);
   }
 
-  /// Whether the kernel runs. Measures both with the tensors at hand when a training microbatch of these
-  /// shapes comes for the first time.
+  /// Tells whether the kernel runs instead of the loop. When a training microbatch of these shapes comes for
+  /// the first time, it measures both with the tensors at hand.
   bool choose(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
               std::span<at::Tensor> buffers, const CallContext& context, bool saves) const {
     if (!kernel_ || context.replicas) return false;
-    // Kernels over all jobs are made for one type; jobs in a lower precision round as they do by themselves.
+    // Kernels over all jobs are made for one type. In a lower precision the loop keeps each job's own
+    // rounding.
     if (std::ranges::any_of(inputs,
                             [](const at::Tensor& t) { return at::isReducedFloatingType(t.scalar_type()); }))
       return false;
-    // On an accelerator what B small kernels cost is starting them.
+    // On an accelerator, B small kernels mostly cost the time of starting them.
     if (choices_->mode() == ArrayKernels::Fused || !inputs.front().device().is_cpu()) return true;
     const std::size_t per_job = inputs.size() / jobs_.size();
     const std::uint64_t key = key_of(inputs, per_job, context.training);
@@ -442,7 +449,7 @@ class JobLayer : public MultiLayer {
         return false;
       }
     }
-    for (int i = 0; i <= kMeasurements; ++i) {  // the first of each is to warm up
+    for (int i = 0; i <= kMeasurements; ++i) {  // the first one of each is uncounted warm-up
       for (const bool fused : {false, true}) {
         const double seconds =
             seconds_of(fused ? Way::Kernel : Way::Loop, inputs, parameters, buffers, context, saves);
@@ -456,14 +463,15 @@ class JobLayer : public MultiLayer {
     return choice.fused;
   }
 
-  /// LoopIntoOneSum: gradients of all jobs' weights are added in one place, so that little memory is taken.
+  /// The ways to compute all jobs. LoopIntoOneSum adds the weight gradients of all jobs in one place, which
+  /// takes little memory.
   enum class Way { Loop, LoopIntoOneSum, Kernel };
   double seconds_of(Way way, std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                     std::span<const at::Tensor> buffers, const CallContext& context, bool saves) const {
     const bool fused = way == Way::Kernel;
     std::vector<at::Tensor> statistics, sums;
     for (const at::Tensor& buffer : buffers) statistics.push_back(buffer.clone());
-    if (saves && !parameters.empty()) {  // in one storage, as they are in a stage
+    if (saves && !parameters.empty()) {  // gradient sums lie in one storage, as in a stage
       std::int64_t of_job = 0, total = 0;
       for (const at::Tensor& p : parameters.first(parameters_)) of_job += p.numel();
       const std::int64_t all = of_job * static_cast<std::int64_t>(jobs_.size());
@@ -479,7 +487,7 @@ class JobLayer : public MultiLayer {
     SavedJobs* mine = keep_jobs(&saved, fused, jobs_.size());
     std::vector<char> needs;
     const std::size_t per_job = inputs.size() / jobs_.size();
-    for (const at::Tensor& input : inputs) {  // one that all share is a field
+    for (const at::Tensor& input : inputs) {  // an input that all jobs share is a field
       const bool shared = jobs_.size() > 1 &&
                           inputs[needs.size() % per_job].is_same(inputs[needs.size() % per_job + per_job]);
       needs.push_back(input.is_floating_point() && !shared);
@@ -510,14 +518,15 @@ class JobLayer : public MultiLayer {
   std::string name_;
   std::uint64_t name_hash_ = derive_seed(0, name_);
   std::vector<LayerPtr> jobs_;
-  std::vector<const MultiLayer*> multi_;  ///< the same, where they have several outputs
+  std::vector<const MultiLayer*> multi_;  ///< by job: the layer as a MultiLayer, if it has several outputs
   std::shared_ptr<KernelChoices> choices_;
   LayerPtr kernel_;
   bool one_call_ = false;
-  std::size_t parameters_ = 0, buffers_ = 0;  ///< of one job
+  std::size_t parameters_ = 0, buffers_ = 0;  ///< numbers of parameters and buffers of one job
 };
 
-/// Job by job, each from the state that it left: "job0/h", "job0/c", "job1/h", ...
+/// Runs layers that carry states job by job, each from the state that it left: "job0/h", "job0/c", "job1/h",
+/// ...
 class CarryingJobs final : public JobLayer, public CarriesState {
  public:
   using JobLayer::JobLayer;
@@ -571,7 +580,7 @@ class JobHead final : public Head {
         names.push_back(job_prefix(static_cast<int>(b)) + name);
       names.push_back(job_prefix(static_cast<int>(b)) + "weight");
     }
-    names.pop_back();  // the last one has no name
+    names.pop_back();  // the sum of weights has no name
     return names;
   }
   void check(std::span<const TensorSpec> inputs) const override {
@@ -615,7 +624,7 @@ class JobHead final : public Head {
       std::vector<at::Tensor> found = kernel_->backward(mine.saved[0], scales[0], needs.first(read));
       for (std::size_t i = 0; i < found.size(); ++i) {
         if (!found[i].defined()) continue;
-        // Scales of the loss are powers of two unless somebody says otherwise: nothing is rounded.
+        // Loss scales are powers of two unless a flag sets others, so nothing is rounded.
         for (std::size_t b = 1; b < jobs_.size(); ++b)
           if (scales[b] != scales[0])
             found[i].select(0, static_cast<std::int64_t>(b)).mul_(scales[b].unit / scales[0].unit);
@@ -630,7 +639,7 @@ class JobHead final : public Head {
     }
     return grads;
   }
-  /// Of each job, "job0/loss" and so on; head_values() says them by metric.
+  /// Returns the values of each job as "job0/loss" and so on. head_values() names them by metric.
   NamedValues values(std::span<const double> sums) const override {
     NamedValues all;
     for (std::size_t b = 0; b < jobs_.size(); ++b) {
@@ -641,8 +650,9 @@ class JobHead final : public Head {
   }
 
  private:
-  // Of one job. Larger scores cost more to bring together than calls do; what is smaller is not measured: the
-  // kernel does the same arithmetic with fewer calls.
+  // The greatest number of a job's scores for which the kernel is used. Bringing larger scores together costs
+  // more than calls do. Smaller ones need no measurement: the kernel does the same arithmetic with fewer
+  // calls.
   static constexpr std::int64_t kMostHeadElements = 1 << 14;
   bool fuses(std::span<const at::Tensor> inputs) const {
     if (!kernel_) return false;
@@ -678,7 +688,7 @@ at::Tensor stacked(std::span<const at::Tensor> tensors) {
     distance = tensors[1].storage_offset() - first.storage_offset();
     bool even = distance >= 0;
     for (std::int64_t b = 1; even && b < size; ++b) {
-      const at::Tensor& one = tensors[static_cast<std::size_t>(b)];
+      const at::Tensor& one = tensors[b];
       even = one.storage_offset() == first.storage_offset() + b * distance &&
              one.storage().unsafeGetStorageImpl() == first.storage().unsafeGetStorageImpl() &&
              one.sizes() == first.sizes() && one.strides() == first.strides();

@@ -1,7 +1,7 @@
 // Layers and heads of a job array: B trainings of one form, run as one. Each edge of the model is B tensors,
-// one for each job, which may lie in one storage; so a kernel over all jobs copies nothing, whatever the
-// layout, and a loop over the jobs neither; between two kernels they are one tensor (jobs_together). Source
-// of the idea: HFTA (MLSys'21, arXiv 2102.02344).
+// one for each job, which may lie in one storage. So neither a kernel over all jobs nor a loop over the jobs
+// copies anything, whatever the layout. Between two kernels the B tensors can be one tensor (jobs_together).
+// Source of the idea: HFTA (MLSys'21, arXiv 2102.02344).
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@
 
 namespace millrace {
 
-/// `tensors` of equal sizes as one with a leading dimension: a view where they lie in equal distances in one
-/// storage (distance 0: one and the same), else a copy.
+/// Returns `tensors` of equal sizes as one tensor with a leading dimension. It is a view if they lie at equal
+/// distances in one storage (distance 0: all are the same tensor), else a copy.
 at::Tensor stacked(std::span<const at::Tensor> tensors);
-/// [B, ...] as B views.
+/// Appends the B views of `stacked` [B, ...] to `to`.
 void append_unstacked(const at::Tensor& stacked, std::vector<at::Tensor>& to);
 /// Returns the i-th tensor of all jobs as one. `all` has `per_job` tensors of each job, job after job.
 /// Tensors that are not jobs_together() are stacked().
 at::Tensor together(std::span<const at::Tensor> all, std::size_t i, std::size_t per_job);
-/// The B tensors of an edge may be given together: the first is then all of them, [B, ...], and the others
-/// are undefined. `first` and `second`: job 0's and job 1's.
+/// Tells whether the B tensors of an edge are given together: the first is then all of them, [B, ...], and
+/// the others are undefined. `first` and `second` are the tensors of job 0 and job 1.
 inline bool jobs_together(const at::Tensor& first, const at::Tensor& second) {
   return first.defined() && !second.defined();
 }
@@ -39,52 +39,53 @@ inline bool jobs_together(const at::Tensor& first, const at::Tensor& second) {
 struct KernelChoice {
   std::string layer, kind, inputs;
   bool fused = false;
-  /// Forward and backward, the fastest of a few. 0: not tried. Both 0: an earlier run chose.
+  /// Seconds of forward and backward, the fastest of a few. 0: not measured. Both 0: an earlier run chose.
   double loop_s = 0, fused_s = 0;
 };
 
-/// CPU time of the calling thread where it computes alone (one thread), which other programs disturb less
-/// than the host's time; else that.
+/// Returns the clock that kernels are chosen by. With one intra-op thread it is the CPU time of the calling
+/// thread, which other programs disturb less than the host's time. With several it is the host's time.
 Clock& choosing_clock();
 
 /// The kernels that were chosen for the layers of arrays of one size, by layer and shapes. Thread-safe: ranks
 /// of one process share it.
 class KernelChoices {
  public:
-  /// `clock` outlives it.
+  /// `clock` must outlive the object.
   KernelChoices(ArrayKernels mode, Clock& clock) : mode_(mode), clock_(clock) {}
   ArrayKernels mode() const { return mode_; }
   Clock& clock() const { return clock_; }
-  /// The one made under `key` (of layer and shapes); nullopt: none yet.
+  /// Returns the choice that was made under `key` (a hash of layer and shapes); nullopt: none yet.
   std::optional<bool> find(std::uint64_t key) const;
   void add(std::uint64_t key, KernelChoice choice);
-  /// The choice that an earlier run made under `key`; nullopt: none is known. It stands for a measurement.
+  /// Returns the choice that an earlier run made under `key`; nullopt: none is known. It stands for a
+  /// measurement.
   std::optional<bool> recalled(std::uint64_t key) const;
   void recall(const std::string& layer, std::uint64_t key, bool fused);
   std::vector<KernelChoice> all() const;  ///< in the order in which they were made
-  /// Keys and choices by layer, those of an earlier run included: what a checkpoint keeps.
+  /// Returns keys and choices by layer, those of an earlier run included. A checkpoint keeps them.
   std::map<std::string, std::map<std::uint64_t, bool>> by_layer() const;
 
  private:
   ArrayKernels mode_;
   Clock& clock_;
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the following members
   std::unordered_map<std::uint64_t, std::size_t> places_;
   std::vector<KernelChoice> made_;
   std::map<std::string, std::map<std::uint64_t, bool>> recalled_;  ///< by layer and key
 };
 
-/// The layer called `name` of B jobs. Inputs, parameters, buffers and outputs are those of job 0, then those
-/// of job 1, ...; an input that the jobs share comes B times. Outputs of every job have the shapes of its own
-/// layer. `kernels` false: always job by job.
+/// Makes the layer `name` of B jobs. Inputs, parameters, buffers and outputs are those of job 0, then those
+/// of job 1, and so on. An input that the jobs share comes B times. The outputs of a job have the shapes of
+/// its own layer. With `kernels` false it always runs job by job.
 LayerPtr job_layer(std::string name, std::vector<LayerPtr> jobs, std::shared_ptr<KernelChoices> choices,
                    bool kernels);
-/// The head of B jobs. Its sums are those of job 0 with its weight, then those of job 1, and so on.
+/// Makes the head of B jobs. Its sums are those of job 0 with its weight, then those of job 1, and so on.
 HeadPtr job_head(std::vector<HeadPtr> jobs, std::shared_ptr<KernelChoices> choices);
-/// The heads that job_head() was made of; empty: `head` is not one.
+/// Returns the heads that `head` was made of by job_head(); empty: `head` is not such a head.
 std::span<const HeadPtr> jobs_of(const Head& head);
 
-/// "job3/"
+/// Returns for example "job3/".
 std::string job_prefix(int job);
 
 }  // namespace millrace

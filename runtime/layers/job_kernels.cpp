@@ -13,14 +13,14 @@
 #include <ATen/ops/sum.h>
 
 #include "runtime/base/check.h"
+#include "runtime/kernels/linear_kernels.h"
 #include "runtime/layers/convolution.h"
 #include "runtime/layers/group_normalisation.h"
-#include "runtime/layers/linear_kernels.h"
 
 namespace millrace {
 namespace {
 
-/// Shapes were checked by the layers of the jobs.
+/// The base of kernels. It checks no shapes: the layers of the jobs have done so.
 class Kernel : public Layer {
  public:
   Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
@@ -58,13 +58,13 @@ class LinearOfJobs final : public Kernel, public OneCall {
   }
 };
 
-/// [B, N, C, ...] as [N, B C, ...]; a view where it lies so.
+/// Returns [B, N, C, ...] as [N, B C, ...]; a view if it lies so in memory.
 at::Tensor channels_of_jobs(const at::Tensor& x) {
   Shape shape(x.sizes().begin() + 1, x.sizes().end());
   shape[1] *= x.size(0);
   return x.transpose(0, 1).reshape(shape);
 }
-/// And back, a view.
+/// Returns [N, B C, ...] as [B, N, C, ...]; a view.
 at::Tensor apart(const at::Tensor& x, std::int64_t jobs) {
   Shape shape = x.sizes().vec();
   shape[1] /= jobs;
@@ -72,8 +72,9 @@ at::Tensor apart(const at::Tensor& x, std::int64_t jobs) {
   return x.reshape(shape).transpose(0, 1);
 }
 
-/// Of an input that all jobs share a convolution with B times as many output channels (where it is not
-/// transposed: there a weight begins with the input's channels), else one with B times as many groups.
+/// Runs the convolutions of all jobs as one. If all jobs share the input, it has B times as many output
+/// channels; a transposed one cannot, because its weight begins with the input's channels. Otherwise it has B
+/// times as many groups.
 class ConvolutionOfJobs final : public Kernel, public OneCall {
  public:
   template <typename Options>
@@ -105,7 +106,7 @@ class ConvolutionOfJobs final : public Kernel, public OneCall {
   }
   void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
     const at::Tensor shape =
-        at::empty(side_by_side_shape(grads[0]), grads[0].options());  // nobody reads its values
+        at::empty(side_by_side_shape(grads[0]), grads[0].options());  // only its shape is read
     auto [input, weight, bias] = gradients(grad, saved, shape, {false, true, call_.bias});
     grads[0].add_(weight.view(grads[0].sizes()));
     if (call_.bias) grads[1].add_(bias.view(grads[1].sizes()));
@@ -117,8 +118,8 @@ class ConvolutionOfJobs final : public Kernel, public OneCall {
     shape.front() *= weight.size(0);
     return shape;
   }
-  /// A copy: jobs' weights lie apart. Not kept between forward and backward, where it would double the
-  /// weights.
+  /// Returns the weights of all jobs side by side, as a copy because they lie apart. It is not kept between
+  /// forward and backward, where it would double the memory of weights.
   static at::Tensor side_by_side(const at::Tensor& weight) {
     return weight.reshape(side_by_side_shape(weight));
   }
@@ -180,7 +181,7 @@ class BatchNormOfJobs final : public Kernel, public OneCall {
     if (context.training) {
       for (int i : {0, 1}) {
         const at::Tensor& now = i == 0 ? running_mean : running_var;
-        at::Tensor& kept = buffers[static_cast<std::size_t>(i)];
+        at::Tensor& kept = buffers[i];
         if (now.data_ptr() != kept.data_ptr()) kept.copy_(now.view(kept.sizes()));
       }
       buffers[2].add_(1);
@@ -211,7 +212,7 @@ class BatchNormOfJobs final : public Kernel, public OneCall {
   bool rows_;
 };
 
-/// B times as many groups of B times as many channels.
+/// Normalises all jobs at once, with B times as many groups of B times as many channels.
 class GroupNormOfJobs final : public Kernel, public OneCall {
  public:
   GroupNormOfJobs(std::int64_t groups, double epsilon) : groups_(groups), epsilon_(epsilon) {}
@@ -245,7 +246,7 @@ class GroupNormOfJobs final : public Kernel, public OneCall {
   double epsilon_;
 };
 
-/// Normalised without weight and bias, which are then each job's.
+/// Normalises all jobs without weight and bias, then applies each job's own.
 class LayerNormOfJobs final : public Kernel, public OneCall {
  public:
   LayerNormOfJobs(std::int64_t features, double epsilon) : features_(features), epsilon_(epsilon) {}

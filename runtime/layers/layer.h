@@ -1,5 +1,6 @@
-// A layer is stateless: it describes its parameters and gets their tensors at each call.
-// Forward saves what backward needs; backward is split in two (input gradient, weight gradient).
+// The interface of layers. A layer is stateless: it describes its parameters and gets their tensors at each
+// call. The forward saves what the backward needs. The backward is split in two: input gradient and weight
+// gradient.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ using Shape = std::vector<std::int64_t>;  // of a whole microbatch, e.g. [B, C, 
 struct TensorSpec {
   Shape shape;
   at::ScalarType dtype = at::kFloat;
-  bool differentiable = true;  ///< gradients may flow back through it; never for integers and what was read
+  /// gradients may flow back through it; false for integers and for fields of the batch
+  bool differentiable = true;
 };
 
 enum class Init {
@@ -47,15 +49,18 @@ struct ParameterSpec {
   bool is_counter = false;
   ParameterKind kind = ParameterKind::Weight;
   std::int64_t zero_row = -1;  ///< a row that starts at zero: an embedding's padding
-  at::Tensor value{};          ///< what it starts with, instead of `init`; on the CPU, never written to
-  /// Full names under which weights are written once more: a state_dict names a tied parameter at each place.
+  at::Tensor value{};          ///< its initial value, instead of `init`; on the CPU, never written to
+  /// Further full names under which weights are written: a state_dict names a tied parameter at each of its
+  /// places.
   std::vector<std::string> also{};
-  int job = -1;     ///< whose it is in a job array; its name is then "job<b>/" and the job's own name for it
-  double mean = 0;  ///< of Init::Normal
-  /// Names below its layer that it has in the state_dict of another program, instead of `name` or besides.
+  /// the job that it belongs to in a job array; its name is then "job<b>/" and the job's own name for it
+  int job = -1;
+  double mean = 0;  ///< mean of Init::Normal
+  /// Its names below its layer in the state_dict of another program, instead of `name` or besides it.
   std::vector<std::string> elsewhere{};
-  /// Forward writes to it in training (an embedding with a max_norm), the same however often and in whatever
-  /// order microbatches are read: not tied, not replicated, not with several versions under way.
+  /// Forward writes to it in training (an embedding with a max_norm). The result is the same however often
+  /// and in whatever order microbatches are read. Such a parameter may not be tied, replicated, or have
+  /// several versions in flight.
   bool written = false;
 };
 
@@ -65,15 +70,16 @@ struct ParameterSpec {
 enum class CastPolicy {
   Lower,    ///< floating inputs and parameters are cast to the lower precision: matrix products, convolutions
   Float32,  ///< floating inputs are cast to float32
-  Promote,  ///< floating inputs are cast to the widest among them: what only passes on, norms (whose kernels
-            ///< compute in float32 inside)
+  /// floating inputs are cast to the widest type among them: layers that only pass values on, and norms
+  /// (whose kernels compute in float32 inside)
+  Promote,
 };
 
 /// Returns the type that the floating inputs of a layer with this policy are cast to. `lower` is the run's
 /// lower precision. Undefined: no input is cast.
 at::ScalarType compute_dtype(CastPolicy policy, std::span<const TensorSpec> inputs, at::ScalarType lower);
 
-/// `t`, as float32 where it is of a lower precision: for sums and exponentials inside a layer.
+/// Returns `t`, cast to float32 if it is of a lower precision: for sums and exponentials inside a layer.
 at::Tensor widened(const at::Tensor& t);
 
 /// Joins the replicas of a stage. Their calls meet in the order in which each makes them.
@@ -85,22 +91,26 @@ class ReplicaSum {
   virtual void add_up_(const at::Tensor& values, const char* what) = 0;
 };
 
-/// Filled by forward, consumed by the backwards of the same microbatch; freed after the last of them.
+/// The data that a forward keeps for the backwards of the same microbatch. It is freed after the last of
+/// them.
 struct Saved {
   std::vector<at::Tensor> tensors;
   std::vector<std::int64_t> numbers;
-  std::shared_ptr<void> extra;     ///< autograd fallback
-  ReplicaSum* replicas = nullptr;  ///< CallContext's, where the backward needs it too
+  std::shared_ptr<void> extra;     ///< data of other types, e.g. autograd's graph
+  ReplicaSum* replicas = nullptr;  ///< CallContext::replicas, if the backward needs it too
 };
 
 struct CallContext {
   bool training = true;
-  std::uint64_t random_seed = 0;  ///< of (job seed, layer name, position of the microbatch in the run)
-  /// In training: statistics are over the microbatches that all replicas run now. Null: over this one.
+  /// a function of (job seed, layer name, position of the microbatch in the run)
+  std::uint64_t random_seed = 0;
+  /// In training: statistics are taken over the microbatches that all replicas run at the same time. Null:
+  /// over this microbatch alone.
   ReplicaSum* replicas = nullptr;
   /// The random_seed of each job of an array; empty for a layer of one job.
   std::span<const std::uint64_t> job_seeds{};
-  /// By output of a job: whether a job array may return it with jobs_together() (job_array.h). Empty: none.
+  /// Tells by output of a job (1 or 0) whether a job array may return it with jobs_together() (job_array.h).
+  /// Empty: none.
   std::span<const char> together{};
   MasksFrom masks = MasksFrom::Device;
 };
@@ -110,9 +120,10 @@ class Layer {
  public:
   virtual ~Layer() = default;
   virtual std::string kind() const = 0;
-  /// Whether the layer draws random numbers. CallContext::random_seed is set for such layers alone.
+  /// Tells whether the layer draws random numbers. CallContext::random_seed is set for such layers alone.
   virtual bool draws() const { return false; }
-  /// Parameters are cast with the inputs by Lower only, buffers never; outputs() gets the inputs as cast.
+  /// Returns how inputs are cast. Only CastPolicy::Lower casts parameters with the inputs, and buffers are
+  /// never cast. outputs() gets the inputs after the cast.
   virtual CastPolicy cast_policy() const { return CastPolicy::Float32; }
   virtual std::vector<ParameterSpec> parameters() const { return {}; }
   /// Returns the shape of the (first) output. Throws ConfigError on shapes that do not fit, and names both.
@@ -125,22 +136,24 @@ class Layer {
   /// needs two values of each channel. Empty: they can.
   virtual std::string training_problem(std::span<const Shape> /*inputs*/) const { return {}; }
 
-  /// `parameters`: trainable ones in order of parameters(); `buffers`: the buffers in order.
-  /// `saved` is nullptr in evaluation: nothing is kept then.
+  /// Computes the output. `parameters` are the trainable ones in the order of parameters(), and `buffers` the
+  /// buffers in that order. `saved` is null in evaluation: nothing is kept then.
   virtual at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                              std::span<at::Tensor> buffers, const CallContext& context,
                              Saved* saved) const = 0;
 
-  /// Gradient for each input (undefined where `needs[i]` is false: the first layer's input).
+  /// Returns the gradient of each input, undefined where `needs[i]` is false (the first layer's input).
   virtual std::vector<at::Tensor> backward_input(const at::Tensor& grad_output,
                                                  std::span<const at::Tensor> parameters, Saved& saved,
                                                  std::span<const bool> needs) const = 0;
 
-  /// Adds this microbatch's gradient into `grads` (one per trainable parameter, views into a flat bucket).
+  /// Adds this microbatch's gradients to `grads`, which has one tensor for each trainable parameter: views
+  /// into a flat bucket.
   virtual void backward_weight(const at::Tensor& /*grad_output*/, Saved& /*saved*/,
                                std::span<at::Tensor> /*grads*/) const {}
 
-  /// Both at once; override where one kernel gives both. Bitwise equal to the split.
+  /// Computes both gradients at once. Override it if one kernel gives both; the results must be bitwise equal
+  /// to the split.
   virtual std::vector<at::Tensor> backward(const at::Tensor& grad_output,
                                            std::span<const at::Tensor> parameters, Saved& saved,
                                            std::span<const bool> needs, std::span<at::Tensor> grads) const {
@@ -149,20 +162,21 @@ class Layer {
     return result;
   }
 
-  /// Its parameters once more, in an order that its kernels read faster in microbatches of nominal shape
-  /// `input` (of the first input). Where many microbatches read a version of the weights, they are made once
-  /// for it and stand behind the parameters of every call. Results are the same bits with and without them.
+  /// Returns copies of the parameters in an order that the layer's kernels read faster, for microbatches
+  /// whose first input has the nominal shape `input`. If many microbatches read a version of the weights, the
+  /// copies are made once for it, and follow the parameters in every call. Results have the same bits with
+  /// and without copies.
   virtual std::vector<at::Tensor> copies(const Shape& /*input*/,
                                          std::span<const at::Tensor> /*parameters*/) const {
     return {};
   }
 
   // ---- job arrays (job_array.h) ----
-  /// Whether `other`, of this class, computes the same.
+  /// Tells whether `other`, which is of this class, computes the same.
   virtual bool like(const Layer& other) const { return this == &other; }
-  /// Whether one call over B times as many samples computes B jobs: the layer has no parameters, samples are
-  /// the rows of dimension 0 of every input and output, and no sample meets another. Such a layer draws by
-  /// CallContext::job_seeds.
+  /// Tells whether one call with B times as many samples computes B jobs. The layer then has no parameters,
+  /// samples are the rows of dimension 0 of every input and output, and samples do not depend on each other.
+  /// Such a layer draws by CallContext::job_seeds.
   virtual bool folds() const { return false; }
   /// Returns a layer that computes `jobs` equal layers at once; null: there is none. Its inputs, parameters,
   /// buffers, outputs and gradients have a leading dimension of `jobs`, of any stride. An input that all jobs
@@ -172,7 +186,7 @@ class Layer {
 
 using LayerPtr = std::shared_ptr<const Layer>;
 
-/// A layer with several outputs. `grads` has one gradient for each, undefined where nobody gave one.
+/// A layer with several outputs. `grads` has one gradient for each output, undefined if no reader gave one.
 class MultiLayer : public Layer {
  public:
   Shape output_shape(std::span<const Shape> inputs) const override;
@@ -187,7 +201,7 @@ class MultiLayer : public Layer {
                                                      std::span<const bool> needs) const = 0;
   virtual void backward_weight_all(std::span<const at::Tensor> /*grads_of_outputs*/, Saved& /*saved*/,
                                    std::span<at::Tensor> /*grads*/) const {}
-  /// Whether inputs and gradients of a job array may come with jobs_together() (job_array.h).
+  /// Tells whether inputs and gradients of a job array may come with jobs_together() (job_array.h).
   virtual bool takes_together() const { return false; }
 
  private:

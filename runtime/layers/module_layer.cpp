@@ -16,7 +16,8 @@
 namespace millrace {
 namespace {
 
-/// What is not trained (requires_grad false) is described, and given, as a buffer.
+/// A module with its tensors. Parameters that are not trained (requires_grad false) are described, and given,
+/// as buffers.
 struct Instance {
   explicit Instance(ModuleInstance m) : made(std::move(m)) {
     const auto named = made.module->named_parameters();
@@ -36,8 +37,8 @@ struct Instance {
   }
 
   ModuleInstance made;
-  std::vector<std::string> names;               ///< of the parameters, then of the buffers
-  std::vector<at::Tensor> parameters, buffers;  ///< the module's own
+  std::vector<std::string> names;               ///< names of the parameters, then of the buffers
+  std::vector<at::Tensor> parameters, buffers;  ///< the module's own tensors
 };
 
 class ModuleLayer final : public Layer {
@@ -119,7 +120,7 @@ class ModuleLayer final : public Layer {
   struct Graph {
     std::vector<at::Tensor> inputs;
     at::Tensor output;
-    std::shared_ptr<Instance> instance;  ///< its parameters are the graph's leaves
+    std::shared_ptr<Instance> instance;  ///< the instance whose parameters are the graph's leaves
   };
 
   void describe(const std::string& name, const at::Tensor& tensor, bool is_buffer) {
@@ -128,7 +129,8 @@ class ModuleLayer final : public Layer {
     ParameterSpec spec{.name = name, .shape = tensor.sizes().vec(), .is_buffer = is_buffer};
     spec.is_counter = is_buffer && tensor.scalar_type() == at::kLong && tensor.dim() == 0;
     if (!spec.is_counter) spec.value = tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-    // By shape and name, as recipes leave biases and norms out of weight decay.
+    // The kind follows from shape and name, so that biases and norms can be left out of weight decay as in
+    // usual recipes.
     spec.kind = tensor.dim() > 1         ? ParameterKind::Weight
                 : name.ends_with("bias") ? ParameterKind::Bias
                                          : ParameterKind::Norm;
@@ -153,14 +155,15 @@ class ModuleLayer final : public Layer {
     return new_instance();
   }
   void put_back(std::shared_ptr<Instance> instance) const {
-    for (auto* own : {&instance->parameters, &instance->buffers}) {  // or it would keep old weights alive
+    // An idle instance must not keep old weights alive.
+    for (auto* own : {&instance->parameters, &instance->buffers}) {
       for (at::Tensor& tensor : *own) tensor.set_data(at::empty({0}, tensor.options()));
     }
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(instance));
   }
 
-  /// The module's tensors become the ones given: they share their memory.
+  /// Makes the module's tensors `own` share the memory of `given`.
   template <class Tensors>
   static void give(std::vector<at::Tensor>& own, const Tensors& given) {
     MILLRACE_CHECK(own.size() == given.size());
@@ -192,7 +195,7 @@ class ModuleLayer final : public Layer {
     for (const TensorSpec& input : inputs)
       zeros.push_back(at::zeros(input.shape, at::isFloatingType(input.dtype) ? at::kFloat : input.dtype));
     const at::NoGradGuard no_grad;
-    const auto instance = new_instance();  // on the CPU, whatever the others' tensors are on
+    const auto instance = new_instance();  // on the CPU, wherever the tensors of other instances are
     instance->made.module->eval();
     try {
       const at::Tensor output = instance->made.forward(zeros);

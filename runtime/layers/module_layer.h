@@ -1,4 +1,4 @@
-// A whole torch::nn::Module as one layer.
+// Makes a layer of a whole torch::nn::Module.
 #pragma once
 
 #include <cstdint>
@@ -20,30 +20,33 @@ namespace millrace {
 
 struct ModuleOptions {
   std::string kind = "module";
-  /// Initial values are those that the constructor draws after torch::manual_seed(seed). Two layers of one
-  /// module want two seeds. (Layers that come with millrace start from --seed and the layer's name instead.)
+  /// Seed of the initial values, which are those that the constructor draws after torch::manual_seed(seed).
+  /// Two layers of one module need two seeds. (Layers that come with millrace start from --seed and the
+  /// layer's name instead.)
   std::uint64_t seed = 0;
-  /// Its forward draws random numbers (dropout). Then they are those after torch::manual_seed of (job seed,
-  /// layer name, position of the microbatch), whatever the plan, and one thread of a process runs such a
-  /// forward at a time. False is faster where nothing is drawn.
+  /// Tells whether the forward draws random numbers (dropout). They are then those after torch::manual_seed
+  /// of (job seed, layer name, position of the microbatch), whatever the plan. One thread of a process runs
+  /// such a forward at a time. If nothing is drawn, false is faster.
   bool draws = true;
 };
 
-/// One instance, and how it is called.
+/// One instance of a module, and the function that calls it.
 struct ModuleInstance {
   std::shared_ptr<torch::nn::Module> module;
   std::function<at::Tensor(std::span<const at::Tensor> inputs)> forward;
 };
 
-/// Parameters and buffers go by their names in the module (its state_dict), float32. Gradients are LibTorch's
-/// autograd's. `make` is called once for the description, and once more for each microbatch that is between
-/// forward and backward: a module holds tensors, a layer is given them. The output's shape is found by
-/// running zeros through it (tokens: the token 0), in evaluation. In training `module->train()`. One output.
-/// Throws ConfigError from the output's shape where the module does not take the inputs.
+/// Makes a layer of a module with one output. Parameters and buffers have their names in the module (its
+/// state_dict), float32. Gradients are those of LibTorch's autograd.
+/// `make` is called once for the description, and once more for each microbatch that is between forward and
+/// backward: a module holds tensors, whereas a layer is given them. The output's shape is found by running
+/// zeros through the module in evaluation (tokens: the token 0). In training `module->train()` is set.
+/// output_shape() throws ConfigError if the module does not take the inputs.
 LayerPtr module_layer(std::function<ModuleInstance()> make, const ModuleOptions& options);
 
-/// `make` returns a module's holder or shared_ptr whose forward takes one, two or three tensors and returns
-/// one: module_layer([] { return torch::nn::Sequential(torch::nn::Linear(8, 8), torch::nn::ReLU()); }).
+/// Makes a layer of what `make` returns: a module's holder or shared_ptr, whose forward takes one, two or
+/// three tensors and returns one. For example: module_layer([] { return
+/// torch::nn::Sequential(torch::nn::Linear(8, 8), torch::nn::ReLU()); }).
 template <class Make>
 requires(!std::is_same_v<std::invoke_result_t<Make>, ModuleInstance>) LayerPtr
     module_layer(Make make, const ModuleOptions& options = {}) {

@@ -157,7 +157,7 @@ class PointCrossEntropy final : public Head {
     sums[0] +=
         std::get<0>(at::nll_loss_forward(log_p, labels, {}, at::Reduction::Mean, -100)).item<double>() *
         clouds;
-    // A point with a NaN is of no part: argmax would find the first.
+    // A point with a NaN belongs to no part; argmax would return the first one.
     const at::Tensor unknown = log_p.select(1, 0).ne(log_p.select(1, 0));
     count(log_p.argmax(1).masked_fill_(unknown, -1), labels, inputs[0].size(0), sums);
     sums.back() += clouds;
@@ -199,7 +199,7 @@ class PointCrossEntropy final : public Head {
     }
   }
 
-  /// Accuracy and IoU of each cloud, and what was found of each part.
+  /// Adds the accuracy and IoU of each cloud to `sums`, and the points found and labelled of each part.
   void count(const at::Tensor& found, const at::Tensor& labels, std::int64_t clouds,
              std::span<double> sums) const {
     const std::int64_t *one = found.const_data_ptr<std::int64_t>(),
@@ -210,10 +210,10 @@ class PointCrossEntropy final : public Head {
       for (auto* counts : {&predicted, &labelled, &both}) counts->assign(parts(), 0);
       std::int64_t right = 0;
       for (std::int64_t i = 0; i < points; ++i) {
-        if (one[i] >= 0) ++predicted[static_cast<std::size_t>(one[i])];
-        ++labelled[static_cast<std::size_t>(other[i])];
+        if (one[i] >= 0) ++predicted[one[i]];
+        ++labelled[other[i]];
         if (one[i] != other[i]) continue;
-        ++both[static_cast<std::size_t>(one[i])];
+        ++both[one[i]];
         ++right;
       }
       double iou = 0;
@@ -253,7 +253,7 @@ class Orthogonality final : public Head {
     saved->numbers = {static_cast<std::int64_t>(inputs[0].scalar_type())};
     saved->tensors = {t, std::move(off), std::move(norm)};
   }
-  /// d ||T T' - I|| / dT = 2 (T T' - I) T / ||T T' - I||, 0 where T is orthogonal.
+  /// Computes d ||T T' - I|| / dT = 2 (T T' - I) T / ||T T' - I||, which is set to 0 where T is orthogonal.
   std::vector<at::Tensor> backward(Saved& saved, LossScale scale, std::span<const bool>) const override {
     const at::Tensor &t = saved.tensors[0], &off = saved.tensors[1], &norm = saved.tensors[2];
     const at::Tensor direction = off.div(norm).masked_fill_(norm.eq(0), 0);

@@ -1,4 +1,5 @@
-// Layers over clouds of points (PointNet, arXiv 1612.00593). N clouds of a microbatch, P points, F features.
+// Layers over clouds of points (PointNet, arXiv 1612.00593). N is the number of clouds in a microbatch, P of
+// points, F of features.
 #pragma once
 
 #include "runtime/layers/head.h"
@@ -6,20 +7,22 @@
 
 namespace millrace {
 
-LayerPtr max_over_points();  ///< [N, P, F] -> [N, F], the first point where several are the greatest
-/// [N, K K] -> [N, K, K], plus the identity: what a spatial transformer has found.
+LayerPtr max_over_points();  ///< [N, P, F] -> [N, F]; of equal greatest values the first point's
+/// [N, K K] -> [N, K, K]: the matrix that a spatial transformer has found, plus the identity.
 LayerPtr transform_matrix(std::int64_t size);
 LayerPtr transform_points();  ///< points [N, P, K], matrices [N, K, K] -> points times matrices
-LayerPtr concat_global();     ///< of the cloud [N, G], of its points [N, P, F] -> [N, P, G + F]
+/// features of the cloud [N, G], features of its points [N, P, F] -> [N, P, G + F]
+LayerPtr concat_global();
 
-/// Cross-entropy of a label for each point, of one category of shapes with `parts` parts. Inputs: scores
-/// [N, P, parts], labels int64 [N, P]. Shown: loss and accuracy (means over points), mean_iou (of each cloud
-/// the mean over the parts of intersection / union of points found and points labelled, 1 for a part with
-/// neither; mean over clouds), and part<c>, the accuracy on the points of part c.
+/// Cross-entropy of a label for each point, for one category of shapes with `parts` parts. Inputs: scores [N,
+/// P, parts], labels int64 [N, P].
+/// Metrics: loss and accuracy (means over points); mean_iou (mean over clouds); and part<c>, the accuracy on
+/// the points of part c. A cloud's IoU is the mean over the parts of intersection / union of the points found
+/// and the points labelled. It is 1 for a part with neither.
 HeadPtr point_cross_entropy_head(std::int64_t parts);
 
-/// Mean over the microbatch of ||T T' - I||, Frobenius. Input: T [N, K, K]. Metric: loss (the feature
-/// transform's regulariser, PointNet's equation 2 without the square).
+/// The mean over the microbatch of the Frobenius norm ||T T' - I||. Input: T [N, K, K]. Metric: loss (the
+/// feature transform's regulariser, PointNet's equation 2 without the square).
 HeadPtr orthogonality_head();
 
 }  // namespace millrace

@@ -21,9 +21,9 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "runtime/kernels/linear_kernels.h"
 #include "runtime/layers/carrying_layer.h"
 #include "runtime/layers/dropout_mask.h"
-#include "runtime/layers/linear_kernels.h"
 #include "runtime/layers/shape_errors.h"
 
 namespace millrace {
@@ -50,22 +50,22 @@ std::vector<ParameterSpec> lstm_parameters(const LstmOptions& o, const std::stri
   };
 }
 
-/// What backward needs of a step: sigmoid of input and forget gate [B, 2H], tanh of the cell gate, sigmoid of
-/// the output gate, the state and its tanh, each [B, H].
+/// The tensors of a step that the backward needs: sigmoid of input and forget gate [B, 2H], tanh of the cell
+/// gate, sigmoid of the output gate, the state and its tanh, each [B, H].
 enum Kept : std::size_t { kInputForget, kCell, kOutput, kState, kStateTanh, kKeptPerStep };
 
 at::Tensor part(const at::Tensor& gates, std::int64_t first, std::int64_t count, std::int64_t hidden) {
   return gates.narrow(-1, first * hidden, count * hidden);
 }
 
-/// added + a b, of one job or of several: a leading dimension.
+/// Returns added + a b, for one job, or for several with a leading dimension.
 at::Tensor plus_product(const at::Tensor& added, const at::Tensor& a, const at::Tensor& b) {
   return a.dim() == 2 ? at::addmm(added, a, b) : at::baddbmm(added, a, b);
 }
 
-/// What the inputs give to the gates [T, (jobs,) B, 4H], weight_hh [(jobs,) 4H, H] -> h [T, (jobs,) B, H];
-/// appends each step's Kept to `kept` if there is one. `state`: before the first step (undefined: zero), then
-/// after the last. Differentiable.
+/// Runs all steps: the inputs' part of the gates [T, (jobs,) B, 4H], weight_hh [(jobs,) 4H, H] -> h [T,
+/// (jobs,) B, H]. It appends each step's Kept tensors to `kept` unless that is null. `state` is the one
+/// before the first step (undefined: zero), and becomes the one after the last. Differentiable.
 at::Tensor walk(const at::Tensor& from_input, const at::Tensor& weight_hh, LstmState& state,
                 std::vector<at::Tensor>* kept) {
   const std::int64_t steps = from_input.size(0), hidden = weight_hh.size(-1);
@@ -95,7 +95,7 @@ at::Tensor walk(const at::Tensor& from_input, const at::Tensor& weight_hh, LstmS
   return at::stack(outputs);
 }
 
-/// x [T, B, I] -> h [T, B, H], as walk.
+/// x [T, B, I] -> h [T, B, H]; `state` and `kept` are as in walk().
 at::Tensor run(const at::Tensor& x, std::span<const at::Tensor> p, LstmState& state,
                std::vector<at::Tensor>* kept) {
   const std::int64_t steps = x.size(0), batch = x.size(1);
@@ -109,8 +109,8 @@ at::Tensor run(const at::Tensor& x, std::span<const at::Tensor> p, std::vector<a
   return run(x, p, from_zero, kept);
 }
 
-/// Gradient of the gates before their functions [T, (jobs,) B, 4H], from that of the outputs [T, (jobs,) B,
-/// H]. `first`: the state c before the first step; undefined: zero.
+/// Returns the gradient of the gates before their functions [T, (jobs,) B, 4H], from that of the outputs [T,
+/// (jobs,) B, H]. `first` is the state c before the first step; undefined: zero.
 at::Tensor gate_gradients(const at::Tensor& grad, const at::Tensor& weight_hh,
                           std::span<const at::Tensor> kept, const at::Tensor& first = {}) {
   const std::int64_t steps = grad.size(0), hidden = grad.size(-1);
@@ -153,7 +153,8 @@ at::Tensor input_gradient(const at::Tensor& of_gates, const at::Tensor& weight_i
       .view({of_gates.size(0), of_gates.size(1), weight_ih.size(1)});
 }
 
-/// `x` and `h` are the inputs and outputs of all steps, `first` is h before them; undefined: zero.
+/// Adds the weight gradients. `x` and `h` are the inputs and outputs of all steps. `first` is h before them;
+/// undefined: zero.
 void add_weight_gradients(const at::Tensor& of_gates, const at::Tensor& x, const at::Tensor& h,
                           std::span<at::Tensor> grads, const at::Tensor& first = {}) {
   const std::int64_t steps = x.size(0);
@@ -174,7 +175,7 @@ void check_input(const char* layer, std::span<const Shape> inputs, std::int64_t 
     throw_bad_shape(layer, inputs[0], "[T, B, " + std::to_string(in) + "]");
 }
 
-/// Of B jobs: x [B, T, N, I] -> h [B, T, N, H], a step of all jobs in one batched product.
+/// The LSTM of B jobs: x [B, T, N, I] -> h [B, T, N, H]. A step of all jobs is one batched product.
 class LstmOfJobs final : public Layer {
  public:
   std::string kind() const override { return "lstm"; }
@@ -196,7 +197,7 @@ class LstmOfJobs final : public Layer {
     }
     return output;
   }
-  /// As Lstm's.
+  /// Leaves to backward_weight what Lstm's does.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
     const std::span<const at::Tensor> kept(saved.tensors);
@@ -249,7 +250,8 @@ class Lstm final : public Layer {
     saved->tensors.push_back(output);
     return output;
   }
-  /// Leaves the gates' gradients, the inputs and the outputs to backward_weight.
+  /// Returns the input's gradient. Leaves the gates' gradients, the inputs and the outputs to
+  /// backward_weight.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
     const std::span<const at::Tensor> kept(saved.tensors);
@@ -308,7 +310,8 @@ class CarriedLstm final : public CarryingLayer {
     }
     return output;
   }
-  /// Leaves the gates' gradients behind what forward saved first.
+  /// Returns the inputs' gradients. Leaves the gates' gradients in `saved`, after the tensors that forward
+  /// saved first.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
     const at::Tensor& mask = saved.tensors[kMask];
@@ -334,7 +337,8 @@ class CarriedLstm final : public CarryingLayer {
   CarriedLstmOptions o_;
 };
 
-/// Which rows of [T * B, F] stand where when each sentence is reversed within its length. Its own inverse.
+/// Returns the order of the rows of [T * B, F] in which each sentence is reversed within its length. The
+/// order is its own inverse.
 at::Tensor reversing_rows(const at::Tensor& lengths, std::int64_t steps) {
   const std::int64_t batch = lengths.size(0);
   const at::Tensor step = at::arange(steps, lengths.options()).unsqueeze(1);  // [T, 1]

@@ -1,13 +1,13 @@
-// A layer that is called several times in a microbatch: the discriminator of real and of generated images.
+// A layer that is called several times in a microbatch, e.g. a discriminator of real and of generated images.
 #pragma once
 
 #include "runtime/layers/layer.h"
 
 namespace millrace {
 
-/// One call after the other, with the same parameters; running statistics are updated by each. Inputs and
-/// outputs are those of the first call, then those of the second, ...; a call whose outputs get no gradient
-/// has no backward. The layer draws no random numbers.
+/// Calls a layer several times, one call after the other, with the same parameters. Each call updates the
+/// running statistics. Inputs and outputs are those of the first call, then those of the second, and so on. A
+/// call whose outputs get no gradient has no backward. The layer draws no random numbers.
 class RepeatedLayer final : public MultiLayer {
  public:
   RepeatedLayer(LayerPtr layer, int calls);
@@ -29,11 +29,11 @@ class RepeatedLayer final : public MultiLayer {
 
  private:
   LayerPtr layer_;
-  const MultiLayer* multi_;  ///< the same, if it has several outputs
+  const MultiLayer* multi_;  ///< `layer_` as a MultiLayer, if it has several outputs; else null
   std::size_t calls_;
 };
 
-/// `layer` itself, if it is called once.
+/// Returns a RepeatedLayer of `layer`, or `layer` itself if it is called once.
 LayerPtr repeated(LayerPtr layer, int calls);
 
 }  // namespace millrace

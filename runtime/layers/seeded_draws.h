@@ -1,4 +1,4 @@
-// LibTorch's default generator, given a seed for the time of one call.
+// Seeds LibTorch's default generator for the time of one call.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -9,8 +9,9 @@
 
 namespace millrace {
 
-/// While one lives, operators that are given no generator draw what follows from `seed` on `device`. The
-/// generator's state comes back at the end. All threads share the generator, so one thread at a time has one.
+/// While such an object lives, operators that are given no generator draw from a stream that begins at `seed`
+/// on `device`. Its end restores the generator's state. All threads share the generator, so only one thread
+/// at a time can have such an object.
 class SeededDraws {
  public:
   SeededDraws(at::Device device, std::uint64_t seed);

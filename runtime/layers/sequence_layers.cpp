@@ -76,7 +76,8 @@ class Embedding final : public Layer {
                                                  /*scale_grad_by_freq=*/false));
       return;
     }
-    // The same bits without a table of the whole vocabulary: a token's rows are summed first, in their order.
+    // The bits are the same without a table of the whole vocabulary: the rows of a token are summed first, in
+    // their order.
     const auto [tokens, places, counts] = at::_unique2(rows, /*sorted=*/true, /*return_inverse=*/true);
     at::Tensor sums = at::zeros({tokens.size(0), o_.features}, grad.options());
     sums.index_add_(0, places, grad.reshape({-1, o_.features}));
@@ -85,8 +86,8 @@ class Embedding final : public Layer {
   }
 
  private:
-  /// The rows `tokens` of `weight`, none longer than max_norm. A row that was scaled may be longer by a
-  /// rounding error: it is scaled again, so that whoever reads it next finds it as it is.
+  /// Returns the rows `tokens` of `weight`, none longer than max_norm. A scaled row may still be longer by a
+  /// rounding error. It is then scaled again, so that the next reader finds it as it is.
   at::Tensor scaled_rows(const at::Tensor& weight, const at::Tensor& tokens) const {
     at::Tensor rows = weight.index_select(0, tokens);
     const at::Tensor all = at::arange(tokens.numel(), tokens.options());
@@ -97,7 +98,8 @@ class Embedding final : public Layer {
     return rows;
   }
 
-  static constexpr std::int64_t kSparse = 2;  ///< tokens of the vocabulary for each in the microbatch
+  /// the sparse way is taken if the vocabulary has so many tokens for each in the microbatch
+  static constexpr std::int64_t kSparse = 2;
   EmbeddingOptions o_;
 };
 
@@ -127,7 +129,8 @@ class LayerNorm final : public Layer {
     if (saved) saved->tensors = {x, std::move(mean), std::move(inverse)};
     return output.to(inputs[0].scalar_type());
   }
-  /// One kernel gives all three gradients; those of the parameters wait in `saved`.
+  /// Returns the input's gradient. One kernel gives all three gradients; those of the parameters wait in
+  /// `saved`.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
     auto [input, weight, bias] =
@@ -142,7 +145,8 @@ class LayerNorm final : public Layer {
   }
 
  private:
-  /// Lower precision with weights in float32: only the CPU's kernel takes them together.
+  /// Returns x as the kernel takes it. Only the CPU's kernel takes a lower precision together with float32
+  /// weights.
   static at::Tensor as_kernel_takes(const at::Tensor& x) { return x.device().is_cpu() ? x : widened(x); }
 
   std::int64_t features_;
@@ -214,7 +218,7 @@ class SinusoidalPositions final : public Layer {
   }
 
  private:
-  /// [T, F]: sin of even features, cos of odd ones.
+  /// Returns [T, F]: sines at even features, cosines at odd ones.
   at::Tensor table(const at::Tensor& like) const {
     const auto options = like.options();
     const at::Tensor rate =  // [F / 2]
@@ -226,7 +230,7 @@ class SinusoidalPositions final : public Layer {
   double scale_;
 };
 
-/// x times a mask that has as many dimensions, 1 where it is the same for all.
+/// Multiplies x by a mask with as many dimensions; a dimension of size 1 shares the mask.
 class MaskedDropout : public Layer, public MayBeLeftOut {
  public:
   explicit MaskedDropout(double p) : p_(p) {}

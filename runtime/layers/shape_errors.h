@@ -1,4 +1,4 @@
-// Shapes in messages: what layers say of inputs that do not fit.
+// Error messages of layers about inputs whose shapes do not fit.
 #pragma once
 
 #include <sstream>
@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// "[8, 3, 32, 32]".
+/// Returns for example "[8, 3, 32, 32]".
 inline std::string text_of(const Shape& shape) {
   std::ostringstream out;
   out << c10::IntArrayRef(shape);
@@ -31,7 +31,7 @@ inline std::string problem_of_statistics(c10::IntArrayRef input, std::int64_t gr
 inline constexpr const char* kMoreValues =
     "give a larger microbatch or larger inputs (--microbatch, --image-size)";
 
-/// Throws ConfigError where problem_of_statistics() finds one.
+/// Throws ConfigError if problem_of_statistics() finds a problem.
 inline void require_statistics(c10::IntArrayRef input, std::int64_t groups) {
   if (const std::string problem = problem_of_statistics(input, groups); !problem.empty())
     throw ConfigError(problem, kMoreValues);

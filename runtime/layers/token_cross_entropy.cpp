@@ -16,10 +16,10 @@
 namespace millrace {
 namespace {
 
-/// Whether `at` is where argmax finds the greatest of `scores` [n]: the first of equal ones.
+/// Tells whether argmax finds the greatest of `scores` [n] at `at`: of equal scores the first.
 template <class Score>
 bool is_greatest(const Score* scores, std::int64_t n, std::int64_t at) {
-  constexpr std::int64_t kBlock = 256;  // most rows are decided by one: the loop inside becomes vector code
+  constexpr std::int64_t kBlock = 256;  // one block decides most rows; the loop inside becomes vector code
   const Score own = scores[at];
   for (std::int64_t from = 0; from < n; from += kBlock) {
     const std::int64_t end = std::min(n, from + kBlock), before = std::clamp(at, from, end);
@@ -39,11 +39,12 @@ void find_right(const at::Tensor& scores, const at::Tensor& labels, double* righ
     right[i] = is_greatest(row, scores.size(1), label[i]);
 }
 
-/// float64 [N]: 1 where the label's score is the greatest of its row, the first of equal ones.
+/// Returns float64 [N]: 1 where the label's score is the greatest of its row, the first of equal ones.
 at::Tensor right_ones(const at::Tensor& scores, const at::Tensor& labels) {
   if (!scores.is_cpu()) {
     const at::Tensor own = scores.gather(1, labels.unsqueeze(1)).squeeze(1);
-    return scores.argmax(1).eq(labels).logical_and_(own.eq(own)).to(at::kDouble);  // argmax finds a NaN
+    // argmax finds a NaN, whose label does not count as right.
+    return scores.argmax(1).eq(labels).logical_and_(own.eq(own)).to(at::kDouble);
   }
   at::Tensor right = at::empty({scores.size(0)}, at::kDouble);
   auto* to = right.mutable_data_ptr<double>();
@@ -54,7 +55,8 @@ at::Tensor right_ones(const at::Tensor& scores, const at::Tensor& labels) {
   return right;
 }
 
-/// Rows that are computed together: on a CPU as many as stay in a core's cache over all passes.
+/// Returns the number of rows that are computed together. On a CPU they stay in a core's cache over all
+/// passes.
 std::int64_t rows_of_block(const at::Tensor& scores) {
   constexpr std::int64_t kElements = 1 << 16;
   return scores.is_cpu() ? std::max<std::int64_t>(1, kElements / scores.size(1)) : scores.size(0);
@@ -67,10 +69,10 @@ void for_blocks(const at::Tensor& scores, Work&& work) {
     work(first, std::min(rows, scores.size(0) - first));
 }
 
-/// Of a row of scores s: log p_j = s_j - greatest - log_sum.
+/// Sums of each row of scores s, with log p_j = s_j - greatest - log_sum.
 struct RowSums {
   at::Tensor greatest, log_sum;  ///< [N, 1]
-  at::Tensor mean;               ///< [N, 1] of s - greatest; where asked for
+  at::Tensor mean;               ///< [N, 1]: mean of s - greatest; undefined unless asked for
 };
 
 RowSums sums_of_rows(const at::Tensor& scores, bool with_mean) {
@@ -92,8 +94,8 @@ RowSums sums_of_rows(const at::Tensor& scores, bool with_mean) {
 
 class TokenCrossEntropy final : public Head {
  public:
-  /// `jobs` 0: of one job; else inputs have a leading dimension of as many, and sums are theirs one after the
-  /// other.
+  /// With `jobs` 0 it is the head of one job. Otherwise inputs have a leading dimension of `jobs`, and sums
+  /// are those of the jobs one after the other.
   explicit TokenCrossEntropy(const TokenLossOptions& options, std::int64_t jobs = 0)
       : o_(options), jobs_(jobs) {}
   bool like(const Head& other) const override {
@@ -149,12 +151,13 @@ class TokenCrossEntropy final : public Head {
   }
 
  private:
-  /// Of a term for each label [N]: a number, or one for each job [B].
+  /// Sums up a term for each label [N]: returns one number, or one for each job [B].
   at::Tensor sum(const at::Tensor& terms) const {
     return jobs_ > 0 ? terms.view({jobs_, -1}).sum(1) : terms.sum();
   }
 
-  /// float64 [4]: smoothed loss, negative log-likelihood, right ones, counted ones.
+  /// Returns float64 [4], for B jobs [4 B] job by job: smoothed loss, negative log-likelihood, labels
+  /// predicted right, labels that count.
   at::Tensor sums_of(std::span<const at::Tensor> inputs, Saved* saved) const {
     const at::Tensor& scores = inputs[0];
     const at::Tensor flat = scores.reshape({-1, scores.size(-1)})
@@ -162,7 +165,7 @@ class TokenCrossEntropy final : public Head {
                                 .contiguous();         // [N, V]
     const at::Tensor given = inputs[1].reshape({-1});  // [N]
     at::Tensor counted = given.ne(o_.ignored);
-    at::Tensor labels = given.mul(counted);  // class 0 where ignored: read, then not counted
+    at::Tensor labels = given.mul(counted);  // class 0 where the label is ignored: it is read but not counted
     const at::Tensor weight = counted.to(at::kDouble), column = labels.unsqueeze(1);
     RowSums rows = sums_of_rows(flat, o_.smoothing > 0);
     const auto negative = [&](const at::Tensor& log_p) {

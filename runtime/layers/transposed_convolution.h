@@ -1,4 +1,4 @@
-// Convolution's transpose: what generators and decoders of images enlarge with.
+// Transposed convolution, with which generators and decoders enlarge images.
 #pragma once
 
 #include "runtime/layers/basic_layers.h"
@@ -12,7 +12,7 @@ struct ConvTranspose2dOptions {
   bool bias = true;
   std::int64_t groups = 1;  ///< divides `in` and `out`
   WeightInit init = WeightInit::PyTorch;
-  double deviation = 0;       ///< of WeightInit::Normal
+  double deviation = 0;       ///< standard deviation of WeightInit::Normal
   std::int64_t dilation = 1;  ///< pixels from one element of the kernel to the next
 };
 /// [B, in, H, W] -> [B, out, H', W'], H' = (H - 1) stride - 2 padding + dilation (kernel - 1) + 1 +

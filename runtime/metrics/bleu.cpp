@@ -186,7 +186,7 @@ BleuStatistics BleuCounter::operator()(std::string_view hypothesis,
     statistics.ref_len =
         picked_length(statistics.hyp_len, statistics.ref_len, length, options_.reference_length);
   for (int n = 0; n < options_.max_order; ++n)
-    statistics.total[static_cast<std::size_t>(n)] = std::max<std::int64_t>(0, statistics.hyp_len - n);
+    statistics.total[n] = std::max<std::int64_t>(0, statistics.hyp_len - n);
   matcher_.match(words, statistics.correct);
   return statistics;
 }

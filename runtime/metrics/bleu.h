@@ -62,7 +62,7 @@ struct BleuOptions {
 /// smooths nothing, mteval-v13a.pl lower-cases ASCII.
 BleuOptions defaults_of(BleuCompat compat);
 
-/// 0.1 of Floor (0 in sacreBLEU 1.2.10), 1 of AddK, else none.
+/// Returns 0.1 for Floor (0 in sacreBLEU 1.2.10), 1 for AddK, and nothing for the others.
 std::optional<double> default_smooth_value(const BleuOptions& options);
 
 /// The counts from which BLEU is computed: sums over sentences. Index 0 is order 1; orders above the options'
@@ -122,7 +122,8 @@ Result<std::vector<BleuStatistics>> sentence_statistics(std::span<const std::str
                                                         std::span<const std::vector<std::string>> references,
                                                         const BleuOptions& options);
 
-/// BLEU of the corpus; Problems as above, and for a corpus without a sentence.
+/// Returns the BLEU of the corpus. Problems are those of sentence_statistics, and a corpus without a
+/// sentence.
 Result<Bleu> corpus_bleu(std::span<const std::string> hypotheses,
                          std::span<const std::vector<std::string>> references,
                          const BleuOptions& options = {});

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// Bits of what a character is. Unicode versions: unicode_tables.cpp.
+/// Bits of a character's classes. unicode_tables.cpp names the Unicode versions.
 enum CharacterClass : std::uint16_t {
   kPunctuation = 1,  ///< general category P*
   kSymbol = 2,       ///< S*
@@ -37,10 +37,10 @@ Character character_at(std::string_view text, std::size_t i);
 /// Python's str.lower(): U+0130 becomes two characters, a sigma that ends a word the final one.
 std::string to_lower(std::string_view text);
 
-/// A to Z only, as Perl on bytes.
+/// Changes A to Z only, as Perl does on bytes.
 std::string to_lower_ascii(std::string_view text);
 
-/// Without white space at the end (str.rstrip()).
+/// Returns `text` without white space at the end (str.rstrip()).
 std::string_view without_trailing_space(std::string_view text);
 
 /// The place of the first byte that is no UTF-8 (overlong forms and surrogates are none), if there is one.

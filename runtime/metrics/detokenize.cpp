@@ -73,7 +73,7 @@ bool is_contraction(std::string_view word, std::string_view before) {
          !before.empty() && (last_of(before).classes & (kAlphabetic | kDigit));
 }
 
-/// Where a word's spaces are.
+/// The sides on which a word has spaces.
 enum class Space { Both, NotAfter, NotBefore };
 
 /// Quotes come in pairs: the first of its kind stands before a word, the next one behind one.

@@ -1,5 +1,5 @@
-// From a model's words to text: what PipeDream's and MLPerf's GNMT scripts do before they score (join BPE's
-// pieces, then Moses' detokenizer with its rules for English, on any language).
+// Turns a model's words into text as PipeDream's and MLPerf's GNMT scripts do before they score: join BPE's
+// pieces, then Moses' detokenizer with its rules for English, on any language.
 #pragma once
 
 #include <string>

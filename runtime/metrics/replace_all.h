@@ -6,7 +6,8 @@
 
 namespace millrace {
 
-/// Every occurrence, from left to right; what was put in is not looked at again. `from` is not empty.
+/// Replaces every occurrence of `from` from left to right. Replacements are not searched again. `from` is not
+/// empty.
 inline void replace_all(std::string& text, std::string_view from, std::string_view to) {
   std::size_t at = text.find(from);
   if (at == std::string::npos) return;

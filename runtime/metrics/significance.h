@@ -23,8 +23,8 @@ struct ResamplingOptions {
   std::uint64_t seed = 12345;
 };
 
-/// `samples` times as many sentences as there are (at least 1), drawn with replacement. Sums and scores are
-/// float32's.
+/// Draws, `samples` times, as many sentences as there are (at least 1), with replacement. Sums and scores are
+/// in float32.
 ConfidenceInterval bootstrap_interval(std::span<const BleuStatistics> sentences, const BleuOptions& options,
                                       const ResamplingOptions& resampling = {});
 
@@ -35,9 +35,9 @@ struct SystemResult {
   std::optional<double> p_value;
 };
 
-/// Each system against the first one, the baseline, on the same resamples of the same sentences. The p-value
-/// is the share of resamples whose difference, less the mean difference, is above the real one: (c + 1) /
-/// (samples + 1).
+/// Compares each system with the first one, the baseline, on the same resamples of the same sentences. The
+/// p-value is the share of resamples whose difference, less the mean difference, is above the real one: (c +
+/// 1) / (samples + 1).
 std::vector<SystemResult> paired_bootstrap(std::span<const std::vector<BleuStatistics>> systems,
                                            const BleuOptions& options,
                                            const ResamplingOptions& resampling = {});

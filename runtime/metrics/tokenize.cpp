@@ -85,7 +85,7 @@ void tokenize_13a(std::string_view segment, std::string& text, std::string& next
 
 // ---- intl: on characters
 
-/// The same as pad_pairs over characters.
+/// Does what pad_pairs does, over characters.
 template <Pad kPad, class Found>
 void pad_characters(std::string_view text, std::string& out, Found found) {
   out.clear();

@@ -1,5 +1,5 @@
-// The profiles in a profile: of job arrays, the same model measured with several jobs, and what lies between;
-// of the turns of a step.
+// The profiles inside a profile. `arrays` has the same model measured as job arrays; `turns` has the turns of
+// a step.
 #pragma once
 
 #include <string>
@@ -11,21 +11,24 @@
 
 namespace millrace {
 
-/// Jobs of the arrays that were measured, ascending; the profile's own first.
+/// Returns the numbers of jobs that were measured, ascending: the profile's own number, then those of its
+/// `arrays`.
 std::vector<int> measured_sizes(const LayerGraph& profile);
 bool is_measured(const LayerGraph& profile, int jobs);
 
-/// What an array of `jobs` costs: as it was measured, or on the straight line between the measured sizes next
-/// to it (bytes rounded up). A graph by itself, without `arrays`. Problem: fewer or more jobs than any array
-/// that was measured.
+/// Returns the profile of a job array of `jobs` members, without `arrays` of its own. If that size was not
+/// measured, each cost is interpolated linearly between the two nearest measured sizes, and bytes are rounded
+/// up. It is a Problem if `jobs` is below the least or above the largest measured size.
 Result<LayerGraph> profile_of_array(const LayerGraph& profile, int jobs);
 
-// Of the file: LayerGraph::parse and to_json.
-/// `where`: of the list, "profile.json, arrays".
+// The functions below read and write the lists of a profile's file, for LayerGraph::parse and to_json.
+/// Reads the profiles of a JSON list and adds what is wrong to `problems`. `where` is the list's place for
+/// messages: "profile.json, arrays".
 std::vector<LayerGraph> profiles_from(const Json& list, const std::string& where, Problems& problems);
 Json profiles_json(const std::vector<LayerGraph>& profiles);
-/// Arrays or turns of another model, microbatch, precision or device, with other layers, or with arrays or
-/// turns of their own; arrays that are not in order; a layer whose parameters not exactly one turn trains.
+/// Finds arrays and turns that do not fit the profile: another model, microbatch, precision or device, other
+/// layers, or arrays or turns of their own. Arrays must be in ascending order of jobs. Exactly one turn must
+/// train the parameters of each layer. `name` is the file, for messages.
 Problems inner_profile_problems(const LayerGraph& profile, const std::string& name);
 
 }  // namespace millrace

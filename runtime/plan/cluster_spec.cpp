@@ -219,7 +219,7 @@ int ClusterSpec::host_of(RankId rank) const {
 
 int ClusterSpec::kind_of(RankId rank) const {
   if (kinds.empty() || hosts.empty()) return -1;
-  const std::string& name = hosts[static_cast<std::size_t>(host_of(rank))].kind;
+  const std::string& name = hosts[host_of(rank)].kind;
   for (std::size_t k = 0; k < kinds.size(); ++k) {
     if (kinds[k].name == name) return static_cast<int>(k);
   }
@@ -228,12 +228,12 @@ int ClusterSpec::kind_of(RankId rank) const {
 
 double ClusterSpec::speed_of(RankId rank) const {
   const int kind = kind_of(rank);
-  return kind < 0 ? 1 : kinds[static_cast<std::size_t>(kind)].speed;
+  return kind < 0 ? 1 : kinds[kind].speed;
 }
 
 Bytes ClusterSpec::memory_of(RankId rank) const {
   const int kind = kind_of(rank);
-  const Bytes own = kind < 0 ? 0 : kinds[static_cast<std::size_t>(kind)].memory;
+  const Bytes own = kind < 0 ? 0 : kinds[kind].memory;
   return own > 0 ? own : memory_per_rank;
 }
 
@@ -251,8 +251,8 @@ ClusterLink ClusterSpec::link(RankId a, RankId b) const {
     }
     return {levels.back().bandwidth, levels.back().latency_s};
   }
-  const ClusterHost& from = hosts[static_cast<std::size_t>(host_of(a))];
-  const ClusterHost& to = hosts[static_cast<std::size_t>(host_of(b))];
+  const ClusterHost& from = hosts[host_of(a)];
+  const ClusterHost& to = hosts[host_of(b)];
   if (&from == &to) return from.link;
   for (const HostLink& pair : links) {
     if ((pair.from == from.name && pair.to == to.name) || (pair.from == to.name && pair.to == from.name))
@@ -266,7 +266,7 @@ double ClusterSpec::copy_seconds_per_byte(RankId a, RankId b) const {
   double seconds = 0;
   for (RankId rank : {a, b}) {
     const int kind = kind_of(rank);
-    const double speed = kind < 0 ? 0 : kinds[static_cast<std::size_t>(kind)].copy_bandwidth;
+    const double speed = kind < 0 ? 0 : kinds[kind].copy_bandwidth;
     if (speed > 0) seconds += 1 / speed;
   }
   return seconds;

@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// One level of a symmetric hierarchy, innermost first: `count` components joined by links of
-/// `bandwidth` bytes/s and `latency_s`.
+/// One level of a symmetric hierarchy: `count` components of the level below, joined by links of `bandwidth`
+/// bytes/s and `latency_s` seconds. Lists of levels have the innermost first.
 struct ClusterLevel {
   int count = 1;
   double bandwidth = 1e9;
@@ -25,14 +25,15 @@ struct ClusterLink {
   bool operator==(const ClusterLink&) const = default;
 };
 
-/// A kind of device. `speed` divides the times of the profile, unless `profile` names one that was measured
-/// on this kind (same model, same microbatch; a path relative to the cluster file).
+/// A kind of device. `speed` divides the times of the planner's profile. If `profile` is set, its times are
+/// used instead: a profile of the same model and microbatch that was measured on this kind. Its path is
+/// relative to the cluster file.
 struct DeviceKind {
   std::string name;
   double speed = 1;
-  Bytes memory = 0;  ///< 0: the cluster's
-  double copy_bandwidth =
-      0;  ///< bytes/s between device and host, paid at both ends of a link between hosts; 0: no copy
+  Bytes memory = 0;  ///< bytes; 0: the cluster's
+  /// Bytes/s of the copy between device and host, which each end of a link between hosts makes; 0: no copy.
+  double copy_bandwidth = 0;
   std::string profile;  ///< empty: the planner's profile, divided by `speed`
 };
 
@@ -41,28 +42,28 @@ struct ClusterHost {
   std::string name = "localhost";
   int devices = 1;
   std::string kind;  ///< name of a DeviceKind; empty: speed 1, the cluster's memory
-  ClusterLink link;  ///< between the devices of this host (form with `network`)
+  ClusterLink link;  ///< between the devices of this host (only in the form by host)
 };
 
-/// A pair of hosts that is joined by another link than `network`.
+/// A pair of hosts whose link differs from `network`.
 struct HostLink {
   std::string from;
   std::string to;
   ClusterLink link;
 };
 
-/// A pair of ranks whose link is unlike what levels or hosts say of it, as `millrace profile --network`
-/// finds.
+/// A pair of ranks whose link differs from that of its level or hosts. `millrace profile --network` finds
+/// such pairs.
 struct RankLink {
   RankId from;  ///< less than `to`
   RankId to;
   ClusterLink link;
 };
 
-/// Two YAML forms (docs/formats.md). Symmetric:
+/// A cluster, read from one of two YAML forms (docs/formats.md). The symmetric form:
 ///   levels: [{count: 2, bandwidth: 4e9, latency: 3e-5}], memory: 8GiB, device: cpu, hosts: [{name: a,
 ///   devices: 2}]
-/// By host, for links or devices that differ:
+/// The form by host, for links or devices that differ:
 ///   kinds: [{name: v100, memory: 16GiB}, {name: a100, speed: 2.4, memory: 40GiB}]
 ///   hosts: [{name: a, devices: 4, kind: a100, bandwidth: 200e9}, {name: b, devices: 8, kind: v100,
 ///   bandwidth: 20e9}] network: {bandwidth: 1.25e9, latency: 5e-5}, links: [{between: [a, b],
@@ -73,22 +74,27 @@ struct ClusterSpec {
   Bytes memory_per_rank = 0;         ///< 0: unlimited
   std::string device = "cpu";
   std::vector<DeviceKind> kinds;
-  ClusterLink network;               ///< between hosts, form by host
-  std::vector<HostLink> links;       ///< host pairs that differ from `network`
-  std::vector<RankLink> rank_links;  ///< rank pairs that differ from all that; ascending by (from, to)
+  ClusterLink network;          ///< between hosts, form by host
+  std::vector<HostLink> links;  ///< host pairs that differ from `network`
+  std::vector<RankLink>
+      rank_links;  ///< rank pairs whose link differs from all above; ascending by (from, to)
 
-  int num_ranks() const;                       ///< product of the levels' counts, or the devices of all hosts
-  int host_of(RankId rank) const;              ///< index into `hosts`; 0 where no hosts are listed
-  int kind_of(RankId rank) const;              ///< index into `kinds`; -1: the plain device
-  double speed_of(RankId rank) const;          ///< 1: as profiled
-  Bytes memory_of(RankId rank) const;          ///< of its kind, else the cluster's; 0: unlimited
-  ClusterLink link(RankId a, RankId b) const;  ///< their rank link, else the innermost level's, or the hosts'
-  double copy_seconds_per_byte(RankId a, RankId b) const;  ///< device to host at a, host to device at b
+  int num_ranks() const;           ///< product of the levels' counts, or the devices of all hosts
+  int host_of(RankId rank) const;  ///< index into `hosts`; 0 where no hosts are listed
+  /// Index into `kinds`; -1: no kind, which means speed 1 and the cluster's memory.
+  int kind_of(RankId rank) const;
+  double speed_of(RankId rank) const;  ///< 1: as profiled
+  Bytes memory_of(RankId rank) const;  ///< bytes: its kind's, else the cluster's; 0: unlimited
+  /// Their entry of rank_links, else the link of their innermost common level, or of their hosts.
+  ClusterLink link(RankId a, RankId b) const;
+  /// Seconds per byte of the two copies: device to host at a, and host to device at b.
+  double copy_seconds_per_byte(RankId a, RankId b) const;
   bool same_devices() const;  ///< all ranks have equal speed, memory, profile and copy
 
   static Result<ClusterSpec> load(const std::string& path);
   static Result<ClusterSpec> parse(std::string_view yaml, const std::string& name);
-  /// `ranks` ranks on this host over loopback (default links measured on a 2-core machine).
+  /// Returns a cluster of `ranks` ranks on this host over loopback. Its link's numbers were measured on a
+  /// 2-core machine.
   static ClusterSpec local(int ranks);
   std::string to_yaml() const;  ///< parse(to_yaml()) gives the same cluster
   std::string fingerprint() const;

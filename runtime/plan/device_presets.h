@@ -1,4 +1,4 @@
-// Memory and links of common devices, by name: a convenience where no cluster file says them.
+// Memory and links of common devices, by name, for use without a cluster file.
 #pragma once
 
 #include <optional>
@@ -13,11 +13,12 @@ namespace millrace {
 
 struct DevicePreset {
   std::string name;  ///< e.g. "h100-80g"
-  Bytes memory = 0;  ///< what its driver reports less 1 GiB for the context and libraries
+  Bytes memory = 0;  ///< bytes that its driver reports, less 1 GiB for the context and libraries
   ClusterLink link;  ///< between two of them in one host: nominal, one direction
 };
 
-/// Problem with the nearest name.
+/// Returns the preset of that name. An unknown name is a Problem at `where`, with the nearest name as its
+/// hint.
 Result<DevicePreset> device_preset(std::string_view name, const std::string& where);
 /// "v100-16g, v100-32g, ...".
 std::string device_preset_names();

@@ -6,7 +6,7 @@
 
 namespace millrace {
 
-/// 64-bit FNV-1a as 16 hex digits.
+/// Returns the 64-bit FNV-1a hash of `text` as 16 hexadecimal digits.
 std::string fingerprint_of(std::string_view text);
 
 }  // namespace millrace

@@ -49,7 +49,7 @@ void read_seconds(const Json& json, LayerNode& node, Problems& problems) {
   }
 }
 
-/// Of the microbatches that a layer or a tensor has numbers of.
+/// Adds a Problem if a layer or a tensor has numbers for another count of microbatches than the profile.
 void check_count(const Json& json, std::size_t count, const LayerGraph& graph, Problems& problems) {
   if (count == 0 || count == graph.microbatches.size()) return;
   problems.push_back({json.where(),

@@ -27,11 +27,17 @@ struct LayerNode {
   double backward_input_s = 0;
   double backward_weight_s = 0;
   Bytes parameter_bytes = 0;
-  Bytes lowered_bytes = 0;     ///< of a version's copies of them: lower precision, or Layer::copies()
-  Bytes field_bytes = 0;       ///< of the batch that it reads; of the last layer, and that the heads read
+  /// Bytes of the copies of its parameters in each weight version: copies in lower precision, or
+  /// Layer::copies().
+  Bytes lowered_bytes = 0;
+  /// Bytes of the batch's fields that the layer reads. The last layer's also count the fields that the heads
+  /// read.
+  Bytes field_bytes = 0;
   Bytes activation_bytes = 0;  ///< output
-  Bytes saved_bytes = 0;       ///< kept from forward to backward (output of others included once)
-  Bytes workspace_bytes = 0;   ///< at most during its backward, what it saved aside: gradients, temporaries
+  /// Bytes kept from forward to backward. Outputs of other layers that are kept count once.
+  Bytes saved_bytes = 0;
+  /// Most bytes that its backward works with at a time (gradients, temporaries), besides the saved bytes.
+  Bytes workspace_bytes = 0;
   /// Times by LayerGraph::microbatches. The times above are their means. Empty: not known.
   std::vector<LayerSeconds> of_microbatches{};
 
@@ -45,25 +51,26 @@ struct LayerEdge {
   std::string tensor;
   Bytes bytes = 0;
   std::vector<Bytes> of_microbatches{};   ///< by LayerGraph::microbatches; empty: all have `bytes`
-  std::optional<Bytes> gradient_bytes{};  ///< what comes back; none: `bytes`
+  std::optional<Bytes> gradient_bytes{};  ///< of the gradient that goes back; absent: `bytes`
 };
 
 /// How a profile was measured.
 struct Measured {
-  int ranks = 1;   ///< that computed at the same time on the host
-  int blocks = 0;  ///< times that all layers were measured anew, minutes or seconds apart; 0: not known
-  double spread =
-      0;  ///< half the distance between the slowest and the fastest block, as a share of the median
+  int ranks = 1;  ///< ranks that computed at the same time on the host
+  /// Repetitions of the measurement of all layers, seconds or minutes apart; 0: not known.
+  int blocks = 0;
+  /// Half the difference between the slowest and the fastest block, as a share of the median.
+  double spread = 0;
 };
 
-/// A microbatch that the times were measured with, of a model whose microbatches differ in length.
+/// One microbatch with which times were measured. Only models whose microbatches differ in length have them.
 struct MeasuredMicrobatch {
   std::vector<std::int64_t> lengths;  ///< by LayerGraph::dimensions
   double seconds = 0;                 ///< forward and backward of all layers, and the loss
-  double loss_s = 0;                  ///< of it, the loss; 0: not known
+  double loss_s = 0;                  ///< the loss's part of `seconds`; 0: not known
 };
 
-/// How long the microbatches are that times hold for.
+/// The lengths of microbatches, in one dimension, for which the times of a profile hold.
 struct LengthRange {
   std::string dimension;
   std::int64_t least = 0;
@@ -78,39 +85,43 @@ std::string to_string(const std::vector<LengthRange>& lengths);
 /// when written by our profiler. Pure value.
 struct LayerGraph {
   std::string model;
-  int microbatch = 1;  ///< samples per microbatch the costs were measured with
+  int microbatch = 1;  ///< samples in the microbatch that the costs were measured with
   std::string device = "cpu";
-  std::string precision = "float32";  ///< that it was measured in: train --precision
+  std::string precision = "float32";  ///< the precision of the measurement, as in train --precision
   double loss_s = 0;                  ///< loss and its gradient, for one microbatch
   double update_s_per_byte = 0;       ///< update rule in place, seconds per parameter byte
   /// The additional time of an update while a microbatch still needs the version before: the update then
   /// works on a copy.
   double update_copy_s_per_byte = 0;
   bool sync_batch_norm = false;  ///< measured as train --sync-batch-norm computes, without its exchanges
-  double norm_s_per_byte = 0;    ///< of the gradient: its norm, where gradients are clipped by it
-  double data_s = 0;             ///< to load one microbatch, beside the computation; 0: not known
-  /// Jobs of the job array that was measured: times and bytes are those of all, for `microbatch` samples
-  /// each.
+  double norm_s_per_byte = 0;    ///< seconds per gradient byte of the norm by which gradients are clipped
+  double data_s = 0;             ///< seconds to load one microbatch beside the computation; 0: not known
+  /// The number of jobs in the job array that was measured. Times and bytes are those of all jobs together,
+  /// with `microbatch` samples for each job.
   int jobs = 1;
-  Bytes rule_state_bytes = 0;  ///< that the update rule kept for all parameters; 0: not known
+  Bytes rule_state_bytes = 0;  ///< that the update rule keeps for all parameters; 0: not known
   /// Profiles of the same model as arrays of more jobs, by number of jobs (array_profiles.h). They have no
   /// arrays of their own.
   std::vector<LayerGraph> arrays;
-  /// Of a model that is trained in turns (runtime/stage/turns.h): what each of them costs, in their order;
-  /// the profile's times are sums over them, what a layer keeps and works in the most of any.
-  /// `parameter_bytes` of layers that a turn does not train are 0, so are tensors that it does not make. They
-  /// have no turns, no arrays and no microbatches of their own.
+  /// The profile of each turn, in their order, if the model is trained in turns (runtime/model/turns.h). The
+  /// outer profile's times are sums over the turns. A layer's saved and workspace bytes there are the most of
+  /// any turn. In a turn's profile `parameter_bytes` is 0 for a layer that the turn does not train, and so
+  /// are the bytes of a tensor that the turn does not make. The profiles of turns have no turns, arrays or
+  /// microbatches of their own.
   std::vector<LayerGraph> turns;
-  std::string turn;  ///< of a turn its name
+  std::string turn;  ///< the turn's name, in the profile of a turn; else empty
   Measured measured;
-  std::vector<std::string> dimensions;  ///< what the model's microbatches differ in; empty: nothing
-  /// As they follow each other in steps. Times, and the bytes of edges and activations, are means over them;
-  /// what is kept and worked in is the longest microbatch's of the data.
+  std::vector<std::string>
+      dimensions;  ///< names of the lengths in which microbatches differ; empty: they are alike
+  /// The measured microbatches, in the order in which steps have them. Times and the bytes of edges and
+  /// activations are means over them. Saved and workspace bytes are those of the longest microbatch of the
+  /// data.
   std::vector<MeasuredMicrobatch> microbatches;
   std::vector<LayerNode> nodes;
   std::vector<LayerEdge> edges;
 
-  /// Reads the JSON form; all problems (cycle, duplicate name, dangling edge, negative cost) at once.
+  /// Reads the JSON form, and reports all problems at once (cycle, duplicate name, dangling edge, negative
+  /// cost).
   static Result<LayerGraph> load(const std::string& path);
   static Result<LayerGraph> parse(std::string_view json, const std::string& name);
   /// Makes a graph of JSON that has been read. `name` is the file, or the place in it, for messages.
@@ -119,24 +130,26 @@ struct LayerGraph {
   Json as_json() const;
   Status save(const std::string& path) const;
 
-  /// How long each of `microbatches` takes as a multiple of their mean; {1} if there are none or their times
-  /// are not known.
+  /// Returns the time of each of `microbatches` as a multiple of their mean; {1} if there are none or their
+  /// times are not known.
   std::vector<double> length_factors() const;
-  /// For which lengths the profile holds; empty without dimensions.
+  /// Returns the lengths for which the profile holds; empty without dimensions.
   std::vector<LengthRange> length_ranges() const;
   std::string lengths_text() const { return to_string(length_ranges()); }
-  /// The profile of each of `microbatches` by itself: what each layer, the loss and each tensor took with it,
-  /// or where that is not known the mean times its length_factors(). Empty where all are alike.
+  /// Returns a profile for each of `microbatches`, with the costs of its layers, loss and tensors. A cost
+  /// that is not known for single microbatches is the mean times the length factor. Empty if all microbatches
+  /// are alike.
   std::vector<LayerGraph> by_microbatch() const;
 
-  /// Node indices, every producer before its consumers; ties by index. Problem on a cycle.
+  /// Returns the node indices with every producer before its consumers, and else in ascending order. A cycle
+  /// is a Problem.
   Result<std::vector<int>> topological_order() const;
 
-  /// Edges from a node inside `stage_of == a` to one inside `stage_of == b`, each *tensor* (producer)
-  /// once: the bytes stage b needs from stage a.
+  /// Returns the bytes that stage b needs from stage a. `stage_of` has the stage of each node. A tensor with
+  /// several consumers in b counts once.
   Bytes bytes_between(const std::vector<int>& stage_of, int a, int b) const;
 
-  /// 64-bit FNV-1a of the JSON form, as 16 hex digits: provenance in plans.
+  /// Returns the 64-bit FNV-1a hash of the JSON form as 16 hexadecimal digits. Plans record it.
   std::string fingerprint() const;
 };
 

@@ -1,5 +1,5 @@
-// The largest numbers that profiles, plans and cluster files may hold. What is larger is an error of the
-// file, and nothing that is computed from what is smaller wraps.
+// The largest numbers that profiles, plans and cluster files may hold. A larger number is an error of the
+// file. Within these limits no sum or product wraps.
 #pragma once
 
 namespace millrace {
@@ -7,7 +7,7 @@ namespace millrace {
 inline constexpr int kMostFileRanks = 1 << 20;
 inline constexpr int kMostFileMicrobatches = 1 << 20;
 inline constexpr int kMostFileArrays = 1024;
-inline constexpr int kMostFileSamples = 1 << 30;  ///< of a microbatch
+inline constexpr int kMostFileSamples = 1 << 30;  ///< in a microbatch
 inline constexpr double kMostLayerSeconds = 1e9;  ///< of one layer and one microbatch: 30 years
 inline constexpr double kMostStepSeconds = 1e15;
 

@@ -48,7 +48,7 @@ bool is_choice(const ModelOption& option, const std::string& text) {
          ("|" + option.value + "|").find("|" + text + "|") != std::string::npos;
 }
 
-/// What is wrong with a value; nothing if it fits.
+/// Returns the problem of a value; nothing if the value fits.
 std::optional<Problem> problem_of(const ModelOption& option, const std::string& text,
                                   const std::string& where) {
   const std::string range = "expected from " + shown(option.minimum) + " to " + shown(option.maximum);

@@ -1,6 +1,6 @@
-// The options of a model beside its name: described in the model's own file, carried by the registry, and
-// read from there by `train`, `profile`, job files and --help, which know no option themselves.
-// LibTorch-free: the worker hands the descriptions to `millrace` as JSON.
+// The options of a model beside its name. The model's own file describes them, and the registry holds them.
+// `train`, `profile`, job files and --help read them there and know no option themselves. LibTorch-free: the
+// worker hands the descriptions to `millrace` as JSON.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,14 @@ namespace millrace {
 /// One option, made by one of the functions below.
 struct ModelOption {
   enum class Kind { Integer, Number, Choice, Integers };
-  std::string name;  ///< of the flag, without its dashes: "width"
+  std::string name;  ///< the flag without its dashes: "width"
   Kind kind = Kind::Integer;
-  std::string value = "N";  ///< what --help calls its value; of a choice "a|b"
+  std::string value = "N";  ///< the value's name in --help; of a choice "a|b"
   std::string fallback;
-  double minimum = 0, maximum = 0;  ///< of numbers
+  double minimum = 0, maximum = 0;  ///< only of numbers
   std::string help;                 ///< one or more sentences
-  /// The weights do not show it (dropout): checkpoints record it, and a run that resumes is held to it.
+  /// Whether checkpoints record the value, because the weights do not show it (dropout). A run that resumes
+  /// must have the same value.
   bool recorded = false;
 };
 
@@ -48,7 +49,7 @@ struct ModelDescription {
   std::string summary;  ///< one sentence: what it is, with its source
   std::vector<ModelOption> options;
 
-  const ModelOption* find(std::string_view option) const;  ///< nullptr: it has none of that name
+  const ModelOption* find(std::string_view option) const;  ///< nullptr: no option has that name
 };
 
 /// An option as a user gave it. `where` is for messages: "--width" if empty.
@@ -59,7 +60,7 @@ struct GivenOption {
 };
 using GivenOptions = std::vector<GivenOption>;
 
-/// A value for every option that the model describes. Asking for another one is a bug (MILLRACE_CHECK).
+/// A value for every option of a model. A request for any other name is a bug (MILLRACE_CHECK).
 class ModelOptions {
  public:
   std::int64_t integer(std::string_view name) const;
@@ -72,19 +73,19 @@ class ModelOptions {
   std::map<std::string, std::string, std::less<>> values_;
 };
 
-/// Problems, all at once: an option that the model does not have (nearest as hint), a value that is no
-/// number, out of range or no choice.
+/// Returns the values that were given, and the defaults of the other options. All Problems come at once: an
+/// unknown option (the nearest name as its hint), a value that is no number, out of range or no choice.
 Result<ModelOptions> options_for(const ModelDescription& model, const GivenOptions& given);
 
-/// (name, value) of the options that are recorded in checkpoints; a number has one spelling.
+/// Returns (name, value) of the options that checkpoints record. Equal numbers have equal spellings.
 std::vector<std::pair<std::string, std::string>> recorded_values(const ModelDescription& model,
                                                                  const ModelOptions& options);
 
-/// The name under which all exported programs are described: they are known by their path.
+/// The name of the one description that all exported programs share. A user names such a program by its path.
 inline constexpr const char* kExportedModels = "FILE.pt2";
 
-/// The description of FILE.pt2 for every name of that ending. Problem: there is none of that name (nearest as
-/// hint).
+/// Returns the description of the model `name`; every name that ends in .pt2 has the description FILE.pt2. An
+/// unknown name is a Problem, with the nearest name as its hint.
 Result<ModelDescription> find_model(const std::vector<ModelDescription>& models, const std::string& name);
 
 /// Finds problems of all descriptions together: a name twice, or one option name with two kinds.

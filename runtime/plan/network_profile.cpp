@@ -32,7 +32,8 @@ double weighted_median_of(std::vector<Slope> slopes) {
   return slopes.back().value;
 }
 
-/// Where noise hides the slope, the largest message says at least what came through.
+/// Returns 1 / slope of the line. If noise hides the slope, the time of the largest message gives a lower
+/// bound.
 double bandwidth_of(const std::vector<MessageTime>& times, double latency_s) {
   const double slope = fit_line(times).seconds_per_byte;
   if (slope > 0) return std::min(1 / slope, kMostBandwidth);
@@ -65,7 +66,7 @@ bool are_alike(const ClusterLink& a, const ClusterLink& b, double tolerance) {
   return fast <= slow * (1 + tolerance) && (far - near <= kLatencyNoise || far <= near * (1 + tolerance));
 }
 
-/// Of a pair of ranks: (level, level), (host, host) for the inside of a host, or two hosts.
+/// The group of a pair of ranks: (level, level), (host, host) for the inside of a host, or two hosts.
 using Group = std::pair<int, int>;
 
 Group group_of(const ClusterSpec& cluster, RankId a, RankId b) {
@@ -81,7 +82,7 @@ Group group_of(const ClusterSpec& cluster, RankId a, RankId b) {
 
 void set_levels(ClusterSpec& cluster, const std::map<Group, ClusterLink>& links) {
   for (const auto& [group, link] : links) {
-    ClusterLevel& level = cluster.levels[static_cast<std::size_t>(group.first)];
+    ClusterLevel& level = cluster.levels[group.first];
     level.bandwidth = link.bandwidth;
     level.latency_s = link.latency_s;
   }
@@ -91,7 +92,7 @@ void set_hosts(ClusterSpec& cluster, const std::map<Group, ClusterLink>& links, 
   std::vector<ClusterLink> between;
   for (const auto& [group, link] : links) {
     if (group.first == group.second) {
-      cluster.hosts[static_cast<std::size_t>(group.first)].link = link;
+      cluster.hosts[group.first].link = link;
     } else {
       between.push_back(link);
     }
@@ -101,8 +102,7 @@ void set_hosts(ClusterSpec& cluster, const std::map<Group, ClusterLink>& links, 
   cluster.links.clear();
   for (const auto& [group, link] : links) {
     if (group.first == group.second || are_alike(link, cluster.network, tolerance)) continue;
-    cluster.links.push_back({cluster.hosts[static_cast<std::size_t>(group.first)].name,
-                             cluster.hosts[static_cast<std::size_t>(group.second)].name, link});
+    cluster.links.push_back({cluster.hosts[group.first].name, cluster.hosts[group.second].name, link});
   }
 }
 

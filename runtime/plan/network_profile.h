@@ -1,5 +1,5 @@
-// From times of messages to the links of a cluster. LibTorch-free: who sends the messages is
-// runtime/train/network_profiler.h.
+// Computes the links of a cluster from times of messages. LibTorch-free. runtime/profile/network_profiler.h
+// sends the messages.
 #pragma once
 
 #include <vector>
@@ -14,23 +14,23 @@ struct MessageTime {
   double seconds = 0;
 };
 
-/// seconds = intercept_s + bytes * seconds_per_byte
+/// A line: seconds = intercept_s + bytes * seconds_per_byte.
 struct LineFit {
   double intercept_s = 0;
   double seconds_per_byte = 0;
 };
 
-/// The line through most of the points: its slope is the median of the slopes of all pairs of points,
-/// weighted by their distance in bytes (the short distances have the noise), its intercept the median of what
-/// is left. One point in five may be anything. Sources: Sen, JASA 63 (1968); the weights: Sievers, JASA 73
-/// (1978). Zero slope if all points have one size. O(n^2 log n).
+/// Fits a line that ignores outliers; one point in five may be anything. The slope is the median of the
+/// slopes of all pairs of points. Each pair has its distance in bytes as its weight, because short distances
+/// are noisy. The intercept is the median of seconds - slope * bytes. Sources: Sen, JASA 63 (1968); the
+/// weights: Sievers, JASA 73 (1978). Zero slope if all points have one size. O(n^2 log n).
 LineFit fit_line(const std::vector<MessageTime>& points);
 
 /// The measured latency and bandwidth between two ranks.
 struct LinkMeasurement {
   RankId from;  ///< less than `to`
   RankId to;
-  double latency_s = 0;  ///< one way: half the median round trip of small messages
+  double latency_s = 0;  ///< seconds one way: half the median round trip of small messages
   double latency_min_s = 0;
   double latency_max_s = 0;
   std::vector<MessageTime> there;  ///< `from` to `to`, one way: medians by size, ascending
@@ -41,15 +41,16 @@ struct LinkMeasurement {
   ClusterLink link() const;  ///< the slower direction
 };
 
-/// Two links are alike if their bandwidths differ by no more than this share of the lower one, and their
-/// latencies likewise or by no more than kLatencyNoise.
+/// Two links are alike if bandwidths and latencies each differ by no more than this share of the lower one.
+/// Latencies are also alike if they differ by no more than kLatencyNoise.
 inline constexpr double kLinkTolerance = 0.25;
 inline constexpr double kLatencyNoise = 5e-6;  // seconds; half a wake-up of a sleeping process
 
-/// `cluster` with links as measured (all pairs of its ranks): a level, the inside of a host, or a pair of
-/// hosts gets the medians of its pairs of ranks; host pairs like their median share `network`, the others are
-/// in `links`; pairs of ranks unlike the link of their group are in `rank_links`. What the file said of links
-/// before is gone, except where there is no pair to measure.
+/// Returns `cluster` with measured links; `measured` has all pairs of its ranks. A level, the inside of a
+/// host, or a pair of hosts is a group of rank pairs, and its link is the median of them. Host pairs that are
+/// like the median of all host pairs share `network`; the others go into `links`. Rank pairs unlike the link
+/// of their group go into `rank_links`. All earlier links are replaced, except those of groups without a
+/// pair.
 ClusterSpec with_measured_links(ClusterSpec cluster, const std::vector<LinkMeasurement>& measured,
                                 double tolerance = kLinkTolerance);
 

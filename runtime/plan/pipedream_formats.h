@@ -10,14 +10,14 @@
 
 namespace millrace {
 
-/// One line of graph.txt, as written: times in milliseconds per minibatch, sizes in bytes.
+/// One line of graph.txt: times in milliseconds for one minibatch, sizes in bytes.
 struct PipeDreamNode {
   std::string id;
   std::string description;
   double forward_ms = 0;
   double backward_ms = 0;
-  std::vector<double> activation_sizes;  ///< more than one for a tuple output; readers sum it
-  bool activation_is_list = false;       ///< written as [a; b] (so that it round-trips)
+  std::vector<double> activation_sizes;  ///< several for an output that is a tuple; their sum counts
+  bool activation_is_list = false;       ///< whether the file writes [a; b]; to_text keeps that form
   std::string activation_text;           ///< as found in the file
   double parameter_bytes = 0;
   std::optional<int> stage;
@@ -25,15 +25,15 @@ struct PipeDreamNode {
   double activation_bytes() const;  ///< the sum
 };
 
-/// Nodes in file order, edges (source, target) as node indices in file order; parallel edges kept.
-/// File order matters: it fixes the planner's ties.
+/// A graph of PipeDream: nodes, and edges (source, target) as node indices. Both are in file order, which
+/// decides the planner's ties. Parallel edges are kept.
 struct PipeDreamGraph {
   std::vector<PipeDreamNode> nodes;
   std::vector<std::pair<int, int>> edges;
 };
 
-/// Problems carry file:line:col. Accepts every quirk of the format; to_text of an unchanged graph is the
-/// bytes that were read.
+/// Reads graph.txt with every quirk of the format. Problems carry file:line:col. to_text of an unchanged
+/// graph gives the bytes that were read.
 Result<PipeDreamGraph> parse_pipedream_graph(std::string_view text, const std::string& name);
 Result<PipeDreamGraph> read_pipedream_graph(const std::string& path);
 std::string to_text(const PipeDreamGraph& graph);

@@ -85,7 +85,7 @@ Json to_json_value(const PlannedFor& planned) {
   return json;
 }
 
-/// What plan files call it: "flush" ends a step with one version of the weights, "stash" keeps several.
+/// Returns the word of plan files: "flush" for one weight version at the end of a step, "stash" for several.
 const char* versions_of(ScheduleKind kind) {
   return is_asynchronous(kind) ? "stash" : "flush";
 }

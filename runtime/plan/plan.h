@@ -1,4 +1,4 @@
-// How a model is cut: stages, their ranks, the schedule, and what the planner predicts.
+// Plans: the cut of a model into stages, the ranks of each stage, the schedule and the planner's predictions.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-/// One stage: a set of layers (by name, in execution order) held by each rank of `ranks` (replicas).
+/// One stage. Each rank of `ranks` is a replica that holds all `layers` (names in execution order).
 struct PlanStage {
   std::vector<std::string> layers;
   std::vector<RankId> ranks;
@@ -22,7 +22,7 @@ struct PlanStage {
   double forward_s = 0;
   double backward_s = 0;
   Bytes parameter_bytes = 0;
-  Bytes peak_bytes = 0;  ///< per rank: weights, gradients, optimiser state, stash
+  Bytes peak_bytes = 0;  ///< per rank: weights, gradients, rule state, stash
 };
 
 /// Tensors that cross from one stage to another, for one microbatch.
@@ -32,23 +32,24 @@ struct PlanCrossing {
   Bytes bytes = 0;
 };
 
-/// The profile that a plan's predictions were made from. In a plan that was written by hand, or that does not
-/// say, `microbatch` is 0.
+/// The facts of the profile from which a plan's predictions were made. `microbatch` is 0 if the plan does not
+/// say, for example because a person wrote it.
 struct PlannedFor {
   std::string precision{};
   int microbatch = 0;                  ///< samples
-  std::vector<LengthRange> lengths{};  ///< where the profile was measured with data of different lengths
+  std::vector<LengthRange> lengths{};  ///< empty unless the profile has data of different lengths
   bool operator==(const PlannedFor&) const = default;
 };
 
-/// Jobs that are trained together, one round after the other: those that follow on the jobs of the rounds
-/// before.
+/// A round: jobs that are trained together to their end, before the next round begins. Rounds take the jobs
+/// in their order.
 struct PlanRound {
   int jobs = 1;
-  int arrays = 1;  ///< that they are divided into, of equal size as far as possible, larger ones first
+  /// Job arrays into which the jobs are divided, of equal size as far as possible, larger ones first.
+  int arrays = 1;
   double predicted_step_s = 0;  ///< 0: unknown
 
-  int largest() const { return (jobs + arrays - 1) / arrays; }  ///< jobs of an array at most
+  int largest() const { return (jobs + arrays - 1) / arrays; }  ///< jobs in the largest array
   std::vector<int> sizes() const;                               ///< jobs of each array
   bool operator==(const PlanRound&) const = default;
 };
@@ -57,7 +58,7 @@ struct PlanRound {
 struct Plan {
   std::string model;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
-  int microbatches = 1;  ///< per update; ignored by PipeDream's schedules that update after each
+  int microbatches = 1;  ///< per update; not used by schedules that update after each microbatch
   /// Independent trainings, each of `microbatches`, that go through the pipeline one after the other in a
   /// step: sub-arrays of a job array (docs/fusion.md).
   int arrays = 1;
@@ -66,17 +67,17 @@ struct Plan {
   std::vector<PlanRound> rounds;
   std::vector<PlanStage> stages;
   std::vector<PlanCrossing> crossings;
-  double predicted_step_s = 0;      ///< of a step by itself; 0: unknown
-  double predicted_run_step_s = 0;  ///< of a step among many, where ends overlap with the next; 0: unknown
-  double predicted_spread = 0;      ///< of the profile's blocks (Measured::spread): no prediction is closer
-  std::string planner;              ///< provenance: who made it
+  double predicted_step_s = 0;      ///< seconds of a step by itself; 0: unknown
+  double predicted_run_step_s = 0;  ///< seconds of a step among many, whose ends overlap; 0: unknown
+  double predicted_spread = 0;      ///< the profile's Measured::spread; no prediction can be closer
+  std::string planner;              ///< the name of the planner that made the plan
   std::string graph_fingerprint;
   std::string cluster_fingerprint;
   PlannedFor planned_for;
 
   int num_stages() const { return static_cast<int>(stages.size()); }
   int num_ranks() const;
-  int num_jobs() const;  ///< of all rounds; 0: any number
+  int num_jobs() const;  ///< jobs of all rounds; 0: any number
   /// Returns the plan of one round: for that round's jobs, with its predictions, and without `rounds`.
   Plan of_round(std::size_t round) const;
 
@@ -87,29 +88,32 @@ struct Plan {
   std::string fingerprint() const;
 };
 
-/// Every problem of the plan by itself: no stages, a stage without layers or ranks, a rank in two stages
-/// (unless the schedule allows chunks; never twice in one) or missing from 0..n-1, a layer twice,
-/// microbatches < 1, replicas > microbatches, schedule/version mismatch; of several arrays an asynchronous
-/// schedule, or microbatches that do not divide among the replicas; rounds that do not go with `arrays`.
+/// Finds every problem of the plan by itself. Stages: none at all, one without layers or ranks, a layer that
+/// stands twice. Ranks: one missing from 0..n-1, twice in a stage, or in two stages unless the schedule
+/// allows chunks. Numbers: microbatches < 1, or more replicas than microbatches. Schedules: one that does not
+/// go with the plan's weight versions. Several arrays: an asynchronous schedule, or microbatches that do not
+/// divide among the replicas. Rounds: any that do not go with `arrays`.
 Problems validate(const Plan& plan);
-/// The above, and: layers unknown to the graph or missing from the plan (nearest name as hint), stage order
-/// against the graph's edges (an edge to an earlier stage), more stages than layers.
+/// Finds the problems above and those against the graph: unknown layers (the nearest name as hint), missing
+/// layers, an edge to an earlier stage, more stages than layers.
 Problems validate(const Plan& plan, const LayerGraph& graph);
-/// Validates against a list of layer names in execution order (a model).
+/// Finds the problems of the plan against a model, given by its layer names in execution order.
 Problems validate(const Plan& plan, const std::string& model, const std::vector<std::string>& layers);
 
 /// The differences between a run and the run that a plan was made for. A value that one of them does not say
 /// is not compared.
 struct OtherThanPlanned {
-  Problems problems;  ///< the plan does not fit: another precision
-  std::vector<std::string>
-      notes;  ///< its predictions are void: another microbatch, or lengths by more than 10 %
+  Problems problems;  ///< differences with which the plan cannot be used: another precision
+  /// Differences that make the plan's predictions void: another microbatch, or lengths that differ by more
+  /// than 10 %.
+  std::vector<std::string> notes;
 };
 OtherThanPlanned compare(const PlannedFor& planned, const PlannedFor& run);
 
-/// `stages` equal shares of the layers, stage s on ranks s * replicas and following (1 stage, 1 replica:
-/// plain single-process training). `chunks` stages per rank, for schedules that allow it, are placed as the
-/// schedule wants it: along a V (chunks 2) or round and round.
+/// Returns a plan that cuts the layers into `stages` equal shares. Stage s is on `replicas` ranks from s *
+/// replicas on. One stage with one replica is plain training on one rank. With `chunks` > 1, for schedules
+/// that allow it, each rank has several stages. The schedule decides whether they lie along a V (chunks 2) or
+/// in a round robin.
 Plan uniform_plan(const std::string& model, const std::vector<std::string>& layers, int stages, int replicas,
                   int microbatches, ScheduleKind schedule, int chunks = 1);
 

@@ -1,4 +1,4 @@
-// The rounds of a plan in its file, and what is wrong with them.
+// Reads, writes, checks and describes the rounds of a plan.
 #pragma once
 
 #include <limits>
@@ -13,13 +13,14 @@ namespace millrace {
 
 std::vector<PlanRound> rounds_from(const Json& list, Problems& problems);
 Json rounds_json(const std::vector<PlanRound>& rounds);
-/// More arrays than jobs, another number of arrays than the plan's in the first round, more in another.
+/// Finds rounds that do not fit: more arrays than jobs, a first round whose number of arrays differs from the
+/// plan's, or a later round with more arrays.
 Problems round_problems(const Plan& plan);
 
-/// "4, 3": the jobs of each round; of more than `most` rounds the first ones.
+/// Returns the jobs of each round, "4, 3"; at most the first `most` rounds.
 std::string jobs_of_rounds(const std::vector<PlanRound>& rounds,
                            std::size_t most = std::numeric_limits<std::size_t>::max());
-/// "7 jobs in 2 rounds: 4 in 2 arrays, then 3 in 2 arrays".
+/// Returns "7 jobs in 2 rounds: 4 in 2 arrays, then 3 in 2 arrays".
 std::string rounds_text(const std::vector<PlanRound>& rounds);
 
 }  // namespace millrace

@@ -41,7 +41,7 @@ std::optional<Bytes> parse_bytes(std::string_view text) {
   double number = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc{} || !std::isfinite(number) || number < 0) return std::nullopt;
-  std::string_view unit = text.substr(static_cast<std::size_t>(stop - text.data()));
+  std::string_view unit = text.substr(stop - text.data());
   while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
   for (const ByteUnit& known : kByteUnits) {
     if (known.name != unit) continue;

@@ -13,8 +13,9 @@ namespace millrace {
 
 /// "1.50 MiB", "12 B".
 std::string bytes_text(Bytes bytes);
-/// "16e9", "8GiB", "500 MB", "123": a number that is not negative, with or without a unit of powers of 1000
-/// (kB, MB, GB, TB) or 1024 (KiB, MiB, GiB, TiB). Nothing for other text and for 2^63 bytes or more.
+/// Reads a size such as "16e9", "8GiB", "500 MB" or "123". The number is not negative, and its unit may be
+/// kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024). Returns nothing for other text and
+/// for 2^63 bytes or more.
 std::optional<Bytes> parse_bytes(std::string_view text);
 /// "ranks 0-2", "ranks 0, 4, 5", "rank 3".
 std::string ranks_text(const std::vector<RankId>& ranks);

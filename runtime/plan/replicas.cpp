@@ -18,7 +18,7 @@ Result<std::vector<int>> parse_replicas(const std::string& text, int stages) {
                      "a number, or one for each stage: 3,1"};
     replicas.push_back(count);
   }
-  if (replicas.size() == 1) replicas.assign(static_cast<std::size_t>(std::max(1, stages)), replicas[0]);
+  if (replicas.size() == 1) replicas.assign(std::max(1, stages), replicas[0]);
   if (static_cast<int>(replicas.size()) != stages)
     return Problem{"--replicas",
                    "'" + text + "' has " + std::to_string(replicas.size()) + " numbers for " +

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// docs/schedules.md says what each is, what it costs and where it comes from.
+/// The kinds of schedules. docs/schedules.md describes each, with its costs and its source.
 enum class ScheduleKind {
   GPipe,
   OneFOneB,
@@ -20,9 +20,9 @@ enum class ScheduleKind {
   ZeroBubbleH1,    ///< backward split in two, memory of 1F1B; chunks as Interleaved
   ZeroBubbleH2,    ///< twice the memory, idle only at both ends
   ZeroBubbleV,     ///< stages r and 2p-1-r on one rank, memory of 1F1B
-  VHalf,           ///< as ZeroBubbleV with half the memory
-  VMin,            ///< with a third
-  DualPipeV,       ///< as ZeroBubbleV, forwards beside backwards
+  VHalf,           ///< placed as ZeroBubbleV, half the memory of 1F1B
+  VMin,            ///< placed as ZeroBubbleV, a third of the memory of 1F1B
+  DualPipeV,       ///< placed as ZeroBubbleV, forwards beside backwards
   PipeDreamVSync,  ///< PipeDream; a microbatch sees the same version in all stages
   PipeDream2BW,    ///< asynchronous, an update every k microbatches, two versions
   AutoOrder,       ///< ordered from measured costs (list_schedule)
@@ -52,12 +52,12 @@ struct ScheduleTraits {
   std::string_view name;
   UpdateMoment updates = UpdateMoment::Flush;
   Chunks chunks = Chunks::One;
-  /// Weight gradients have a pass of their own: a backward is two actions.
+  /// Whether weight gradients have a pass of their own, so that a backward is two actions.
   bool splits_backward = false;
   OrderSource order = OrderSource::Rule;
 };
 
-/// In the order of the values of ScheduleKind.
+/// The table, in the order of the values of ScheduleKind.
 inline constexpr auto kScheduleKinds = std::to_array<ScheduleTraits>({
     {ScheduleKind::GPipe, "gpipe"},
     {ScheduleKind::OneFOneB, "1f1b"},
@@ -97,20 +97,20 @@ constexpr bool updates_after_several(ScheduleKind kind) {
 constexpr bool is_v_shaped(ScheduleKind kind) {
   return traits_of(kind).chunks == Chunks::TwoInV;
 }
-/// A rank may hold several stages.
+/// Returns whether a rank may hold several stages.
 constexpr bool allows_chunks(ScheduleKind kind) {
   return traits_of(kind).chunks != Chunks::One;
 }
-/// A rank must hold several stages.
+/// Returns whether a rank must hold several stages.
 constexpr bool needs_chunks(ScheduleKind kind) {
   return traits_of(kind).chunks == Chunks::Several || is_v_shaped(kind);
 }
-/// Stages of a rank where the user gives no number.
+/// Returns the number of stages of a rank if the user gives none.
 constexpr int default_chunks(ScheduleKind kind) {
   return needs_chunks(kind) ? 2 : 1;
 }
 
-/// The kinds for which `is` holds, in the order of the table.
+/// Returns the kinds for which `is` holds, in the order of the table.
 template <class Is>
 std::vector<ScheduleKind> schedule_kinds(Is is) {
   std::vector<ScheduleKind> kinds;
@@ -120,9 +120,10 @@ std::vector<ScheduleKind> schedule_kinds(Is is) {
   return kinds;
 }
 
-/// "gpipe, 1f1b, interleaved, ...": for help texts.
+/// Returns the names for help texts: "gpipe, 1f1b, interleaved, ...".
 std::string names_of(const std::vector<ScheduleKind>& kinds);
-/// Kinds that a flag can name, which are all but Custom: those that flush, or those that do not.
+/// Returns the asynchronous kinds, or those that flush. Custom is never among them, because no flag can name
+/// it.
 std::vector<ScheduleKind> named_kinds(bool asynchronous);
 
 std::string to_string(ScheduleKind kind);

@@ -22,7 +22,8 @@ struct AveragingState {
 class AveragingTrigger {
  public:
   explicit AveragingTrigger(std::size_t patience) : patience_(patience) {}
-  /// After each evaluation, with the steps and the updates done. True: averaging begins now.
+  /// Takes the loss of an evaluation, with the steps and the updates done so far. Returns true if averaging
+  /// begins now. Callers call it after each evaluation.
   bool evaluated(double loss, std::int64_t steps, std::int64_t updates);
 
   bool has_begun() const { return state_.from >= 0; }

@@ -15,7 +15,7 @@ double warmup_steps(const LearningRateOptions& o) {
 }
 
 double gnmt_rate(const LearningRateOptions& o, double t, double total) {
-  // As the reference: a share of the steps is cut down to whole ones.
+  // A share of the steps is rounded down to whole steps, as in the reference.
   const double remain = o.remain > 1 ? o.remain : std::floor(o.remain * total);
   if (t < remain) return o.base;
   const double interval = o.decay_interval > 0

@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// Learning rate of step `step` (from 0). Pure.
+/// Returns the learning rate of step `step` (from 0). Pure.
 ///
 /// Warm-up over w steps, then the policy at t of N:
 ///   linear       base (step + 1) / w                    exponential  base 0.01^((w - t) / w)
@@ -23,7 +23,7 @@ namespace millrace {
 double learning_rate(const LearningRateOptions& options, std::int64_t step);
 Problems validate(const LearningRateOptions& options);
 
-/// The policy's rate depends on how many steps the run has.
+/// Returns whether the rate depends on the number of steps of the run.
 bool needs_total(const LearningRateOptions& options);
 
 }  // namespace millrace

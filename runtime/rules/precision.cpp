@@ -14,7 +14,7 @@ bool in_range(double scale) {
   return scale > 0 && scale <= kGreatestScale;
 }
 
-/// What a tensor of float32 would hold.
+/// Returns the value that a tensor of float32 would hold.
 double rounded(double value) {
   return static_cast<double>(static_cast<float>(value));
 }

@@ -42,7 +42,8 @@ struct LossScaleOptions {
 
 LossScaleKind kind_of(Precision precision, const LossScaleOptions& options);
 
-/// Numbers outside their range; a schedule without a flush, whose stages update at different times.
+/// Finds numbers outside their range, and a loss scale beside an asynchronous schedule, whose stages update
+/// at different times.
 Problems validate(Precision precision, const LossScaleOptions& options, bool asynchronous);
 
 /// The state of a LossScaler, for checkpoints.

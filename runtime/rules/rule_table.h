@@ -50,12 +50,13 @@ const RuleEntry& entry_of(UpdateRuleKind kind);
 /// Returns the number as given, else the rule's own; 0 if the rule has no such number.
 double value_of(const RuleOptions& options, std::optional<double> RuleOptions::*member);
 std::vector<ParameterGroup> no_decay_of(const RuleOptions& options);
-/// Greatest norm; 0: none.
+/// Returns the greatest norm of the gradient; 0: gradients are not clipped by it.
 double clip_norm_of(const RuleOptions& rule, const ClipOptions& clip);
-/// Names of the state tensors of `options`.
+/// Returns the names of the state tensors that the rule keeps with `options`.
 std::vector<std::string_view> states_of(const RuleOptions& options);
 
-/// A number or switch that the rule has not; values outside their range; combinations that mean nothing.
+/// Finds numbers and switches that the rule does not have, values outside their range, and combinations
+/// without a meaning.
 Problems validate(const RuleOptions& options);
 Problems validate(const RuleOptions& rule, const ClipOptions& clip, bool asynchronous);
 

@@ -17,7 +17,7 @@ constexpr auto names_of(UpdateRuleKind) {
       {"sgd", "adam", "adamw", "lamb", "lars", "adadelta", "rmsprop", "asgd"});
 }
 
-/// ParameterKind of runtime/layers, for who does not know layers.
+/// Groups of parameters: ParameterKind of runtime/layers, for code that does not include layers.
 enum class ParameterGroup { Weight, Bias, Norm, Embedding };
 constexpr auto names_of(ParameterGroup) {
   return std::to_array<std::string_view>({"weight", "bias", "norm", "embedding"});

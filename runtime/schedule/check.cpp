@@ -1,4 +1,4 @@
-// What makes a schedule valid, and whether it can get stuck.
+// Checks that a schedule is valid and cannot deadlock.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -37,7 +37,7 @@ class Checker {
   }
 
  private:
-  /// What has been done for one microbatch on one stage.
+  /// The computations that are done for one microbatch on one stage.
   struct Cell {
     bool forward = false, input = false, weight = false;
   };
@@ -63,7 +63,7 @@ class Checker {
     std::int64_t newest_gradient = -1;
     int reduced = -1, updated = -1;  ///< the last array
   };
-  StageOrder& order(const Action& a) { return orders_[static_cast<std::size_t>(a.stage.value)]; }
+  StageOrder& order(const Action& a) { return orders_[a.stage.value]; }
   Cell& cell(StageId stage, MicrobatchId microbatch) { return cells_[index(stage, microbatch)]; }
   void fail(std::size_t rank, const Action& action, std::string what) {
     if (problems_.size() < kMostProblems)
@@ -73,7 +73,7 @@ class Checker {
   void rank(std::size_t r) {
     states_.assign(static_cast<std::size_t>(shape_.num_stages()) * static_cast<std::size_t>(shape_.arrays),
                    StageState{});
-    orders_.assign(static_cast<std::size_t>(shape_.num_stages()), StageOrder{});
+    orders_.assign(shape_.num_stages(), StageOrder{});
     const RankId self(static_cast<int>(r));
     for (const Action& a : schedule_.ranks[r]) {
       if (a.stage.value < 0 || a.stage.value >= shape_.num_stages() || a.microbatch.value < 0 ||
@@ -90,8 +90,7 @@ class Checker {
       }
     }
     for (int s = 0; s < shape_.num_stages(); ++s) {
-      if (std::ranges::find(shape_.ranks_of_stage[static_cast<std::size_t>(s)], self) !=
-          shape_.ranks_of_stage[static_cast<std::size_t>(s)].end())
+      if (std::ranges::find(shape_.ranks_of_stage[s], self) != shape_.ranks_of_stage[s].end())
         for (int array = 0; array < shape_.arrays; ++array) finish(r, s, array);
     }
   }
@@ -202,7 +201,7 @@ class Checker {
            {}});
   }
 
-  /// What a computation consumes must have been received, or made on this rank, before.
+  /// Checks that a computation's inputs were received, or made on this rank, before it.
   void needs(std::size_t r, const Action& a, bool gradient) {
     for (const StageLink& link : gradient ? messages_.out_of(a.stage) : messages_.into(a.stage)) {
       const StageId peer = gradient ? link.to : link.from;
@@ -213,7 +212,7 @@ class Checker {
         continue;
       }
       const Action recv{gradient ? Op::RecvGradient : Op::RecvActivation, a.stage, a.microbatch, peer, {}};
-      if (!received_[static_cast<std::size_t>(messages_.of(recv))])
+      if (!received_[messages_.of(recv)])
         fail(r, a, "its tensor from stage " + std::to_string(peer.value) + " was not received before");
     }
   }
@@ -225,11 +224,11 @@ class Checker {
     if (peer != a.peer) fail(r, a, "the peer must be rank " + std::to_string(peer.value));
     if (peer.value == static_cast<int>(r)) fail(r, a, "both stages are on this rank: no transfer is needed");
     if (is_send(a.op)) {
-      if (sent_[static_cast<std::size_t>(message)]++) fail(r, a, "is sent twice");
+      if (sent_[message]++) fail(r, a, "is sent twice");
       const Cell& made = cell(a.stage, a.microbatch);
       if (!(a.op == Op::SendActivation ? made.forward : made.input))
         fail(r, a, "comes before the computation that makes it");
-    } else if (received_[static_cast<std::size_t>(message)]++) {
+    } else if (received_[message]++) {
       fail(r, a, "is received twice");
     }
   }
@@ -300,11 +299,11 @@ Problems deadlock(const Schedule& schedule, const PipelineShape& shape, Transpor
 Problems check_rounds(const Schedule& schedule, const PipelineShape& shape, Transport transport,
                       const std::vector<StageId>& stages) {
   Problems problems;
-  std::vector<char> rounds(static_cast<std::size_t>(shape.num_stages()), 0);
+  std::vector<char> rounds(shape.num_stages(), 0);
   for (const StageId stage : stages) {
-    const auto& replicas = shape.ranks_of_stage[static_cast<std::size_t>(stage.value)];
+    const auto& replicas = shape.ranks_of_stage[stage.value];
     if (replicas.size() < 2) continue;
-    rounds[static_cast<std::size_t>(stage.value)] = 1;
+    rounds[stage.value] = 1;
     const std::string where = "stage " + std::to_string(stage.value);
     const auto count = static_cast<std::int64_t>(replicas.size());
     if (shape.microbatches % count != 0) {
@@ -316,7 +315,7 @@ Problems check_rounds(const Schedule& schedule, const PipelineShape& shape, Tran
     }
     const auto order = [&](RankId rank) {
       std::vector<std::pair<Op, std::int64_t>> result;
-      for (const Action& a : schedule.ranks[static_cast<std::size_t>(rank.value)]) {
+      for (const Action& a : schedule.ranks[rank.value]) {
         if (a.stage == stage && is_compute(a.op)) result.emplace_back(a.op, a.microbatch.value / count);
       }
       return result;

@@ -62,7 +62,7 @@ class Walk {
   void note(std::size_t r, std::size_t i) {
     const Action& a = simulation_.ranks[r][i].action;
     if (a.op == Op::Reduce) {
-      auto& group = reduces_[static_cast<std::size_t>(a.stage.value)];
+      auto& group = reduces_[a.stage.value];
       group.push_back({r, i});
     } else if (is_send(a.op)) {
       sends_[message_of(a)] = {r, i};
@@ -98,8 +98,8 @@ class Walk {
 
   /// To the replica that came last to a computation within which all of them meet.
   void meeting(Spot& place, const TimedAction& t) const {
-    for (const RankId rank : shape_.ranks_of_stage[static_cast<std::size_t>(t.action.stage.value)]) {
-      const auto& list = simulation_.ranks[static_cast<std::size_t>(rank.value)];
+    for (const RankId rank : shape_.ranks_of_stage[t.action.stage.value]) {
+      const auto& list = simulation_.ranks[rank.value];
       for (std::size_t i = 0; i < list.size(); ++i) {
         if (list[i].action.op != t.action.op || list[i].action.stage != t.action.stage ||
             list[i].start != t.start)
@@ -159,7 +159,7 @@ class Walk {
   void reduce(Spot& place, double& time) {
     const TimedAction& t = simulation_.ranks[place.rank][place.at - 1];
     Spot latest = {place.rank, place.at - 1};
-    for (const Spot& other : reduces_[static_cast<std::size_t>(t.action.stage.value)]) {
+    for (const Spot& other : reduces_[t.action.stage.value]) {
       if (timed(other).end == t.end && timed(other).start > timed(latest).start) latest = other;
     }
     const TimedAction& bound = timed(latest);

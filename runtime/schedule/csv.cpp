@@ -17,7 +17,7 @@ constexpr std::int64_t kMostNumber = 1'000'000;  // stages, microbatches
 constexpr std::int64_t kMostCells = 20'000'000;  // stages x microbatches
 constexpr std::size_t kMostReported = 20;
 
-/// What a field says. REDUCE_GRAD is Op::Reduce; UNSHARD and RESHARD have no Op.
+/// The content of a field. REDUCE_GRAD is Op::Reduce; UNSHARD and RESHARD have no Op.
 struct Field {
   Action action;
   bool is_shard = false;
@@ -49,7 +49,7 @@ bool take_digits(std::string_view& text, std::int64_t& value) {
   if (text.empty() || text[0] < '0' || text[0] > '9') return false;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || value > kMostNumber) return false;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  text.remove_prefix(end - text.data());
   return true;
 }
 
@@ -381,11 +381,10 @@ class Reader {
   }
 
   std::vector<Order> orders(bool with_transfers) const {
-    std::vector<Order> all(static_cast<std::size_t>(shape_.num_ranks()));
+    std::vector<Order> all(shape_.num_ranks());
     for (std::size_t r = 0; r < rows_.size(); ++r) {
       for (std::size_t i = 0; i < ranks_of_row_[r].size(); ++i)
-        all[static_cast<std::size_t>(ranks_of_row_[r][i].value)] =
-            order_of(r, static_cast<int>(i), with_transfers);
+        all[ranks_of_row_[r][i].value] = order_of(r, static_cast<int>(i), with_transfers);
     }
     return all;
   }

@@ -20,11 +20,12 @@ struct Place {
   int stage = 0;
   int microbatches = 1;  ///< of this replica
   int warm_up = 0;       ///< forwards before the first backward, PipeDream's rule (pipedream.md 5.2)
-  int most_warm_up = 0;  ///< of all stages: with fewer replicas, a later stage may have more
+  /// The largest warm_up of all stages, since a later stage with fewer replicas may have more.
+  int most_warm_up = 0;
   int update_every = 0;  ///< own microbatches per update (asynchronous)
 };
 
-/// floor((ranks - 1 - ranks of earlier stages) / replicas of the stage).
+/// Returns floor((ranks - 1 - ranks of earlier stages) / replicas of the stage).
 int warm_up_of(const PipelineShape& shape, StageId stage);
 int most_warm_up(const PipelineShape& shape);  ///< of all stages
 
@@ -37,8 +38,8 @@ Order asynchronous(const Place& place);    // asynchronous.cpp; contains Update
 /// Several stages per place: the orders of all places of one replica. `chunks` is v.
 std::vector<Order> interleaved(int places, int chunks, int microbatches);     // interleaved.cpp
 std::vector<Order> interleaved_h1(int places, int chunks, int microbatches);  // interleaved.cpp
-/// Microbatches of each round of the interleaved schedules: PyTorch's m / max(1, m div p) where that divides,
-/// else sizes that differ by one, larger first.
+/// Returns the microbatches of each round of the interleaved schedules. Rounds are of PyTorch's size m /
+/// max(1, m div p) if that divides m. Otherwise their sizes differ by at most one, larger first.
 std::vector<int> rounds_of(int places, int microbatches);
 std::vector<Order> zero_bubble_v(int places, int chunks, int microbatches);  // v_schedules.cpp
 std::vector<Order> v_half(int places, int chunks, int microbatches);         // v_schedules.cpp
@@ -57,12 +58,13 @@ struct StashShape {
   int round() const { return rounds_of(places, microbatches)[0]; }  ///< microbatches of the longest round
 };
 
-/// How a kind is generated: rank by rank, or all places of one replica at once.
+/// The generator of a kind. It makes the order of one rank, or the orders of all places of one replica at
+/// once.
 struct Generator {
   ScheduleKind kind;
   Order (*one_stage)(const Place&) = nullptr;
   std::vector<Order> (*chunks)(int places, int chunks, int microbatches) = nullptr;
-  /// Most (stage, microbatch) pairs that a rank keeps at a time; null: all of its step.
+  /// Returns the most (stage, microbatch) pairs that a rank stashes at a time; null: all pairs of its step.
   int (*most_stashed)(const StashShape&) = nullptr;
 };
 
@@ -70,7 +72,7 @@ inline int one_more_than_warm_up(const StashShape& s) {
   return s.warm_up + 1;
 }
 
-/// Every kind whose order follows from a rule.
+/// The generators of all kinds whose order follows from a rule.
 inline constexpr Generator kGenerators[] = {
     {ScheduleKind::GPipe, gpipe, nullptr, nullptr},
     {ScheduleKind::OneFOneB, one_f_one_b, nullptr, one_more_than_warm_up},
@@ -93,13 +95,14 @@ inline constexpr Generator kGenerators[] = {
     {ScheduleKind::DualPipeV, nullptr, dual_pipe_v, [](const StashShape& s) { return 2 * s.places + 1; }},
 };
 
-/// Ends a flushing step: Reduce (unless the order has it already) and Update of each stage, in stage order
-/// (the same on all replicas: a reduce waits for all of them). lower.cpp
+/// Ends a flushing step: appends Reduce (unless the order has it already) and Update of each stage, in stage
+/// order. All replicas have the same order, because a reduce waits for all of them. (lower.cpp)
 void finish_step(const PipelineShape& shape, Order& order);
 
-/// Puts the weight gradients into given orders of F and I (list_schedule.cpp's engine): a W runs when its
-/// rank would idle at least as long as it takes, or must free a stashed microbatch for the next forward.
-/// Costs by stage. `cap`: (stage, microbatch) pairs. Empty if the order deadlocks under the cap.
+/// Puts the weight gradients into given orders of F and I, with list_schedule.cpp's engine. A W runs when its
+/// rank would idle at least as long as W takes, or must free a stashed microbatch for the next forward. `cap`
+/// limits the stashed (stage, microbatch) pairs of each rank. Returns an empty list if the order deadlocks
+/// under the cap.
 std::vector<Order> place_weights(const std::vector<Order>& orders, const PipelineShape& shape,
                                  const ScheduleCosts& costs, const std::vector<int>& cap);
 

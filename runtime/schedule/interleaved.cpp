@@ -32,14 +32,12 @@ Order interleaved_place(int place, int places, int chunks, int microbatches, int
     order.push_back(computation(op, step.first * places + place, step.second));
   };
   for (int k = 0; k < total + warm_up; ++k) {
-    if (k < total) add(Op::Forward, forward[static_cast<std::size_t>(k)]);
+    if (k < total) add(Op::Forward, forward[k]);
     if (k < warm_up) continue;
-    add(split ? Op::BackwardInput : Op::Backward, backward[static_cast<std::size_t>(k - warm_up)]);
-    if (split && k - warm_up >= lag)
-      add(Op::BackwardWeight, backward[static_cast<std::size_t>(k - warm_up - lag)]);
+    add(split ? Op::BackwardInput : Op::Backward, backward[k - warm_up]);
+    if (split && k - warm_up >= lag) add(Op::BackwardWeight, backward[k - warm_up - lag]);
   }
-  for (int k = std::max(0, total - lag); split && k < total; ++k)
-    add(Op::BackwardWeight, backward[static_cast<std::size_t>(k)]);
+  for (int k = std::max(0, total - lag); split && k < total; ++k) add(Op::BackwardWeight, backward[k]);
   return order;
 }
 
@@ -47,8 +45,8 @@ Order interleaved_place(int place, int places, int chunks, int microbatches, int
 
 std::vector<int> rounds_of(int places, int microbatches) {
   const int count = std::max(1, microbatches / places);
-  std::vector<int> sizes(static_cast<std::size_t>(count), microbatches / count);
-  for (int i = 0; i < microbatches % count; ++i) ++sizes[static_cast<std::size_t>(i)];
+  std::vector<int> sizes(count, microbatches / count);
+  for (int i = 0; i < microbatches % count; ++i) ++sizes[i];
   return sizes;
 }
 
@@ -64,8 +62,8 @@ std::vector<Order> interleaved(int places, int chunks, int microbatches) {
   return orders;
 }
 
-/// The same for ZB-H1 (PyTorch's InterleavedZeroBubble): half the warm-up between places, W from the r-th I
-/// on.
+/// Makes the interleaved order for ZB-H1 (PyTorch's InterleavedZeroBubble): half the warm-up between places,
+/// W from the r-th I on.
 std::vector<Order> interleaved_h1(int places, int chunks, int microbatches) {
   const int first = rounds_of(places, microbatches)[0];
   std::vector<Order> orders;

@@ -18,7 +18,7 @@ constexpr double kUnknown = std::numeric_limits<double>::infinity();
 constexpr double kSlack = 1e-9;  ///< relative: idle time that a W just fills counts as filled
 
 double at(const std::vector<double>& values, int index) {
-  return static_cast<std::size_t>(index) < values.size() ? values[static_cast<std::size_t>(index)] : 0;
+  return static_cast<std::size_t>(index) < values.size() ? values[index] : 0;
 }
 
 enum class Ties { InputFirst, ForwardFirst, LateForwardFirst };
@@ -92,7 +92,7 @@ class Builder {
 
   void add_streams(std::size_t r, const std::vector<StageId>& stages) {
     for (std::size_t i = 0; i < stages.size(); ++i) {
-      const auto& group = shape_.ranks_of_stage[static_cast<std::size_t>(stages[i].value)];
+      const auto& group = shape_.ranks_of_stage[stages[i].value];
       const int replica =
           static_cast<int>(std::ranges::find(group, RankId(static_cast<int>(r))) - group.begin());
       const int replicas = static_cast<int>(group.size());
@@ -178,7 +178,8 @@ class Builder {
     return best;
   }
 
-  /// What rank r does next: a W if it ends before the next F or I can start, or nothing else can be done.
+  /// Offers what rank r does next: a W if W ends before the next F or I can start, or if nothing else can be
+  /// done.
   void offer(std::size_t r) {
     Rank& rank = ranks_[r];
     ++rank.stamp;

@@ -1,4 +1,4 @@
-// Runs the lists of all ranks symbolically: no times, only who waits for whom. Internal to this folder.
+// Runs the lists of all ranks without times, to find which rank waits for which. Internal to this folder.
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,21 @@
 
 namespace millrace {
 
-/// A receive completes when its send was posted; under Rendezvous a send completes when its receive was
-/// posted, and an exchange (message.h) is posted at once and completes as a whole. The k-th Reduce of a stage
-/// completes when all replicas of the stage have reached theirs, and in stages of `rounds` (by stage; empty:
-/// none) so does the k-th forward or backward: their layers meet within it.
-/// Linear in the number of actions. The transfers must belong to the shape (Checker::structure first).
+/// A run of all ranks' lists. A receive completes when its send was posted. Under Rendezvous a send completes
+/// when its receive was posted; an exchange (message.h) is posted at once and completes as a whole. The k-th
+/// Reduce of a stage completes when all replicas of the stage have reached theirs. `rounds` says by stage
+/// whether replicas also meet in their k-th forward or backward; empty: nowhere. Linear in the number of
+/// actions. The transfers must belong to the shape (Checker::structure first).
 class LockStep {
  public:
   LockStep(std::vector<std::vector<Action>>& ranks, const PipelineShape& shape, Transport transport,
            std::vector<char> rounds = {});
-  /// Runs until nothing can move. True if every rank came to its end.
+  /// Runs until no rank can go on. Returns true if every rank came to its end.
   bool run();
-  /// After run() was false: moves the receives for which a posted send waits to where their rank stands, so
-  /// that the sends complete. False if there is none, i.e. the lists deadlock under any transport.
-  /// Moving a receive up needs no new dependency: its send is already posted.
+  /// Moves receives up to the place where their rank stands, if a posted send waits for them; then those
+  /// sends complete. Callers call it after run() returned false. It returns false if there is no such
+  /// receive: the lists then deadlock under any transport. The move adds no dependency, because the send is
+  /// already posted.
   bool hoist_receives();
   const std::vector<std::size_t>& positions() const { return at_; }
 
@@ -37,7 +38,7 @@ class LockStep {
   bool pass_reduce(std::size_t rank, const Action& action);
   bool meets(const Action& action) const {
     if (action.op == Op::Reduce) return true;
-    return !rounds_.empty() && rounds_[static_cast<std::size_t>(action.stage.value)] &&
+    return !rounds_.empty() && rounds_[action.stage.value] &&
            (action.op == Op::Forward || action.op == Op::Backward || action.op == Op::BackwardInput);
   }
   void wake(std::size_t rank);

@@ -69,14 +69,14 @@ void order_pairs(std::vector<Order>& ranks, const MessageIndex& messages) {
   for (const Order& order : ranks) {
     std::map<RankId, std::size_t> count;
     for (const Action& a : order) {
-      if (is_send(a.op)) sent_as[static_cast<std::size_t>(messages.of(a))] = count[a.peer]++;
+      if (is_send(a.op)) sent_as[messages.of(a)] = count[a.peer]++;
     }
   }
   for (Order& order : ranks) {
     std::map<RankId, std::map<std::size_t, Action>> to_come;  // by sender, in its order
     const auto receives = [](const Action& a) { return is_transfer(a.op) && !is_send(a.op); };
     for (const Action& a : order) {
-      if (receives(a)) to_come[a.peer][sent_as[static_cast<std::size_t>(messages.of(a))]] = a;
+      if (receives(a)) to_come[a.peer][sent_as[messages.of(a)]] = a;
     }
     Order ordered;
     ordered.reserve(order.size());
@@ -86,7 +86,7 @@ void order_pairs(std::vector<Order>& ranks, const MessageIndex& messages) {
         continue;
       }
       auto& queue = to_come[a.peer];
-      const std::size_t own = sent_as[static_cast<std::size_t>(messages.of(a))];
+      const std::size_t own = sent_as[messages.of(a)];
       while (!queue.empty() && queue.begin()->first <= own) {
         ordered.push_back(queue.begin()->second);
         queue.erase(queue.begin());
@@ -99,7 +99,7 @@ void order_pairs(std::vector<Order>& ranks, const MessageIndex& messages) {
 }  // namespace
 
 void finish_step(const PipelineShape& shape, Order& order) {
-  /// Of one array on this rank.
+  /// The ends of one array on this rank.
   struct Ends {
     std::map<int, std::int64_t> newest;  ///< by stage: the last microbatch
     std::size_t last = 0;                ///< place of its last action

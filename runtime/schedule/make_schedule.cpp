@@ -19,14 +19,14 @@ bool equal_replicas(const PipelineShape& shape) {
   });
 }
 
-/// What every schedule needs.
+/// Finds the problems of a shape that no schedule allows.
 Problems basic_problems(const PipelineShape& shape) {
   Problems problems;
   if (shape.ranks_of_stage.empty()) problems.push_back({"", "the pipeline has no stages", {}});
   if (shape.microbatches < 1) problems.push_back({"", "there are no microbatches", "use at least 1"});
   const int world = shape.num_ranks();
   for (int s = 0; s < shape.num_stages(); ++s) {
-    const auto& ranks = shape.ranks_of_stage[static_cast<std::size_t>(s)];
+    const auto& ranks = shape.ranks_of_stage[s];
     const int replicas = static_cast<int>(ranks.size());
     if (replicas == 0)
       problems.push_back({name(s), "has no ranks", {}});
@@ -118,8 +118,7 @@ Problems placement_problems(ScheduleKind kind, const PipelineShape& shape) {
              "stages r and 2p-1-r on rank r"}};
   for (int s = 0; s < stages; ++s) {
     const int like = v ? std::min(s, 2 * p - 1 - s) : s % p;
-    if (shape.ranks_of_stage[static_cast<std::size_t>(s)] !=
-        shape.ranks_of_stage[static_cast<std::size_t>(like)])
+    if (shape.ranks_of_stage[s] != shape.ranks_of_stage[like])
       return {{name(s), schedule + " needs it on the ranks of stage " + std::to_string(like), {}}};
   }
   if (stages % p != 0) return {{"", schedule + " needs the same number of stages on each rank", {}}};
@@ -137,7 +136,7 @@ int own_count(int microbatches, int replica, int replicas) {
 }
 
 std::vector<Order> by_stage(const Generator& generator, const PipelineShape& shape) {
-  std::vector<Order> ranks(static_cast<std::size_t>(shape.num_ranks()));
+  std::vector<Order> ranks(shape.num_ranks());
   const bool batches = updates_after_several(generator.kind);
   const int every = !batches ? 0 : shape.update_every > 0 ? shape.update_every : least_update_every(shape);
   for (int s = 0; s < shape.num_stages(); ++s) {
@@ -148,25 +147,22 @@ std::vector<Order> by_stage(const Generator& generator, const PipelineShape& sha
                         .warm_up = warm_up_of(shape, StageId(s)),
                         .most_warm_up = most_warm_up(shape),
                         .update_every = batches ? every / replicas : 1};
-      const RankId rank =
-          shape.ranks_of_stage[static_cast<std::size_t>(s)][static_cast<std::size_t>(replica)];
-      ranks[static_cast<std::size_t>(rank.value)] = in_step(generator.one_stage(place), replica, replicas);
+      const RankId rank = shape.ranks_of_stage[s][replica];
+      ranks[rank.value] = in_step(generator.one_stage(place), replica, replicas);
     }
   }
   return ranks;
 }
 
 std::vector<Order> by_place(const Generator& generator, const PipelineShape& shape) {
-  std::vector<Order> ranks(static_cast<std::size_t>(shape.num_ranks()));
+  std::vector<Order> ranks(shape.num_ranks());
   const int replicas = shape.replicas(StageId(0)), p = shape.num_ranks() / replicas;
   for (int replica = 0; replica < replicas; ++replica) {
     std::vector<Order> orders =
         generator.chunks(p, shape.num_stages() / p, own_count(shape.microbatches, replica, replicas));
     for (int r = 0; r < p; ++r) {
-      const RankId rank =
-          shape.ranks_of_stage[static_cast<std::size_t>(r)][static_cast<std::size_t>(replica)];
-      ranks[static_cast<std::size_t>(rank.value)] =
-          in_step(std::move(orders[static_cast<std::size_t>(r)]), replica, replicas);
+      const RankId rank = shape.ranks_of_stage[r][replica];
+      ranks[rank.value] = in_step(std::move(orders[r]), replica, replicas);
     }
   }
   return ranks;
@@ -176,7 +172,7 @@ Result<Schedule> buffered_schedule(ScheduleKind kind, const PipelineShape& shape
   if (Problems problems = basic_problems(shape); !problems.empty()) return problems;
   if (Problems problems = array_problems(kind, shape); !problems.empty()) return problems;
   if (kind == ScheduleKind::AutoOrder) {
-    const std::vector<double> unit(static_cast<std::size_t>(shape.num_stages()), 1);
+    const std::vector<double> unit(shape.num_stages(), 1);
     return list_schedule(shape, {.forward = unit, .backward_input = unit, .backward_weight = unit});
   }
   const auto* generator = std::ranges::find(kGenerators, kind, &Generator::kind);

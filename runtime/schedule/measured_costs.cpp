@@ -32,7 +32,7 @@ struct Sent {
   std::int64_t end;  ///< handed over: the end of the send, or when a receiver that waited had it
   bool taken = false;
 };
-/// By (rank that sends, rank that receives, microbatch).
+/// Sent messages by (rank that sends, rank that receives, microbatch).
 using Messages = std::map<std::tuple<int, int, std::int64_t>, std::vector<Sent*>>;
 
 class Averages {
@@ -207,7 +207,7 @@ class Averages {
   }
 
   void walk(int rank) {
-    const auto& spans = spans_[static_cast<std::size_t>(rank)];
+    const auto& spans = spans_[rank];
     std::int64_t before = spans.front().start;
     double pending = 0;    // seconds that the next computation gets
     Mean* last = nullptr;  // the computation before, if it counts; and its own time
@@ -222,7 +222,7 @@ class Averages {
         last = nullptr;
         arrivals.clear();
       }
-      const Sent* const message = message_of_[static_cast<std::size_t>(rank)][i];
+      const Sent* const message = message_of_[rank][i];
       const double seconds = static_cast<double>(span.end - before) * kNanosecond;
       const auto stage = static_cast<std::size_t>(span.stage);
       if (is_computation(span.kind)) {
@@ -278,7 +278,7 @@ class Averages {
     }
   }
 
-  /// Of the rank that came last: it waited for nobody.
+  /// Returns the agreement's seconds on the rank that came last, because it waited for nobody.
   double agreement() const {
     Mean last;
     for (const auto& [step, by_rank] : agreeing_) {
@@ -300,7 +300,7 @@ class Averages {
         end = std::min(end, span.end);
       }
       const double seconds = static_cast<double>(std::max<std::int64_t>(0, end - start)) * kNanosecond;
-      reduces_[static_cast<std::size_t>(which.first)].add(seconds);
+      reduces_[which.first].add(seconds);
       for (const auto& [rank, span] : replicas) own(span, rank, span.kind, span.stage, -1) = seconds;
     }
   }

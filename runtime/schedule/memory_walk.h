@@ -11,7 +11,7 @@ namespace millrace {
 /// The change by one action, for its stage and array on its rank.
 struct MemoryStep {
   int stash = 0;     ///< change of the stashed microbatches: +1 at the forward, -1 at the weight gradient
-  int versions = 0;  ///< change of the live weight versions: +1 where an update leaves an old one in use
+  int versions = 0;  ///< change of the live weight versions: +1 if an update leaves an old one in use
   int alive = 1;     ///< live versions after the action, the current one included
 };
 

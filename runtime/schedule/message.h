@@ -11,7 +11,8 @@ class MessageIndex {
  public:
   explicit MessageIndex(const PipelineShape& shape);
   std::size_t size() const { return links_.size() * static_cast<std::size_t>(microbatches_) * 2; }
-  /// -1 if the transfer belongs to no link or microbatch of the shape.
+  /// Returns the number of a transfer's message; -1 if the transfer belongs to no link or microbatch of the
+  /// shape.
   std::int64_t of(const Action& transfer) const;
   std::size_t link_of(std::size_t message) const {
     return message / 2 / static_cast<std::size_t>(microbatches_);
@@ -25,7 +26,7 @@ class MessageIndex {
 
  private:
   static const std::vector<StageLink>& at(const std::vector<std::vector<StageLink>>& of, StageId stage) {
-    return of[static_cast<std::size_t>(stage.value)];
+    return of[stage.value];
   }
 
   std::vector<StageLink> links_;
@@ -34,8 +35,8 @@ class MessageIndex {
   int microbatches_;
 };
 
-/// End of the exchange that begins at `at` (Transport::Rendezvous): sends, then receives. A send that follows
-/// a receive is posted after it.
+/// Returns the end of the exchange (Transport::Rendezvous) that begins at `at`: adjacent sends, then adjacent
+/// receives. A send behind a receive belongs to the next exchange.
 inline std::size_t exchange_end(const std::vector<Action>& actions, std::size_t at) {
   while (at < actions.size() && is_send(actions[at].op)) ++at;
   while (at < actions.size() && is_receive(actions[at].op)) ++at;

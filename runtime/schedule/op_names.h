@@ -1,4 +1,4 @@
-// The words of schedules as text; PyTorch's where it has them. Internal to this folder.
+// The names of actions in text; PyTorch's names if it has them. Internal to this folder.
 #pragma once
 
 #include <array>

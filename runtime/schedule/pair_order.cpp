@@ -11,7 +11,8 @@
 namespace millrace {
 namespace {
 
-/// What both ends call a message: gradient or activation, producing stage, consuming stage, microbatch.
+/// The identity of a message for both ends: gradient or activation, producing stage, consuming stage,
+/// microbatch.
 using Message = std::tuple<bool, int, int, int>;
 
 Message message_of(const Action& t) {
@@ -29,7 +30,7 @@ struct Queue {
 Problems check_pair_order(const Schedule& schedule) {
   std::map<std::pair<int, int>, Queue> queues;  // (from, to)
   for (int rank = 0; rank < static_cast<int>(schedule.ranks.size()); ++rank) {
-    for (const Action& action : schedule.ranks[static_cast<std::size_t>(rank)]) {
+    for (const Action& action : schedule.ranks[rank]) {
       if (!is_transfer(action.op)) continue;
       if (is_send(action.op))
         queues[{rank, action.peer.value}].sent.push_back(&action);

@@ -41,12 +41,11 @@ Result<Schedule> schedule_of(const Plan& plan, const PipelineShape& shape, Trans
 }
 
 Schedule forward_schedule(const PipelineShape& shape, Transport transport) {
-  std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(shape.num_ranks()));
+  std::vector<std::vector<Action>> ranks(shape.num_ranks());
   for (int s = 0; s < shape.num_stages(); ++s) {
     for (std::int64_t m = 0; m < shape.microbatches; ++m) {
       const Action forward{.op = Op::Forward, .stage = StageId(s), .microbatch = MicrobatchId(m)};
-      ranks[static_cast<std::size_t>(shape.rank_of(forward.stage, forward.microbatch).value)].push_back(
-          forward);
+      ranks[shape.rank_of(forward.stage, forward.microbatch).value].push_back(forward);
     }
   }
   for (auto& order : ranks) {

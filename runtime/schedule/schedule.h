@@ -23,19 +23,19 @@ enum class Op {
   RecvActivation,  // RECV_F
   SendGradient,    // SEND_B
   RecvGradient,    // RECV_B
-  Reduce,          // REDUCE: join the replicas' gradients of a stage
-  Update,          // UPDATE: apply the rule, publish a version
+  Reduce,          // REDUCE: sum a stage's gradients over its replicas
+  Update,          // UPDATE: change the weights by the update rule; makes a new version
 };
 
 bool is_transfer(Op op);
 bool is_send(Op op);
 bool is_receive(Op op);
 bool is_compute(Op op);
-/// The span that an action leaves in the trace: a receive leaves the wait for it.
+/// Returns the kind of the span that an action leaves in the trace. A receive leaves a Wait.
 SpanKind span_kind(Op op);
 
-/// One action of one rank. For transfers `stage` is the stage of this rank, `peer_stage` and `peer` the other
-/// end. Reduce and Update carry the last microbatch that contributed.
+/// One action of one rank. In a transfer, `stage` is this rank's stage, and `peer_stage` and `peer` are the
+/// other end. Reduce and Update carry the last microbatch that contributed.
 struct Action {
   Op op = Op::Forward;
   StageId stage;
@@ -52,24 +52,26 @@ struct StageLink {
   bool operator==(const StageLink&) const = default;
 };
 
-/// The input of a generator. Microbatch m runs on replica m mod r of each stage (round robin).
-/// A rank may hold several stages ("chunks"): it then appears in several entries of ranks_of_stage.
-/// A link whose two ends are on one rank (for a given microbatch) needs no wire: there are no transfers for
-/// it; the rank hands the tensor over in memory, and the order of its list satisfies the dependency.
+/// The input of a generator. Microbatch m runs on replica m mod r of each stage (round robin). A rank that
+/// holds several stages ("chunks") appears in several entries of ranks_of_stage. A link may have both ends on
+/// one rank for a given microbatch. It then has no transfers: the tensor stays in memory, and the order of
+/// the rank's list satisfies the dependency.
 struct PipelineShape {
   int microbatches = 1;
   std::vector<std::vector<RankId>> ranks_of_stage;
   std::vector<StageLink> links;  ///< empty: the chain 0->1->2...
   int update_every = 0;          ///< PipeDream-2BW: microbatches per update; 0: least_update_every
-  /// Independent trainings of equal shape that fill the pipeline one after the other, with no flush between
-  /// them: array k has microbatches [k n, (k + 1) n), n = microbatches / arrays, weights and an update of its
-  /// own on every stage. Flushing schedules; n is a multiple of the replicas of every stage.
+  /// The number of job arrays of equal shape that go through the pipeline one after the other, without a
+  /// flush between them. Array k has microbatches [k n, (k + 1) n) with n = microbatches / arrays, and
+  /// weights and updates of its own on every stage. More than one needs a flushing schedule, and n must be a
+  /// multiple of the replicas of every stage.
   int arrays = 1;
 
   int num_stages() const { return static_cast<int>(ranks_of_stage.size()); }
   int num_ranks() const;  ///< distinct ranks
   int replicas(StageId stage) const;
-  /// Microbatches after which every replica of every stage has had as many as the others of its stage.
+  /// Returns the least number of microbatches that gives all replicas of a stage equally many, for every
+  /// stage.
   int round() const;
   RankId rank_of(StageId stage, MicrobatchId microbatch) const;
   int array_of(MicrobatchId microbatch) const {
@@ -82,14 +84,16 @@ struct PipelineShape {
   std::vector<std::vector<StageId>> stages_of_ranks() const;
   bool has_chunks() const;  ///< some rank holds several stages
 };
-/// Stage s on ranks s*replicas .. s*replicas+replicas-1.
+/// Returns a chain with stage s on ranks s*replicas .. s*replicas+replicas-1.
 PipelineShape chain_shape(int stages, int microbatches, int replicas = 1);
-/// p*v stages, stage s where stage s mod p is: arXiv 2104.04473. p*replicas ranks.
+/// Returns a shape of p*v stages on p*replicas ranks. Stage s is on the ranks of stage s mod p (arXiv
+/// 2104.04473).
 PipelineShape interleaved_shape(int p, int v, int microbatches, int replicas = 1);
-/// 2p stages, stages r and 2p-1-r together: first and last stage share a rank. arXiv 2405.15362.
+/// Returns a shape of 2p stages with stages r and 2p-1-r on one rank, so that the first and the last stage
+/// share a rank (arXiv 2405.15362).
 PipelineShape v_shape(int p, int microbatches, int replicas = 1);
-/// The shape of a plan for `microbatches` of one array (0: its own count, of all its arrays); links from its
-/// crossings.
+/// Returns the shape of a plan, with links from its crossings. The shape has `microbatches` microbatches of
+/// one array; 0: the plan's own number, for all its arrays.
 PipelineShape shape_of(const Plan& plan, int microbatches = 0);
 
 /// Returns the number of microbatches after which the order of an asynchronous schedule repeats.
@@ -103,21 +107,22 @@ struct Schedule {
 };
 
 enum class Transport {
-  Buffered,    ///< a send completes at once
-  Rendezvous,  ///< a send completes when the peer receives; adjacent sends and the receives that follow them
-               ///< are one exchange: all are posted, then it waits for all
+  Buffered,  ///< a send completes at once
+  /// A send completes when the peer receives. Adjacent sends and the receives that follow them are one
+  /// exchange: all are posted, then the rank waits for all.
+  Rendezvous,
 };
 
-/// Pure; docs/schedules.md describes each order, its idle time, memory and source. The result is valid under
-/// `transport` (made for Rendezvous: under both), and both ends of a pair of ranks have its messages in one
-/// order (pair_order.h). In the asynchronous schedules `microbatches` counts those of the whole run. Flushing
-/// schedules end with Reduce and Update of each stage of the rank, in stage order; those of an array that is
-/// not the last come after the rank's last gradient of it.
-/// Problem if the shape does not fit: no stages, replicas > microbatches, chunks where the schedule has none,
-/// unequal replicas in schedules with chunks, another placement than the schedule's, an asynchronous count
-/// that is not a multiple of the replicas (2BW: of update_every), several arrays in an asynchronous schedule
-/// or of other microbatches than they can have. Custom has no generator.
-/// AutoOrder: list_schedule with F = I = W and no cap.
+/// Makes the schedule of a kind. docs/schedules.md describes each order, its idle time, memory and source.
+/// The result is valid under `transport`; one for Rendezvous is valid under both. Both ends of a pair of
+/// ranks have its messages in one order (pair_order.h). In an asynchronous schedule `shape.microbatches`
+/// counts those of the whole run. Flushing schedules end with Reduce and Update of each stage of the rank, in
+/// stage order. For any array but the last, these come after the rank's last gradient of that array. Pure.
+/// Problems are shapes that do not fit. They have no stages, more replicas than microbatches, chunks that the
+/// schedule does not allow, unequal replicas beside chunks, or another placement than the schedule's. An
+/// asynchronous number of microbatches must be a multiple of the replicas (2BW: of update_every). Several
+/// arrays need a flushing schedule and a suitable number of microbatches. Custom has no generator. AutoOrder
+/// is list_schedule with F = I = W and no cap.
 Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape,
                                Transport transport = Transport::Buffered);
 /// A schedule as text in PyTorch's format (csv.h).
@@ -126,70 +131,72 @@ struct ScheduleFile {
   std::string text;
 };
 
-/// The schedule that `plan` names, for a shape of that plan. AutoOrder is ordered by the plan's predicted
-/// times (the same on every rank), or by F = I = W if it has none; Custom needs `file`. Problem as
-/// make_schedule and read_schedule_csv.
+/// Makes the schedule that `plan` names, for a shape of that plan. AutoOrder uses the plan's predicted times,
+/// so that every rank gets the same order; without predictions F = I = W. Custom needs `file`. Problems are
+/// those of make_schedule and read_schedule_csv.
 Result<Schedule> schedule_of(const Plan& plan, const PipelineShape& shape, Transport transport,
                              const std::optional<ScheduleFile>& file = std::nullopt);
-/// Forwards alone, for evaluation: any shape, also with fewer microbatches than replicas. Each rank goes
-/// along the diagonals stage + microbatch, so that chunks are pipelined too.
+/// Makes a schedule of forwards alone, for evaluation. Any shape fits, also one with fewer microbatches than
+/// replicas. Each rank goes along the diagonals stage + microbatch, so that chunks are pipelined too.
 Schedule forward_schedule(const PipelineShape& shape, Transport transport);
-/// Computations of each rank (F, B, I, W; asynchronous: also Reduce, Update) made into a schedule for
-/// Buffered: Reduce and Update at the end of a flushing one, and all transfers. Receives stand right before
-/// the computation that needs them (or a later message of the same pair) and sends right after the one that
-/// made them, so that adjacent transfers form one exchange.
+/// Makes a schedule for Buffered from the computations of each rank (F, B, I, W; asynchronous: also Reduce,
+/// Update). The function adds all transfers, and Reduce and Update at the end of a flushing schedule. A send
+/// stands right after the computation that made its tensor. A receive stands right before the computation
+/// that needs it, or before a later message of the same pair. Adjacent transfers thus form one exchange.
 Schedule lower(ScheduleKind kind, const PipelineShape& shape, std::vector<std::vector<Action>> computations);
-/// Breaks circles of blocking sends: the receive is moved up to the place where its rank stands then. A
-/// schedule without such circles stays as it is, and so does one that cannot run at all. With sends that do
-/// not block, an early receive may cost time.
+/// Breaks circles of blocking sends: it moves a receive up to the place where its rank stands. A schedule
+/// without such circles stays as it is, and so does one that cannot run at all. With sends that do not block,
+/// an early receive may cost time.
 Schedule for_rendezvous(Schedule schedule, const PipelineShape& shape);
-/// PipeDream-2BW: the microbatches in flight at the first stage, rounded up to a multiple of all replicas.
+/// Returns PipeDream-2BW's least microbatches per update: those in flight at the first stage, rounded up to a
+/// multiple of the replicas of every stage.
 int least_update_every(const PipelineShape& shape);
 
-/// The weight version that the forward (and so the backward) of a microbatch uses. Index: stage *
+/// Returns the weight versions that the forwards (and so the backwards) use. Index: stage *
 /// shape.microbatches + microbatch. A version counts the updates of its stage.
 ///   flushing: 0, the version (of its array) at the start of the step;  PipeDream: the newest (weight
 ///   stashing); vertical sync: that of the first stage when it forwarded the microbatch; 2BW: max(0, batch -
 ///   1) with batch = microbatch / update_every, so w(t+1) = w(t) - lr grad f(w(t-1)).
 std::vector<std::int64_t> forward_versions(const Schedule& schedule, const PipelineShape& shape);
 
-/// Published bounds that check() enforces: live versions of a stage (flushing 1; PipeDream its microbatches
-/// in flight; vertical sync those of the first stage; 2BW 2), and stashed (stage, microbatch) pairs of a rank
-/// (docs/schedules.md; AutoOrder and Custom: all).
+/// The published bounds that check() enforces. version_limit is the most live versions of a stage: flushing
+/// 1; PipeDream its microbatches in flight; vertical sync those of the first stage; 2BW 2. stash_limit is the
+/// most stashed (stage, microbatch) pairs of a rank (docs/schedules.md; AutoOrder and Custom: all).
 int version_limit(ScheduleKind kind, const PipelineShape& shape, StageId stage);
 int stash_limit(ScheduleKind kind, const PipelineShape& shape, RankId rank);
 
-/// Every violation: an action missing or twice, a dependency not met, a transfer without its peer or for a
-/// link that needs none, backward on another replica than its forward, an update that misses a gradient or
-/// comes between the computations of a step, a forward whose version is not there yet, more live versions or
-/// stashed microbatches than version_limit and stash_limit, weight gradients of a stage not in microbatch
-/// order (as they are summed; Custom may differ), reduces or updates of a stage not in that of arrays,
-/// deadlock under `transport`. Empty: it is valid.
+/// Finds every violation of a schedule; empty: it is valid.
+/// Actions: one that is missing or stands twice, a dependency that is not met, a backward on another replica
+/// than its forward. Transfers: one without its peer, one for a link that needs none, a deadlock under
+/// `transport`. Updates: one that misses a gradient or comes between the computations of a step, reduces or
+/// updates of a stage that are not in the order of arrays. Versions and memory: a forward whose version is
+/// not there yet, more live versions or stashed microbatches than version_limit and stash_limit. Sums: weight
+/// gradients of a stage that are not in microbatch order, in which they are summed (Custom may differ).
 Problems check(const Schedule& schedule, const PipelineShape& shape, Transport transport);
 
-/// Whether the replicas of `stages` may wait for each other within every forward and backward, as layers do
-/// whose statistics are over the microbatches of all of them: microbatches k r to k r + r - 1 of r replicas
-/// are a round; every replica goes through the rounds in one order, and nobody waits in a circle. Flushing
-/// schedules that are valid. Empty: they may.
+/// Finds reasons why the replicas of `stages` cannot wait for each other within every forward and backward;
+/// empty: they can. Layers wait so if their statistics are over the microbatches of all replicas.
+/// Microbatches k r to k r + r - 1 of r replicas are a round. Every replica must go through the rounds in one
+/// order, and no circle of waits may arise. The schedule must be flushing and valid.
 Problems check_rounds(const Schedule& schedule, const PipelineShape& shape, Transport transport,
                       const std::vector<StageId>& stages);
 
-/// Seconds. Index: stage. `transfer_s`/`latency_s`: per microbatch and link, by order of all_links().
+/// Costs for one microbatch in seconds. The index is the stage, or the link in the order of all_links().
 struct ScheduleCosts {
   std::vector<double> forward;
   std::vector<double> backward_input;
   std::vector<double> backward_weight;
-  std::vector<double> reduce;    ///< exposed part; empty: 0
+  std::vector<double> reduce;    ///< the part that computation does not hide; empty: 0
   std::vector<double> update;    ///< empty: 0
   std::vector<double> transfer;  ///< by link; empty: 0
-  /// Likewise of the gradients that come back; empty: as much.
+  /// By link, for the gradients that go back; empty: as `transfer`.
   std::vector<double> transfer_back{};
   /// By stage: seconds of the pass over its gradients, where they are clipped by the norm of all gradients.
   /// Then all ranks wait for each other and exchange for `agreement` seconds. Empty: there is no such norm.
   std::vector<double> norm{};
   double agreement = 0;
-  /// By stage: whether its replicas wait for each other within every forward and backward (check_rounds):
-  /// none ends before the last to begin has had its time. Empty: nowhere.
+  /// By stage: whether its replicas wait for each other within every forward and backward (check_rounds). No
+  /// replica then ends before the last one to begin has had its time. Empty: nowhere.
   std::vector<char> meets{};
 
   /// Returns the seconds of sending or receiving an activation or a gradient, by link.
@@ -227,20 +234,21 @@ struct Simulation {
   std::vector<double> link_bytes;            ///< by link, both directions; empty unless bytes were given
 };
 
-/// Runs the lists with buffered sends; the wire between two ranks carries one message at a time in each
-/// direction and overlaps computation. Throws InternalError on a deadlock (check first). Linear in the number
-/// of actions. simulate.h has a richer model (latency, contention, jitter, ...) with these figures at its
-/// zero.
+/// Simulates the lists with buffered sends. The wire between two ranks carries one message at a time in each
+/// direction, beside the computation. Throws InternalError on a deadlock (call check first). Linear in the
+/// number of actions. simulate.h has a richer model (latency, contention, jitter, ...) whose defaults give
+/// these figures.
 Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs);
 
-/// `2F0`, `1SEND_F0>0@2` (own stage 1, microbatch 0, to stage 0? no: `>peer_stage@peer_rank`), `0UPDATE3`.
-/// One line per rank, actions joined by spaces. parse(to_string(s)) == s.
+/// Text of actions: `2F0` is the forward of microbatch 0 in stage 2. `1SEND_F0>2@3` sends the activation of
+/// microbatch 0 from stage 1 to stage 2 on rank 3 (`>peer_stage@peer_rank`). A schedule has one line for each
+/// rank, with actions joined by spaces. parse_schedule reads to_string's text back.
 std::string to_string(const Action& action);
 std::string to_string(const Schedule& schedule);
 Result<Schedule> parse_schedule(std::string_view text, const std::string& name);
 
-/// Terminal picture: one row per rank: F, B, I, W, R(educe), U(pdate), '.' for idle; small letters for every
-/// second stage of a rank. gantt.h has the SVG.
+/// Returns a picture for a terminal with one row for each rank: F, B, I, W, R(educe), U(pdate), '.' for idle.
+/// Every second stage of a rank has small letters. gantt.h draws SVG.
 std::string draw_text(const Simulation& simulation, int columns = 100);
 
 }  // namespace millrace

@@ -26,7 +26,7 @@ std::size_t cut_position(const std::vector<Action>& actions, std::int64_t cut) {
   return 0;
 }
 
-/// Where each rank's list is at a cut, and the receives behind it whose message is sent before it.
+/// The place of a cut in each rank's list, and the receives behind it whose messages are sent before it.
 struct Cut {
   std::vector<std::size_t> ends;
   Lists under_way;
@@ -50,7 +50,8 @@ Cut cut_of(const Lists& ranks, const MessageIndex& messages, std::int64_t cut) {
   return result;
 }
 
-/// Where sends block nothing may be under way at a cut: its receives end the part before it.
+/// Moves the receives of a cut to the end of the part before it, because nothing may be under way there if
+/// sends block.
 void receive_before(Cut& cut, Lists& ranks) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     auto& actions = ranks[r];
@@ -118,7 +119,7 @@ Result<ScheduleStream> ScheduleStream::make(ScheduleKind kind, PipelineShape sha
   std::vector<std::size_t> begin(schedule->ranks.size(), 0);
   std::vector<Block> blocks;
   for (std::int64_t c = 0; c < fill + 2; ++c) {
-    Cut& cut = cuts[static_cast<std::size_t>(c)];
+    Cut& cut = cuts[c];
     if (!can_rest(schedule->ranks, cut, shape, transport))
       return Problem{
           "", "the ranks cannot rest after minibatch " + std::to_string((c + 1) * stream.period_), {}};
@@ -142,14 +143,14 @@ Result<ScheduleStream> ScheduleStream::make(ScheduleKind kind, PipelineShape sha
 const ScheduleStream::Block& ScheduleStream::block_at(std::int64_t index, std::int64_t& shift) const {
   const std::int64_t last = static_cast<std::int64_t>(blocks_.size()) - 1;
   shift = std::max<std::int64_t>(0, index - last) * period_;
-  return blocks_[static_cast<std::size_t>(std::min(index, last))];
+  return blocks_[std::min(index, last)];
 }
 
 std::vector<Action> ScheduleStream::actions(RankId rank, std::int64_t from, std::int64_t to) const {
   std::vector<Action> result;
   for (std::int64_t index = from / period_; index < to / period_; ++index) {
     std::int64_t shift = 0;
-    for (Action a : block_at(index, shift).actions[static_cast<std::size_t>(rank.value)]) {
+    for (Action a : block_at(index, shift).actions[rank.value]) {
       a.microbatch = MicrobatchId(a.microbatch.value + shift);
       result.push_back(a);
     }
@@ -160,8 +161,7 @@ std::vector<Action> ScheduleStream::actions(RankId rank, std::int64_t from, std:
 std::vector<Action> ScheduleStream::under_way(RankId rank, std::int64_t cut) const {
   if (cut < period_) return {};
   std::int64_t shift = 0;
-  std::vector<Action> result =
-      block_at(cut / period_ - 1, shift).under_way[static_cast<std::size_t>(rank.value)];
+  std::vector<Action> result = block_at(cut / period_ - 1, shift).under_way[rank.value];
   for (Action& a : result) a.microbatch = MicrobatchId(a.microbatch.value + shift);
   return result;
 }

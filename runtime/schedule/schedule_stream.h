@@ -15,19 +15,21 @@ namespace millrace {
 /// minibatch e - 1 (e: a cut) leaves out all actions of minibatches from e on. Immutable; thread-safe.
 class ScheduleStream {
  public:
-  /// Proved with `check` for the beginning, two periods and the end, and by comparing the periods and the
-  /// messages under way between them. `shape.microbatches` is not read. Problems as make_schedule and check.
+  /// Makes a stream and proves it: `check` covers the beginning, two periods and the end, and the periods and
+  /// the messages under way between them must be equal. `shape.microbatches` is not read. Problems as
+  /// make_schedule and check.
   static Result<ScheduleStream> make(ScheduleKind kind, PipelineShape shape, Transport transport);
 
   /// Minibatches: a multiple of the replicas of every stage, and of what 2BW applies at once.
   std::int64_t period() const { return period_; }
   /// Returns the actions of `rank` between two cuts; `from` 0 begins with the fill.
   std::vector<Action> actions(RankId rank, std::int64_t from, std::int64_t to) const;
-  /// Receives of `rank` after `cut` whose message was sent before it, in the order of its list.
+  /// Returns the receives of `rank` after `cut` whose messages were sent before `cut`, in the order of its
+  /// list.
   std::vector<Action> under_way(RankId rank, std::int64_t cut) const;
 
  private:
-  /// From one cut to the next. Index: RankId.
+  /// The actions from one cut to the next. Index: RankId.
   struct Block {
     std::vector<std::vector<Action>> actions, under_way;
     bool operator==(const Block&) const = default;

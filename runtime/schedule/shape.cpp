@@ -88,11 +88,10 @@ bool PipelineShape::is_local(const StageLink& link, MicrobatchId microbatch) con
 }
 
 std::vector<std::vector<StageId>> PipelineShape::stages_of_ranks() const {
-  std::vector<std::vector<StageId>> stages(static_cast<std::size_t>(num_ranks()));
+  std::vector<std::vector<StageId>> stages(num_ranks());
   for (int s = 0; s < num_stages(); ++s) {
-    for (RankId rank : ranks_of_stage[static_cast<std::size_t>(s)])
-      if (rank.value >= 0 && rank.value < static_cast<int>(stages.size()))
-        stages[static_cast<std::size_t>(rank.value)].emplace_back(s);
+    for (RankId rank : ranks_of_stage[s])
+      if (rank.value >= 0 && rank.value < static_cast<int>(stages.size())) stages[rank.value].emplace_back(s);
   }
   return stages;
 }

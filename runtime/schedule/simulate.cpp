@@ -73,8 +73,8 @@ class Simulator {
     }
     int hosts = 0;
     for (int host : options.host) hosts = std::max(hosts, host + 1);
-    port_out_.assign(static_cast<std::size_t>(hosts), 0);
-    port_in_.assign(static_cast<std::size_t>(hosts), 0);
+    port_out_.assign(hosts, 0);
+    port_in_.assign(hosts, 0);
   }
 
   Simulation run() {
@@ -146,7 +146,7 @@ class Simulator {
     return std::exp(options_.jitter * (random.normal() - options_.jitter / 2));
   }
 
-  /// What is known of the action at this place of the list; negative if nothing is.
+  /// Returns the own seconds of the action at this place of the list; negative if they are not known.
   double own_seconds(std::size_t r, std::size_t place) const {
     return r < options_.own_seconds.size() ? at_or(options_.own_seconds[r], place, -1) : -1;
   }
@@ -280,8 +280,8 @@ class Simulator {
     double& free = ranks_[from].wires.free(send.peer.value);
     double start = std::max(free, time);
     if (takes_ports(from, send)) {
-      double& out = port_out_[static_cast<std::size_t>(options_.host[from])];
-      double& in = port_in_[static_cast<std::size_t>(options_.host[to])];
+      double& out = port_out_[options_.host[from]];
+      double& in = port_in_[options_.host[to]];
       start = std::max({start, out, in});
       out = in = start + seconds;
     }

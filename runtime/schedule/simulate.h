@@ -19,10 +19,10 @@ enum class SendMode {
 /// seconds after it left: messages follow each other closely on a long wire.
 struct SimulationOptions {
   std::vector<double> latency;    ///< by link, seconds
-  std::vector<double> bytes;      ///< by link: of one activation, and of the gradient that comes back
+  std::vector<double> bytes;      ///< by link: bytes of one activation, and of the gradient that goes back
   std::vector<double> bandwidth;  ///< by link, bytes/s; 0: infinite
 
-  /// By rank: the host it is on. Messages between hosts take the sending host's outgoing port and the
+  /// By rank: the number of its host. Messages between hosts take the sending host's outgoing port and the
   /// receiving host's incoming port, one at a time, in the order in which they were posted. Empty: every pair
   /// of ranks has a wire of its own. (With shared ports a faster link may delay the whole: the order of the
   /// queue changes.)
@@ -36,14 +36,15 @@ struct SimulationOptions {
 
   double jitter = 0;       ///< sigma of a log-normal factor (mean 1) on each computation and transfer
   std::uint64_t seed = 0;  ///< the same work gets the same noise under every schedule
-  /// Costs of the computations and messages of each microbatch, and of the update that it is the last one of
-  /// (microbatches of other lengths, turns). The list repeats. Empty: all microbatches are alike.
+  /// Costs by microbatch, for microbatches of different lengths and for turns: of its computations, its
+  /// messages, and the update for which it is the last. The list repeats. Empty: all microbatches are alike.
   std::vector<ScheduleCosts> microbatch_costs;
-  int microbatches_of_each = 1;  ///< so many in a row have the same
+  int microbatches_of_each = 1;  ///< consecutive microbatches that share an entry
   std::vector<double> slowdown;  ///< by rank: factor on its computations (a straggler: 2)
 
-  /// Seconds of single actions, by rank and place in its list, instead of their costs: of a computation, an
-  /// update, a reduce (of the last replica to come), or the message of a send. Negative or missing: its cost.
+  /// Seconds of single actions instead of their costs, by rank and place in its list. They are the time of a
+  /// computation, an update, a reduce (from the last replica's arrival), or a send's message. Negative or
+  /// missing: the action's cost.
   std::vector<std::vector<double>> own_seconds;
   std::vector<double> start;  ///< by rank: when it begins, seconds; missing: 0
 
@@ -53,7 +54,7 @@ struct SimulationOptions {
   std::vector<double> state_bytes;   ///< by stage: gradients, update rule, buffers: once
 };
 
-/// Why the replicas of the stages of `costs.meets` cannot wait for each other; empty: they can.
+/// Finds reasons why the replicas of the stages in `costs.meets` cannot wait for each other; empty: they can.
 Problems check_meetings(const Schedule& schedule, const PipelineShape& shape, Transport transport,
                         const ScheduleCosts& costs);
 
@@ -70,13 +71,14 @@ Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const 
 double steady_step(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,
                    const SimulationOptions& options = {});
 
-/// A flushing schedule `steps` times over, each rank's list after itself; `shape` gets the microbatches of
-/// all (those of a step rounded up to whole turns of all replicas: each step begins with the first replica).
+/// Repeats each rank's list of a flushing schedule `steps` times. `shape` gets the microbatches of all steps.
+/// The microbatches of a step are rounded up to whole rounds of the replicas, so that each step begins with
+/// the first replica.
 Schedule repeat_steps(const Schedule& schedule, PipelineShape& shape, int steps);
 
-/// A step of a model that is trained in turns (runtime/stage/turns.h): each rank's list once for each of
-/// `turns`, which are what a turn costs, without a barrier between them, and without messages whose transfer
-/// is negative there: nobody sends or waits. `shape` and `options` are made fit.
+/// Makes a step of a model that is trained in turns (runtime/model/turns.h). Each rank's list stands once for
+/// each of `turns`, which has the costs of each turn. There is no barrier between turns. A message whose
+/// transfer is negative in a turn is left out of it. `shape` and `options` are changed to fit the step.
 Schedule in_turns(const Schedule& schedule, PipelineShape& shape, SimulationOptions& options,
                   std::vector<ScheduleCosts> turns);
 
@@ -93,7 +95,7 @@ struct CriticalStep {
   double end = 0;
 };
 
-/// Which actions and links bound the makespan, in order of time: the steps join without a gap from 0 to the
+/// Returns the actions and transfers that bound the makespan, in order of time, without a gap from 0 to the
 /// makespan. Waiting for a busy wire counts as the transfer's. `simulation` must come from this shape and
 /// transport. Linear in the number of actions.
 std::vector<CriticalStep> critical_path(const Simulation& simulation, const PipelineShape& shape,

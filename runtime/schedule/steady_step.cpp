@@ -1,4 +1,4 @@
-// What a step costs when one follows the other.
+// The seconds of a step when steps follow each other.
 #include <algorithm>
 #include <vector>
 
@@ -42,7 +42,7 @@ Schedule in_turns(const Schedule& schedule, PipelineShape& shape, SimulationOpti
   const auto not_sent = [&](const Action& a) {
     const std::int64_t message = is_transfer(a.op) ? messages.of(a) : -1;
     if (message < 0) return false;
-    const ScheduleCosts& costs = turns[static_cast<std::size_t>(a.microbatch.value / of_each)];
+    const ScheduleCosts& costs = turns[a.microbatch.value / of_each];
     const std::vector<double>& seconds = costs.transfers(a.op);
     const std::size_t link = messages.link_of(static_cast<std::size_t>(message));
     return link < seconds.size() && seconds[link] < 0;

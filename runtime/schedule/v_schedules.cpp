@@ -124,10 +124,10 @@ std::vector<Order> repeated_block(int p, int microbatches, const std::array<int,
     Order& order = orders.emplace_back();
     for (const auto& [time, action] : timed) order.push_back(action);
   }
-  const std::vector<double> unit(static_cast<std::size_t>(2 * p), 1);
+  const std::vector<double> unit(2 * p, 1);
   return place_weights(orders, v_shape(p, microbatches),
                        {.forward = unit, .backward_input = unit, .backward_weight = unit},
-                       std::vector<int>(static_cast<std::size_t>(p), cap));
+                       std::vector<int>(p, cap));
 }
 
 }  // namespace
@@ -155,7 +155,7 @@ std::vector<Order> v_half(int places, int, int microbatches) {
                         turns ? std::array{3, 0, 4} : std::array{0, 0, places > 1 ? 1 : 0}, places + 2);
 }
 
-/// As above with steps (1, 1, 1, 1): 4p, a third; idle (4p - 5) / 2.
+/// Repeats the block above with steps (1, 1, 1, 1): 4p, a third; idle (4p - 5) / 2.
 std::vector<Order> v_min(int places, int, int microbatches) {
   return repeated_block(places, microbatches, {1, 1, 1, 1},
                         places % 3 == 0 ? std::array{2, 0, 2} : std::array{0, 0, 0}, 2 * (places + 4) / 3);

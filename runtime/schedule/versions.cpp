@@ -15,17 +15,17 @@ class LiveVersions {
   void note_use(std::int64_t version, std::ptrdiff_t position) {
     if (static_cast<std::int64_t>(last_use_.size()) <= version)
       last_use_.resize(static_cast<std::size_t>(version) + 1, -1);
-    last_use_[static_cast<std::size_t>(version)] = position;
+    last_use_[version] = position;
   }
   /// Change of alive().
   int release(std::int64_t version, std::ptrdiff_t position) {
-    if (version >= current_ || last_use_[static_cast<std::size_t>(version)] != position) return 0;
+    if (version >= current_ || last_use_[version] != position) return 0;
     --alive_;
     return -1;
   }
   int update(std::ptrdiff_t position) {
-    const bool needed = current_ < static_cast<std::int64_t>(last_use_.size()) &&
-                        last_use_[static_cast<std::size_t>(current_)] > position;
+    const bool needed =
+        current_ < static_cast<std::int64_t>(last_use_.size()) && last_use_[current_] > position;
     ++current_;
     alive_ += needed;
     return needed;
@@ -57,11 +57,11 @@ std::vector<std::int64_t> newest_versions(const Schedule& schedule, const Pipeli
   std::vector<std::int64_t> versions(
       static_cast<std::size_t>(shape.num_stages()) * static_cast<std::size_t>(shape.microbatches), 0);
   for (const auto& actions : schedule.ranks) {
-    std::vector<std::int64_t> updates(static_cast<std::size_t>(shape.num_stages()), 0);
+    std::vector<std::int64_t> updates(shape.num_stages(), 0);
     for (const Action& a : actions) {
       if (!inside(shape, a)) continue;
-      if (a.op == Op::Update) ++updates[static_cast<std::size_t>(a.stage.value)];
-      if (a.op == Op::Forward) versions[cell_of(shape, a)] = updates[static_cast<std::size_t>(a.stage.value)];
+      if (a.op == Op::Update) ++updates[a.stage.value];
+      if (a.op == Op::Forward) versions[cell_of(shape, a)] = updates[a.stage.value];
     }
   }
   return versions;

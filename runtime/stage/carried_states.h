@@ -1,4 +1,5 @@
-// What the layers of a stage that CarriesState leave from one microbatch to the one whose samples follow.
+// The states that layers with CarriesState carry from one microbatch to the microbatch that continues its
+// samples.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +14,16 @@
 
 namespace millrace {
 
-/// By step of the stage, then by CarriesState::carried(); empty for other layers.
+/// The states of a stage: by step of the stage, then by CarriesState::carried(); empty for other layers.
 using CarriedTensors = std::vector<std::vector<at::Tensor>>;
 
-/// By position of the microbatch that left it. A microbatch depends on the one it follows and no other, so
-/// any order of forwards in which those come first gives the same. Not thread-safe.
+/// The states of a stage, by position of the microbatch that left them. A microbatch depends only on the one
+/// that it follows. So every order of forwards in which that one comes first gives the same results. Not
+/// thread-safe.
 class CarriedStates {
  public:
-  /// What the microbatch at `position` begins with, `follows` being its extent's; empty where its samples
-  /// begin.
+  /// Returns the state that the microbatch at `position` begins with. `follows` is BatchExtent::follows. The
+  /// state is empty if the microbatch's samples begin there.
   CarriedTensors before(std::int64_t position, std::int64_t follows) {
     reach_ = std::max(reach_, follows);
     if (follows == 0) return {};
@@ -29,9 +31,9 @@ class CarriedStates {
     MILLRACE_CHECK(found, "microbatch " << position << " follows one that has left nothing");
     return *found;
   }
-  /// `oldest`: position of the oldest microbatch under way. What is twice as far behind it as microbatches
-  /// follow each other is forgotten, once that is known: the ranks may rest, and save, after any that is
-  /// through.
+  /// Stores the state that the microbatch at `position` leaves. `oldest` is the position of the oldest
+  /// microbatch in flight. States more than twice the greatest `follows` behind it are forgotten: the ranks
+  /// may rest, and save, after any microbatch that is through.
   void leave(std::int64_t position, CarriedTensors state, std::int64_t oldest) {
     by_position_[position] = std::move(state);
     if (reach_ > 0) by_position_.erase(by_position_.begin(), by_position_.lower_bound(oldest - 2 * reach_));
@@ -44,7 +46,7 @@ class CarriedStates {
 
  private:
   std::map<std::int64_t, CarriedTensors> by_position_;
-  std::int64_t reach_ = 0;  ///< greatest `follows`
+  std::int64_t reach_ = 0;  ///< greatest `follows` so far; 0: none is known
 };
 
 }  // namespace millrace

@@ -6,7 +6,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
 
-#include "runtime/stage/update_kernels.h"
+#include "runtime/kernels/update_kernels.h"
 
 namespace millrace {
 

@@ -1,6 +1,6 @@
-// Flat tensors in blocks: the grid on which norms are summed and rule state is shared out. A block begins at
-// its parameter's first element or a multiple of kBlockElements after it, so that sums do not depend on the
-// plan or on who has which block.
+// Divides flat tensors into blocks. Norms are summed block by block, and rule state is sharded by blocks. A
+// block begins at its parameter's first element or at a multiple of kBlockElements after it. So sums depend
+// neither on the plan nor on which rank has which block.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace millrace {
 
-constexpr std::int64_t kBlockElements = 16'384;  // 64 KiB: what several passes read stays in the cache
+// 64 KiB in float32: a block stays in the cache for several passes
+constexpr std::int64_t kBlockElements = 16'384;
 
 struct FlatRange {
   std::int64_t begin = 0, end = 0;
@@ -23,22 +24,22 @@ struct FlatRange {
 
 struct FlatBlock {
   std::size_t slot = 0;
-  FlatRange range;  ///< of the flat tensor; the padding after a parameter belongs to its last block
+  FlatRange range;  ///< in the flat tensor; the padding after a parameter belongs to its last block
 };
 
-/// In the order of the slots. `elements`: of the flat tensor.
+/// Returns the blocks in the order of the slots. `elements` is the length of the flat tensor.
 std::vector<FlatBlock> blocks_of(std::span<const ParameterSlot> slots, std::int64_t elements);
 
-/// Shard `shard` of `shards` nearly equal runs of blocks.
+/// Returns the range of shard `shard`, one of `shards` nearly equal runs of blocks.
 FlatRange shard_of(std::span<const FlatBlock> blocks, std::int64_t elements, int shard, int shards);
 
-/// Sums of squares, in double, of parts of tensors; on a device read all at once.
+/// Sums of squares, in double, of parts of tensors. Sums that are computed on a device are all read at once.
 class SquareSums {
  public:
   explicit SquareSums(std::size_t count) : sums_(count, 0.0) {}
-  void put(std::size_t index, const at::Tensor& flat);  ///< [n], contiguous
+  void put(std::size_t index, const at::Tensor& flat);  ///< sums the squares of `flat` [n], contiguous
   void put(std::size_t index, double sum) { sums_[index] = sum; }
-  /// Waits for the device.
+  /// Returns the sums by index. Waits for the device.
   std::vector<double> take();
 
  private:
@@ -46,7 +47,8 @@ class SquareSums {
   std::vector<std::pair<std::size_t, at::Tensor>> on_device_;
 };
 
-/// By slot, of a tensor laid out like the weights: its blocks' sums in their order.
+/// Returns the sum of squares of each slot, for a tensor laid out like the weights. The sums of its blocks
+/// are added in their order.
 std::vector<double> square_sums_by_slot(const ParameterStore& store, const at::Tensor& flat);
 
 }  // namespace millrace

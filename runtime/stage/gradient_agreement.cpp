@@ -21,13 +21,27 @@ double norm_of(const std::vector<double>& square_sums) {
   return std::sqrt(sum);
 }
 
+namespace {
+std::vector<double> norms_of_jobs(const std::vector<double>& square_sums, int jobs) {
+  std::vector<double> norms;
+  const auto per_job = static_cast<std::ptrdiff_t>(square_sums.size()) / jobs;
+  for (auto from = square_sums.begin(); std::ssize(norms) < jobs; from += per_job)
+    norms.push_back(norm_of({from, from + per_job}));
+  return norms;
+}
+}  // namespace
+
+std::vector<double> norms_by_job(const ParameterStore& store) {
+  return norms_of_jobs(square_sums_by_slot(store, store.flat_gradient()), store.jobs());
+}
+
 GradientAgreement::GradientAgreement(Communicator& world, const StageLayout& layout, int model)
     : jobs_(layout.model.jobs()) {
-  std::vector<std::vector<std::string>> of_jobs(static_cast<std::size_t>(jobs_));
+  std::vector<std::vector<std::string>> of_jobs(jobs_);
   for (const NamedLayer& layer : layout.model.layers) {
     for (const ParameterSpec& spec : layer.layer->parameters()) {
       if (!spec.is_buffer && !layer.is_tied(spec))
-        of_jobs[static_cast<std::size_t>(std::max(spec.job, 0))].push_back(layer.parameter_name(spec));
+        of_jobs[std::max(spec.job, 0)].push_back(layer.parameter_name(spec));
     }
   }
   for (const auto& names : of_jobs) {
@@ -52,14 +66,11 @@ std::vector<double> GradientAgreement::norms(const std::vector<Part>& parts) {
   }
   if (group_ && !sums.empty()) {
     at::Tensor all = at::tensor(sums, at::kDouble);
-    group_->all_reduce(all, "norm of the gradient")->wait();  // others have zeros where this rank has sums
+    // The sum is exact: the other ranks have zeros where this rank speaks.
+    group_->all_reduce(all, "norm of the gradient")->wait();
     std::copy_n(all.const_data_ptr<double>(), sums.size(), sums.begin());
   }
-  std::vector<double> result;
-  const auto per_job = static_cast<std::ptrdiff_t>(sums.size()) / jobs_;
-  for (int job = 0; job < jobs_; ++job)
-    result.push_back(norm_of({sums.begin() + job * per_job, sums.begin() + (job + 1) * per_job}));
-  return result;
+  return norms_of_jobs(sums, jobs_);
 }
 
 }  // namespace millrace

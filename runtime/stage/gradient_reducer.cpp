@@ -10,7 +10,7 @@ GradientReducer::GradientReducer(ParameterStore& store, Communicator* replicas, 
   if (!replicas) return;
   const auto element = static_cast<std::int64_t>(store.flat_gradient().element_size());
   for (int i = static_cast<int>(program.steps.size()) - 1; i >= 0; --i) {
-    if (program.steps[static_cast<std::size_t>(i)].frozen) continue;
+    if (program.steps[i].frozen) continue;
     const auto [begin, end] = store.gradient_ranges(i).front();
     const bool open = !buckets_.empty() &&
                       (buckets_.back().end - buckets_.back().begin) * element * store.jobs() < bucket_bytes;

@@ -1,26 +1,28 @@
-// Joins the gradients of a stage's replicas, bucket by bucket, while the backward still computes.
+// Sums the gradients of a stage over its replicas, bucket by bucket, while the backward still computes.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/model/stage_program.h"
 #include "runtime/stage/parameter_store.h"
-#include "runtime/stage/stage_program.h"
 
 namespace millrace {
 
-/// Does nothing where `replicas` is null: the stage is on one rank. Not thread-safe.
+/// Reduces the gradients of one stage. If `replicas` is null, the stage is on one rank and nothing is done.
+/// Not thread-safe.
 class GradientReducer {
  public:
-  /// Of the layers of `program` that are not frozen.
+  /// Makes the buckets, about `bucket_bytes` each, of those layers of `program` that are not frozen. `store`
+  /// and `replicas` must outlive the object.
   GradientReducer(ParameterStore& store, Communicator* replicas, const StageProgram& program,
                   std::int64_t bucket_bytes);
 
-  /// Layer `layer` (position in the stage) and all after it have given their last gradient of the step: the
-  /// buckets that are complete now are on their way.
+  /// Tells that layer `layer` (position in the stage) and all after it have given their last gradient of the
+  /// step. Starts the all-reduce of the buckets that are now complete.
   void ready(int layer);
-  /// Sends what is left, the gradients of tied uses among it, and waits for everything.
+  /// Reduces the remaining buckets and the gradients of tied uses, and waits for all reductions.
   void finish();
 
  private:

@@ -38,10 +38,11 @@ void cast_inputs(const LayerStep& step, std::vector<at::Tensor>& inputs) {
   }
 }
 
-/// What was said of the model's tensors is what is received and given back.
+/// Checks the types of a layer's outputs: other stages receive tensors and return gradients of the declared
+/// types.
 void check_outputs(const LayerStep& step, const LayerSlot& slot) {
   for (std::size_t k = 0; k < step.output_dtypes.size(); ++k) {
-    const at::Tensor& made = slot.values[static_cast<std::size_t>(step.outputs[k])];
+    const at::Tensor& made = slot.values[step.outputs[k]];
     MILLRACE_CHECK(made.scalar_type() == step.output_dtypes[k],
                    "layer " << step.named->name << " made " << toString(made.scalar_type()) << ", said "
                             << toString(step.output_dtypes[k]));
@@ -53,8 +54,9 @@ void check_outputs(const LayerStep& step, const LayerSlot& slot) {
 std::vector<at::Tensor> LayerRunner::inputs_of(const LayerSlot& slot, const HeadStep& head) const {
   std::vector<at::Tensor> inputs;
   for (int place : head.inputs) {
-    const at::Tensor& value = slot.values[static_cast<std::size_t>(place)];
-    inputs.push_back(value.defined() ? widened(value) : value);  // not: jobs_together()
+    const at::Tensor& value = slot.values[place];
+    // The tensor is undefined if the first job's has the values of all jobs (jobs_together()).
+    inputs.push_back(value.defined() ? widened(value) : value);
   }
   return inputs;
 }
@@ -92,8 +94,9 @@ std::vector<at::Tensor> gradients_of_inputs(const LayerStep& step, const std::ve
 }
 }  // namespace
 
-/// Where a layer's weight gradients go: into the store's, or, of parameters in a lower precision, into zeros
-/// of that precision (`own`), which add_sums() adds to the store's.
+/// Returns the tensors that a layer adds its weight gradients to. They are the store's. If the parameters
+/// are in a lower precision, they are zeros of that precision (`own`), which add_sums() adds to the
+/// store's.
 std::span<at::Tensor> LayerRunner::sums_for(std::size_t step, std::vector<at::Tensor>& own) {
   const auto sums = store_.gradients(static_cast<int>(step));
   if (!program_.steps[step].lowers_parameters) return sums;
@@ -107,7 +110,8 @@ void LayerRunner::add_sums(std::size_t step, const std::vector<at::Tensor>& own)
   for (std::size_t k = 0; k < own.size(); ++k) sums[k].add_(own[k]);
 }
 
-/// A forward that is run again begins with the same and leaves nothing.
+/// Runs a layer that carries states. A forward that is run again begins with the same state and leaves
+/// none.
 std::vector<at::Tensor> LayerRunner::forward_carrying(LayerSlot& slot, std::size_t i,
                                                       std::span<const at::Tensor> inputs,
                                                       const CallContext& context, Saved* saved,
@@ -130,7 +134,7 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
   for (std::size_t i = 0; i < program_.steps.size(); ++i) {
     const LayerStep& step = program_.steps[i];
     inputs.clear();
-    for (int place : step.inputs) inputs.push_back(slot.values[static_cast<std::size_t>(place)]);
+    for (int place : step.inputs) inputs.push_back(slot.values[place]);
     CallContext context{
         .training = run != Run::Evaluate, .replicas = replicas_, .together = step.together, .masks = masks_};
     if (step.draws) {
@@ -142,7 +146,8 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
       if (drawn_.size() > 1) context.job_seeds = drawn_;
     }
     std::span<at::Tensor> buffers = store_.buffers(static_cast<int>(i));
-    if (run == Run::Again || step.keeps_statistics) {  // running means count a microbatch once
+    // These run on copies, because running means must count a microbatch once.
+    if (run == Run::Again || step.keeps_statistics) {
       copies.clear();
       for (const at::Tensor& buffer : buffers) copies.push_back(buffer.clone());
       buffers = copies;
@@ -152,7 +157,7 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
     before(Phase::Forward, i);
     cast_inputs(step, inputs);
     if (!step.carrying && !step.multi) {
-      slot.values[static_cast<std::size_t>(step.outputs[0])] = named(step, "forward", inputs, [&] {
+      slot.values[step.outputs[0]] = named(step, "forward", inputs, [&] {
         return step.layer->forward(inputs, parameters, buffers, context, saved);
       });
     } else {
@@ -161,12 +166,11 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
                              : step.multi->forward_all(inputs, parameters, buffers, context, saved);
       });
       MILLRACE_CHECK(outputs.size() == step.outputs.size(), "layer " << step.named->name);
-      for (std::size_t k = 0; k < outputs.size(); ++k)
-        slot.values[static_cast<std::size_t>(step.outputs[k])] = std::move(outputs[k]);
+      for (std::size_t k = 0; k < outputs.size(); ++k) slot.values[step.outputs[k]] = std::move(outputs[k]);
     }
     after(Phase::Forward, i);
     check_outputs(step, slot);
-    for (int place : step.read_last) slot.values[static_cast<std::size_t>(place)].reset();
+    for (int place : step.read_last) slot.values[place].reset();
   }
 }
 
@@ -177,14 +181,14 @@ void LayerRunner::add_gradient(LayerSlot& slot, int place, int use, at::Tensor v
     return;
   }
   at::Tensor& sum = slot.gradients[at];
-  sum = sum.defined() ? at::add(sum, value) : std::move(value);  // never in place: inputs may share
+  // The sum is never made in place: gradients of inputs may share memory.
+  sum = sum.defined() ? at::add(sum, value) : std::move(value);
 }
 
-/// The sum over all uses from the last reader to the first, whichever stage they are in and whenever they
-/// came.
+/// Returns the gradient of a tensor: the sum over all uses, from the last reader to the first, whichever
+/// stage they are in and whenever they came.
 at::Tensor LayerRunner::take_gradient(LayerSlot& slot, int place) const {
-  if (!program_.in_parts[static_cast<std::size_t>(place)])
-    return std::move(slot.gradients[static_cast<std::size_t>(place)]);
+  if (!program_.in_parts[place]) return std::move(slot.gradients[place]);
   const auto others = std::stable_partition(slot.parts.begin(), slot.parts.end(),
                                             [&](const GradientPart& p) { return p.place != place; });
   std::stable_sort(others, slot.parts.end(),
@@ -196,7 +200,7 @@ at::Tensor LayerRunner::take_gradient(LayerSlot& slot, int place) const {
   return sum;
 }
 
-/// False if nobody gave the layer a gradient.
+/// Takes the gradients of a layer's outputs. Returns false if no reader gave the layer a gradient.
 bool LayerRunner::take_gradients(LayerSlot& slot, const LayerStep& step,
                                  std::vector<at::Tensor>& grads) const {
   grads.clear();

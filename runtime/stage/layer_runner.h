@@ -10,38 +10,40 @@
 #include <ATen/core/Tensor.h>
 
 #include "runtime/base/ids.h"
+#include "runtime/model/stage_program.h"
 #include "runtime/stage/carried_states.h"
 #include "runtime/stage/gradient_reducer.h"
 #include "runtime/stage/parameter_store.h"
-#include "runtime/stage/stage_program.h"
 
 namespace millrace {
 
 /// The gradient that one reader of a tensor contributes.
 struct GradientPart {
   int place;
-  int use;  ///< layer, or number of layers + head: index in the model
+  int use;  ///< the reader: index of a layer in the model, or number of layers + index of a head
   at::Tensor value;
 };
 
-/// A microbatch between its first receive and its last backward. Vectors are by place or by step.
+/// The tensors of a microbatch between its first receive and its last backward. Vectors are by place (index
+/// in the stage's list of tensors) or by step.
 struct LayerSlot {
   MicrobatchId microbatch{-1};
   std::vector<at::Tensor> values;
   std::vector<at::Tensor> gradients;
-  std::vector<GradientPart> parts;  ///< where StageProgram::in_parts
+  std::vector<GradientPart> parts;  ///< the gradients of tensors that StageProgram::in_parts marks
   std::vector<Saved> saved;         ///< by step
-  std::vector<at::Tensor> kept;     ///< what came in, for a stage that recomputes
-  CarriedTensors carried;           ///< what layers that carry begin with; empty: nothing
-  CarriedTensors left;              ///< what they end with
+  std::vector<at::Tensor> kept;     ///< the incoming tensors, if the stage recomputes
+  CarriedTensors carried;           ///< the states that layers with CarriesState begin with; empty: none
+  CarriedTensors left;              ///< the states that they end with
   std::vector<Saved> heads;         ///< by head
-  std::vector<std::vector<at::Tensor>> output_gradients;  ///< by step, from I to W
-  bool through = false;                                   ///< its last backward is done
+  /// by step; kept from the input gradient (I) to the weight gradient (W)
+  std::vector<std::vector<at::Tensor>> output_gradients;
+  bool through = false;  ///< its last backward is done
 
   void clear();
 };
 
-/// Told of every layer as it runs; for the profiler.
+/// An observer that is called around every layer; the profiler implements it.
 class LayerObserver {
  public:
   enum class Phase { Forward, BackwardInput, BackwardWeight };
@@ -50,7 +52,7 @@ class LayerObserver {
   virtual void after(Phase phase, std::size_t step) = 0;
 };
 
-/// Not thread-safe. `program` and `store` outlive it.
+/// Runs the layers of one stage. `program` and `store` must outlive it. Not thread-safe.
 class LayerRunner {
  public:
   enum class Run { Evaluate, Train, TrainWithoutSaving, Again };
@@ -66,7 +68,7 @@ class LayerRunner {
         begins_at_(seeds_.size()) {}
 
   void set_observer(LayerObserver* observer) { observer_ = observer; }
-  /// Layers with statistics of the batch take them over all replicas (CallContext::replicas).
+  /// Lets layers with statistics of the batch take them over all replicas (CallContext::replicas).
   void set_replicas(ReplicaSum* replicas) { replicas_ = replicas; }
 
   void set_masks(MasksFrom masks) { masks_ = masks; }
@@ -77,21 +79,22 @@ class LayerRunner {
   /// Computes slot.values of the tensors that leave the stage from those that came in. Other tensors are
   /// freed after their last reader.
   void forward(LayerSlot& slot, std::int64_t position, VersionId version, Run run);
-  /// From slot.gradients and parts of what leaves to those of what came in. Joint: weight gradients too;
-  /// `on_layer(step)` after each layer.
+  /// Computes the gradients of the incoming tensors from slot.gradients and slot.parts of the tensors that
+  /// leave the stage. Also adds the weight gradients, and calls `on_layer(step)` after each layer.
   template <class OnLayer>
   void backward(LayerSlot& slot, VersionId version, OnLayer&& on_layer);
   void backward_input(LayerSlot& slot, VersionId version);
-  /// In two parts, one after the other for each layer: what the profiler times.
+  /// Runs the backward in its two parts, input and weight gradient, one after the other for each layer. The
+  /// profiler times it.
   void backward_layer_by_layer(LayerSlot& slot, VersionId version);
   template <class OnLayer>
   void backward_weight(LayerSlot& slot, OnLayer&& on_layer);
 
-  /// The tensors that a head reads; add_gradients takes the head's gradients for them.
+  /// Returns the tensors that a head reads. add_gradients() takes the head's gradients for them.
   std::vector<at::Tensor> inputs_of(const LayerSlot& slot, const HeadStep& head) const;
   void add_gradients(LayerSlot& slot, const HeadStep& head, std::vector<at::Tensor> grads) const;
 
-  /// One reader's gradient for a tensor.
+  /// Adds one reader's gradient for the tensor at `place`. `use` is the reader (GradientPart).
   void add_gradient(LayerSlot& slot, int place, int use, at::Tensor value) const;
 
  private:
@@ -117,7 +120,7 @@ class LayerRunner {
 
   const StageProgram& program_;
   ParameterStore& store_;
-  std::vector<std::uint64_t> seeds_, drawn_;  ///< by job; of the layer that runs
+  std::vector<std::uint64_t> seeds_, drawn_;  ///< by job; `drawn_` has the seeds of the layer that runs
   MasksFrom masks_ = MasksFrom::Device;
   std::vector<std::int64_t> begins_at_;
   LayerObserver* observer_ = nullptr;

@@ -13,8 +13,8 @@
 
 namespace millrace {
 namespace {
-// Microbatches that read a version before copies are made of it: they are worth it from two or three on
-// (docs/benchmarks.md).
+// The least number of microbatches that must read a version for copies of it to be made. Copies are worth
+// it from two or three on (docs/benchmarks.md).
 constexpr int kLeastReads = 4;
 constexpr std::int64_t kAlignment = 64;  // elements; 256 bytes, 4 AVX-512 vectors
 
@@ -28,14 +28,15 @@ std::int64_t element_count(const Shape& shape) {
   return n;
 }
 
-/// Those of `job`; -1: all, of a layer that is no array.
+/// Returns the specs of `job`. -1: those of a layer that is no array.
 std::vector<ParameterSpec> specs_of_job(const NamedLayer& layer, int job) {
   std::vector<ParameterSpec> specs = layer.layer->parameters();
   std::erase_if(specs, [job](const ParameterSpec& spec) { return spec.job != job; });
   return specs;
 }
 
-/// A job's are what it would start with by itself: they depend on its seed and on its own names.
+/// Returns the initial values of a layer. A job's values are those that it would start with by itself: they
+/// depend on its seed and on its own names.
 std::vector<at::Tensor> initial_values(const NamedLayer& layer, const std::vector<ParameterSpec>& specs,
                                        const std::vector<std::uint64_t>& seeds) {
   std::vector<at::Tensor> values;
@@ -46,7 +47,7 @@ std::vector<at::Tensor> initial_values(const NamedLayer& layer, const std::vecto
       own.push_back(specs[end]);
       if (job >= 0) own.back().name.erase(0, job_prefix(job).size());
     }
-    for (at::Tensor& value : initialise(own, seeds[static_cast<std::size_t>(std::max(job, 0))], layer.name))
+    for (at::Tensor& value : initialise(own, seeds[std::max(job, 0)], layer.name))
       values.push_back(std::move(value));
   }
   return values;
@@ -59,7 +60,7 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
     : jobs_(layout.model.jobs()), lower_(layout.lower) {
   MILLRACE_CHECK(static_cast<int>(seeds.size()) == jobs_, seeds.size() << " seeds of " << jobs_ << " jobs");
   const auto options = at::TensorOptions(dtype).device(device);
-  const std::vector<int>& layers = layout.layers[static_cast<std::size_t>(stage.value)];
+  const std::vector<int>& layers = layout.layers[stage.value];
   slots_of_layer_.resize(layers.size());
   copying_.resize(layers.size());
   buffers_.resize(layers.size());
@@ -67,8 +68,7 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
   ranges_.resize(layers.size());
   for (int index : layers)
     is_lowered_.push_back(layout.casts() &&
-                          layout.model.layers[static_cast<std::size_t>(index)].layer->cast_policy() ==
-                              CastPolicy::Lower);
+                          layout.model.layers[index].layer->cast_policy() == CastPolicy::Lower);
   std::vector<at::Tensor> initial;  // by slot
   for (int job = 0; job < jobs_; ++job) {
     for (std::size_t l = 0; l < layers.size(); ++l)
@@ -91,17 +91,16 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
   gradients_ = views_of(flat_gradient_);
   for (std::size_t l = 0; l < slots_of_layer_.size(); ++l) {
     for (std::size_t i = 0; i < slots_of_layer_[l].size(); ++i) {
-      if (const int slot = slots_of_layer_[l][i]; slot < 0)
-        gradients_[l][i] = tied_[static_cast<std::size_t>(-1 - slot)].gradient;
+      if (const int slot = slots_of_layer_[l][i]; slot < 0) gradients_[l][i] = tied_[-1 - slot].gradient;
     }
   }
 }
 
-/// What `job` has of a layer, behind what is there already.
+/// Adds the parameters that `job` has of a layer, behind those that are there already.
 void ParameterStore::add_layer(const StageLayout& layout, const LayerPlace& where, int job,
                                const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options,
                                std::vector<at::Tensor>& initial) {
-  const NamedLayer& layer = layout.model.layers[static_cast<std::size_t>(where.index)];
+  const NamedLayer& layer = layout.model.layers[where.index];
   const auto place = static_cast<std::size_t>(where.position);
   const std::vector<ParameterSpec> specs = specs_of_job(layer, job);
   std::vector<at::Tensor> values = initial_values(layer, specs, seeds);
@@ -132,7 +131,7 @@ void ParameterStore::add_layer(const StageLayout& layout, const LayerPlace& wher
   ranges_[place].emplace_back(begin, end());
 }
 
-/// Buffers of the jobs side by side, where a kernel over all of them finds them.
+/// Puts the buffers of the jobs side by side in memory, where a kernel over all jobs finds them.
 void ParameterStore::join_buffers() {
   if (jobs_ == 1) return;
   for (auto& layer : buffers_) {
@@ -208,15 +207,15 @@ ParameterStore ParameterStore::part(std::size_t first, std::size_t end,
   return own;
 }
 
-/// The mirror starts with what the owner starts with: values depend on (seed, owner's name) alone.
+/// Adds a use of a parameter that another layer owns. A mirror starts with the owner's initial values,
+/// which depend on (seed, owner's name) alone.
 void ParameterStore::add_tied_use(const StageLayout& layout, int layer, const std::string& owner,
                                   const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options) {
   const auto place = find_parameter(layout.model, owner);
   MILLRACE_CHECK(place, "tied to " << owner);
-  const NamedLayer& owning = layout.model.layers[static_cast<std::size_t>(place->layer)];
+  const NamedLayer& owning = layout.model.layers[place->layer];
   const auto specs = owning.layer->parameters();
-  at::Tensor values =
-      std::move(initial_values(owning, specs, seeds)[static_cast<std::size_t>(place->spec)]).to(options);
+  at::Tensor values = std::move(initial_values(owning, specs, seeds)[place->spec]).to(options);
   at::Tensor gradient = at::zeros(values.sizes(), options);
   tied_.push_back(
       {.owner = owner, .layer = layer, .mirror = std::move(values), .gradient = std::move(gradient)});
@@ -231,8 +230,8 @@ at::Tensor ParameterStore::view(const at::Tensor& flat, std::size_t slot) const 
   return flat.narrow(0, s.offset, s.elements).view(s.shape);
 }
 
-/// Behind the views of each job those of all jobs, so that a kernel over jobs need not find that they lie in
-/// equal distances.
+/// Returns the views of `flat` by layer. The views of single jobs come first, then those of all jobs
+/// together. So a kernel over jobs need not find out that they lie at equal distances.
 std::vector<std::vector<at::Tensor>> ParameterStore::views_of(const at::Tensor& flat) const {
   std::vector<std::vector<at::Tensor>> result;
   for (std::size_t l = 0; l < slots_of_layer_.size(); ++l) {
@@ -243,7 +242,7 @@ std::vector<std::vector<at::Tensor>> ParameterStore::views_of(const at::Tensor& 
         views.push_back(view(flat, static_cast<std::size_t>(slot)));
         continue;
       }
-      const TiedUse& use = tied_[static_cast<std::size_t>(-1 - slot)];
+      const TiedUse& use = tied_[-1 - slot];
       views.push_back(use.slot >= 0 ? view(flat, static_cast<std::size_t>(use.slot)) : use.mirror);
     }
     if (jobs_ == 1 || is_lowered_[l] || std::ranges::any_of(slots, [](int slot) { return slot < 0; }))
@@ -317,22 +316,21 @@ std::span<const at::Tensor> ParameterStore::parameters(VersionId version, int la
 
 void ParameterStore::make_copies(const StageLayout& layout, StageId stage, int microbatches) {
   if (microbatches < kLeastReads) return;
-  const std::vector<int>& layers = layout.layers[static_cast<std::size_t>(stage.value)];
+  const std::vector<int>& layers = layout.layers[stage.value];
   for (std::size_t l = 0; l < layers.size(); ++l) {
     const auto index = static_cast<std::size_t>(layers[l]);
     const std::vector<int>& reads = layout.reads[index];
     const auto is_tied = [](int slot) { return slot < 0; };
-    // A mirror's values come when they come.
+    // A tied layer has no copies: a mirror's values may arrive at any time.
     if (is_lowered_[l] || reads.empty() || std::ranges::any_of(slots_of_layer_[l], is_tied)) continue;
-    copying_[l] = {layout.model.layers[index].layer,
-                   layout.tensors[static_cast<std::size_t>(reads.front())].spec.shape};
+    copying_[l] = {layout.model.layers[index].layer, layout.tensors[reads.front()].spec.shape};
   }
 }
 
 std::int64_t ParameterStore::bytes_of_copies(int layer) const {
   const auto all = parameters(current_, layer);
   std::int64_t bytes = 0;
-  const std::size_t own = versions_.at(current_).by_layer[static_cast<std::size_t>(layer)].size();
+  const std::size_t own = versions_.at(current_).by_layer[layer].size();
   for (std::size_t i = is_lowered_[layer] ? 0 : own; i < all.size(); ++i)
     bytes += static_cast<std::int64_t>(all[i].nbytes());
   return bytes;

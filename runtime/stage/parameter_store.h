@@ -1,4 +1,5 @@
-// The weights of one stage on one rank, by version. Stashing lives here and nowhere else.
+// Holds the weights of one stage on one rank, by version. Weight stashing is implemented here and nowhere
+// else.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,13 @@
 #include <ATen/core/Tensor.h>
 
 #include "runtime/base/ids.h"
-#include "runtime/stage/stage_layout.h"
+#include "runtime/model/stage_layout.h"
 
 namespace millrace {
 
-/// Where a parameter lives in the flat tensors. Offsets are multiples of 64 elements (256 bytes): every
-/// element meets the same vector kernel whatever the partition, which keeps updates bitwise independent of
-/// the plan.
+/// The place of a parameter in the flat tensors. Offsets are multiples of 64 elements (256 bytes). So every
+/// element meets the same vector kernel whatever the partition, and updates are bitwise independent of the
+/// plan.
 struct ParameterSlot {
   std::string name;  ///< "layer.weight"
   Shape shape;
@@ -30,24 +31,26 @@ struct ParameterSlot {
   int job = -1;                     ///< ParameterSpec::job
 };
 
-/// A layer of this stage uses a parameter that another layer owns. Its gradient is kept by itself, whether
-/// the owner is in this stage or not, and added to the owner's before the update: the same sum in every plan.
+/// A use, by a layer of this stage, of a parameter that another layer owns. Its gradient is kept apart,
+/// whether or not the owner is in this stage. It is added to the owner's before the update, which gives the
+/// same sum in every plan.
 struct TiedUse {
   std::string owner;  ///< full name
-  int layer = 0;      ///< of the use: index in the model
-  int slot = -1;      ///< of the owner, if it is in this stage, else -1
-  at::Tensor mirror;  ///< the owner's values, where it is in another stage; else undefined
+  int layer = 0;      ///< index in the model of the layer that uses it
+  int slot = -1;      ///< index in slots() of the owner's parameter, if the owner is in this stage, else -1
+  at::Tensor mirror;  ///< copy of the owner's values, if the owner is in another stage; else undefined
   at::Tensor gradient;
 };
 
-/// Each published version is one flat tensor [N], float32 or float64; parameters are views into it. A
-/// microbatch pins the version of its forward until its last backward; an old version is freed when it is
-/// neither pinned nor to be kept. If that holds for the current version an update happens in place (one
-/// version, no copy). Not thread-safe.
+/// The weights and gradients of a stage. Each version of the weights is one flat tensor [N], float32 or
+/// float64; parameters are views into it. Not thread-safe.
+/// A microbatch pins the version of its forward until its last backward. An old version is freed when nothing
+/// pins it and keep_from() does not ask for it. If that holds for the current version too, an update happens
+/// in place: there is one version, and nothing is copied.
 class ParameterStore {
  public:
-  /// Initial values depend on (seed, parameter name) only: they are drawn on the CPU and then moved to
-  /// `device`, where everything lives from then on.
+  /// Makes the store of a stage with its initial values, which depend only on (seed, parameter name). They
+  /// are drawn on the CPU and then moved to `device`, where all tensors stay.
   ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed, at::Device device = at::kCPU,
                  at::ScalarType dtype = at::kFloat)
       : ParameterStore(layout, stage, std::vector{seed}, device, dtype) {}
@@ -61,10 +64,11 @@ class ParameterStore {
   at::Tensor of_job(const at::Tensor& flat, int job) const {
     return jobs_ == 1 ? flat : flat.narrow(0, job * (flat.size(0) / jobs_), flat.size(0) / jobs_);
   }
-  /// One job's parameters, buffers and ties as a store by itself, under their names of the array; values are
-  /// shared, and those of versions that are published later are not in it. For rules and checkpoints.
+  /// Returns one job's parameters, buffers and ties as a store by itself, under their names in the array.
+  /// Values are shared. Versions that are published later are not in it. For rules and checkpoints.
   ParameterStore job(int job) const;
-  /// Returns the same under the names of job `as`. This store then holds a part of a larger array's jobs.
+  /// Returns the store of one job under the names of job `as`. It is for a store that holds a part of a
+  /// larger array's jobs.
   ParameterStore job(int job, int as) const;
   /// Returns the layers [first, end) of the stage as a store by itself; only for a store of one job. Their
   /// parameters are `flat_range` of the flat tensors. It shares tensors as job() does.
@@ -72,25 +76,26 @@ class ParameterStore {
                       std::pair<std::int64_t, std::int64_t> flat_range) const;
 
   VersionId current() const { return current_; }
-  VersionId pin(MicrobatchId microbatch);                ///< the current version
-  void pin(MicrobatchId microbatch, VersionId version);  ///< a version that is kept
-  /// This version and all that follow stay, pinned or not, until a later call says otherwise.
+  VersionId pin(MicrobatchId microbatch);                ///< pins the current version
+  void pin(MicrobatchId microbatch, VersionId version);  ///< pins a version that is kept
+  /// Keeps this version and all that follow, pinned or not, until a later call.
   void keep_from(VersionId oldest);
   void release(MicrobatchId microbatch);
   VersionId version_of(MicrobatchId microbatch) const;
   int live_versions() const { return static_cast<int>(versions_.size()); }
 
-  /// Parameters of layer `i` of the stage (position within the stage): views, and behind those of the jobs of
-  /// an array each parameter of all jobs, [B, ...] (not where one is tied); or where the layer computes in a
-  /// lower precision copies in that; and behind them what it has of Layer::copies(). Copies are made at the
-  /// first call for a version and live as long as it.
+  /// Returns the parameters of layer `layer` of the stage (position within the stage) as views.
+  /// In an array, each parameter of all jobs together, [B, ...], follows the parameters of the single jobs,
+  /// unless it is tied. If the layer computes in a lower precision, copies in that precision take the place
+  /// of the parameters. The copies of Layer::copies() come last, if the layer has them. Copies are made at
+  /// the first call for a version and live as long as the version.
   std::span<const at::Tensor> parameters(VersionId version, int layer) const;
-  /// From now on layers have their Layer::copies(): where `microbatches` of this rank read a version and that
-  /// is enough to be worth it.
+  /// Lets layers have their Layer::copies() from now on, if `microbatches`, the number that this rank runs
+  /// with one version, is large enough to be worth it.
   void make_copies(const StageLayout& layout, StageId stage, int microbatches);
   /// Makes the copies that parameters() needs for a version of a layer, and returns their bytes.
   std::int64_t bytes_of_copies(int layer) const;
-  /// Values were written behind the store's back: copies are made anew.
+  /// Tells that weights were written without the store: their copies are made anew.
   void weights_changed();
   std::span<const at::Tensor> current_parameters(int layer) const { return parameters(current_, layer); }
   std::span<at::Tensor> buffers(int layer) { return buffers_[layer]; }
@@ -99,27 +104,29 @@ class ParameterStore {
   bool has_buffers() const;
   void exchange_buffers(Buffers& buffers) { buffers_.swap(buffers); }
 
-  /// Views, in the order of parameters().
+  /// Returns the gradients of a layer as views, in the order of parameters().
   std::span<at::Tensor> gradients(int layer) { return gradients_[layer]; }
   at::Tensor flat_gradient() const { return flat_gradient_; }
   at::Tensor flat_weights() const { return versions_.at(current_).flat; }
-  /// Flat range [first, end) of the gradients of layer `i`, of each job; empty if it has none.
+  /// Returns the flat range [first, end) of the gradients of layer `layer`, one for each job; empty if the
+  /// layer has no parameters.
   using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
-  const Ranges& gradient_ranges(int layer) const { return ranges_[static_cast<std::size_t>(layer)]; }
+  const Ranges& gradient_ranges(int layer) const { return ranges_[layer]; }
 
   /// Applies `update` to the current weights and makes the result the current version; zeroes the gradients.
   void publish(const std::function<void(at::Tensor weights, const at::Tensor& gradient)>& update);
 
   const std::vector<ParameterSlot>& slots() const { return slots_; }
   const std::vector<TiedUse>& tied() const { return tied_; }
-  /// Adds the gradient of a tied use, this stage's or one that was received, to its owner's.
+  /// Adds the gradient of a tied use, of this stage or received, to the gradient of its owner.
   void add_tied_gradient(std::size_t slot, const at::Tensor& gradient);
-  /// View of slot `i` in any flat tensor laid out like the weights (rule state).
+  /// Returns the view of slot `slot` in a flat tensor laid out like the weights (rule state).
   at::Tensor view(const at::Tensor& flat, std::size_t slot) const;
-  /// Buffers by full name, shared.
+  /// Returns the buffers by full name; they share memory.
   std::vector<std::pair<std::string, at::Tensor>> named_buffers() const;
   void set_current(VersionId version);  ///< renames the current version (resume); nothing may be pinned
-  /// Live versions before the current one, the newest first, with their flat tensors; shared.
+  /// Returns the live versions before the current one, newest first, with their flat tensors, which are
+  /// shared.
   std::vector<std::pair<VersionId, at::Tensor>> older_versions() const;
   /// Adds a version before the current one (resume), with its flat tensor [N] to be filled; it is kept.
   at::Tensor add_older_version(VersionId version);
@@ -128,7 +135,7 @@ class ParameterStore {
   struct Version {
     at::Tensor flat;
     std::vector<std::vector<at::Tensor>> by_layer;
-    /// Copies by layer that stand in place of the parameters, or behind them; empty: none are made yet.
+    /// Copies by layer, which stand in place of the parameters or behind them; empty: none are made yet.
     mutable std::vector<std::vector<at::Tensor>> copied;
     int pins = 0;
   };
@@ -137,7 +144,7 @@ class ParameterStore {
 
   ParameterStore() = default;
   struct LayerPlace {
-    int position, index;  ///< in the stage, in the model
+    int position, index;  ///< position in the stage, index in the model
   };
   void add_layer(const StageLayout& layout, const LayerPlace& where, int job,
                  const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options,
@@ -151,13 +158,14 @@ class ParameterStore {
   at::ScalarType lower_;
   std::vector<char> is_lowered_;  ///< by layer
   struct Copying {
-    LayerPtr layer;  ///< null: it has no copies
+    LayerPtr layer;  ///< null: the layer has no copies
     Shape input;
   };
   mutable std::vector<Copying> copying_;  ///< by layer
   std::vector<TiedUse> tied_;
-  std::vector<std::vector<int>> slots_of_layer_;  ///< in slots_; -1 - k: in tied_
-  std::vector<Ranges> ranges_;                    ///< by layer
+  /// by layer: index in slots_, or -1 - k for entry k of tied_
+  std::vector<std::vector<int>> slots_of_layer_;
+  std::vector<Ranges> ranges_;  ///< by layer
   std::vector<std::vector<at::Tensor>> buffers_;
   std::vector<std::vector<std::string>> buffer_names_;
   at::Tensor flat_gradient_;

@@ -1,136 +1,50 @@
-// Executes the actions of one rank's stage. Knows no schedule: one switch over ten ops.
+// Executes the actions of one rank's stage. It knows no schedule: one switch over ten ops.
 #pragma once
 
 #include <cstdint>
-#include <deque>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
-#include "runtime/comm/communicator.h"
-#include "runtime/device/device.h"
 #include "runtime/schedule/schedule.h"
-#include "runtime/schedule/schedule_stream.h"
+#include "runtime/stage/averaged_weights.h"
 #include "runtime/stage/gradient_reducer.h"
 #include "runtime/stage/layer_runner.h"
-#include "runtime/stage/parameter_store.h"
-#include "runtime/stage/stage_layout.h"
-#include "runtime/stage/stage_program.h"
-#include "runtime/stage/tied_exchange.h"
-#include "runtime/stage/update_rule.h"
+#include "runtime/stage/layer_slots.h"
+#include "runtime/stage/microbatch_versions.h"
+#include "runtime/stage/run_context.h"
+#include "runtime/stage/running_statistics.h"
+#include "runtime/stage/stage_borders.h"
+#include "runtime/stage/stage_heads.h"
+#include "runtime/stage/stage_parts.h"
 
 namespace millrace {
 
-struct ExecutorOptions {
-  std::vector<std::uint64_t> seeds{0};  ///< by job
-  /// Number of microbatches whose losses one update sums up. Their weights (samples, tokens) are known
-  /// beforehand, so each loss is scaled by its share at once.
-  int microbatches_per_update = 1;
-  double gradient_scale = 1;  ///< factor on gradients before the update: 1 / replicas if asynchronous, else 1
-  /// By job: the greatest absolute value of a gradient's element; 0 or no entry: gradients stay as they are.
-  std::vector<double> clip_values{};
-  std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
-  /// Throw NumericError before an Update if the losses of all jobs are NaN or Inf (last stage).
-  bool stop_on_nonfinite = false;
-  /// Batch normalisation takes statistics over the microbatches that all replicas run at the same time. Their
-  /// schedule must pass check_rounds.
-  bool sync_batch_norm = false;
-  MasksFrom masks = MasksFrom::Device;
-};
-
-/// Means that the heads of the model's last stage report for the microbatches since the previous report.
-struct LossSums {
-  NamedValues values;             ///< "loss" first (head_values); of several jobs their mean
-  std::vector<NamedValues> jobs;  ///< by job; empty: nothing was summed up
-  double weight = 0;              ///< samples or tokens that the first head has seen
-  double mean_loss() const { return values.empty() ? 0 : values.front().second; }
-};
-
-/// The parts that an executor works with. All must outlive it. `replicas` is null for a stage on one rank.
-struct ExecutorParts {
-  const StageLayout& layout;
-  StageId stage;
-  ParameterStore& store;
-  JobRules rules;
-  Communicator& world;
-  Communicator* replicas;
-  Device& device;
-  /// Empty: this rank holds no other stage, nothing is tied.
-  std::vector<std::vector<RankId>> ranks_of_stage{};
-  MessageNumbers numbers{};  ///< keeps messages of several models on the same ranks apart
-};
-
-/// What the microbatches of a step, a flow or an evaluation run in. It stays the same until the next one.
-struct RunContext {
-  std::int64_t first_position = 0;  ///< position of microbatch 0: messages and random draws go by positions
-  ExtentOf extent_of{};             ///< by position, the same on every rank; null: the layout's nominal
-  std::vector<std::int64_t> begins{};  ///< by job: the position where its own run begins; empty: 0
-  std::int64_t evaluation_shift = 0;   ///< evaluations draw for positions less this: each draws the same
-  std::vector<double> loss_scales{};   ///< by job: the loss is multiplied by it; empty: 1
-};
-
-/// Not thread-safe. Exceptions: PeerError (communication), DataError, NumericError via the caller's checks.
+/// One stage on one rank, put together from its parts. Not thread-safe. Exceptions: PeerError
+/// (communication), DataError, NumericError via the caller's checks.
 class StageExecutor {
  public:
   StageExecutor(const ExecutorParts& parts, const ExecutorOptions& options);
+  StageExecutor(const StageExecutor&) = delete;  // its parts refer to each other
+  StageExecutor& operator=(const StageExecutor&) = delete;
 
   /// The microbatches that follow run in `context`.
   void begin(RunContext context);
-  /// An asynchronous run begins: the forward of microbatch m uses version
-  /// max(oldest, current + m / per_version - lag), where current is the version now; this rank has the
-  /// microbatches that are `replica` modulo `replicas`. Without: the newest at its forward (flushing).
-  void set_versions(const VersionRule& rule, VersionId oldest, int replica, int replicas);
-  /// Asynchronous, with running statistics: they are kept as they are before microbatches `cut` and later,
-  /// for every cut that the function names (pause). Null: none.
-  void set_cuts(std::function<bool(std::int64_t microbatch)> is_cut) { is_cut_ = std::move(is_cut); }
-  /// By job, between steps: the running statistics of those that have ended stay as they are from now on.
-  /// (Their weights do by UpdateScalars::skip.)
-  void set_ended(const std::vector<char>& ended);
-  /// Evaluation uses the rule's averaged weights, if it has any, until training goes on. Collective over the
-  /// replicas; the caller calls finish_sends() before. Returns whether weights were exchanged; then tied
-  /// values are under way, and finish_sends() waits for them.
-  bool set_training(bool training);
-  /// Collective over the replicas, after the update of all microbatches below `cut` and before any action of
-  /// evaluation: microbatches under way are put aside, and running statistics are those of the microbatches
-  /// below `cut`. go_on() takes both back.
-  void pause(std::int64_t cut);
-  void go_on();
-
+  const StageProgram& program() const { return program_; }
   /// Gives the batch of a microbatch before its Forward, with the fields that this stage reads. Throws
   /// DataError where a value is outside its field's limit.
   void feed(MicrobatchId microbatch, const Batch& batch);
-  bool reads_batch() const { return program_.reads_batch(); }
-  const StageProgram& program() const { return program_; }
-  /// The states that training carries from microbatch to microbatch, for checkpoints. Evaluations have
-  /// others.
-  CarriedStates& carried_states() { return carried_; }
-
-  /// Another stage of this rank (interleaved and V schedules). Tensors between the two stay in memory: the
-  /// schedule has no transfers for them.
-  void connect(StageExecutor& other) {
-    siblings_.push_back(&other);
-    ties_.connect(other.ties_);
-  }
-  StageId stage() const { return parts_.stage; }
-  bool is_last() const { return parts_.stage.value == parts_.layout.num_stages() - 1; }
-
   /// Posts the receive of a coming Recv action, so that the data can travel during computation.
-  void post_receive(const Action& action);
-
-  /// Any action but Update. `last_gradient`: no further backward adds to the gradients before the next
+  void post_receive(const Action& action) { borders_.post_receive(action, context_); }
+  /// Runs any action but Update. `last_gradient`: no further backward adds to the gradients before the next
   /// Update; buckets are reduced as they become ready.
   void execute(const Action& action, bool last_gradient = false);
-
   /// Waits for the sends in flight, and for tied weights that are on their way: before this rank rests
   /// (checkpoint, evaluation, end).
   void finish_sends();
 
   /// Hands the gradients of tied parameters to their owners. To be called for all stages of a rank after
-  /// their Reduces and before the first Update of a step, which it does for itself otherwise.
+  /// their Reduces and before the first Update of a step. complete_gradients() does it otherwise.
   void prepare_update() {
     if (!gradients_complete_) ties_.give_gradients();
   }
@@ -142,58 +56,43 @@ class StageExecutor {
   /// Collective over the replicas that share a rule's state.
   void update(const std::vector<UpdateScalars>& scalars);
 
+  /// Adds another stage of this rank (interleaved and V schedules). Tensors between the two stay in memory.
+  void connect(StageExecutor& other) {
+    borders_.connect(other.borders_);
+    ties_.connect(other.ties_);
+  }
+  /// Puts microbatches under way aside, and makes running statistics those of the microbatches below `cut`.
+  /// Collective over the replicas, after the update of all microbatches below `cut` and before any action of
+  /// an evaluation. go_on() takes both back.
+  void pause(std::int64_t cut);
+  void go_on();
+  /// Evaluates with the rules' averaged weights, if they have any, or trains on. Collective over the
+  /// replicas; the caller calls finish_sends() before. Returns whether weights were exchanged; then tied
+  /// values are under way, and finish_sends() waits for them.
+  bool use_averages(bool averages);
+
+  StageHeads& heads() { return heads_; }
+  RunningStatistics& statistics() { return statistics_; }
+  MicrobatchVersions& versions() { return versions_; }
+  /// The states that training carries from microbatch to microbatch, for checkpoints. Evaluations have
+  /// others.
+  CarriedStates& carried_states() { return carried_; }
   /// Adds up the heads' sums over the replicas, in the order of ranks. In training Reduce does it.
-  void reduce_sums();
-  LossSums take_losses() { return losses_of(take_sums()); }  ///< and starts new sums; waits for the device
-  std::vector<double> take_sums();                           ///< the sums of all heads of the model
-  LossSums losses_of(std::span<const double> sums) const;
+  void reduce_sums() {
+    if (parts_.replicas) heads_.reduce(*parts_.replicas);
+  }
   /// The number of microbatches that were forwarded in training and whose backward is not done.
   int stashed_microbatches() const { return stashed_; }
   int peak_versions() const { return peak_versions_; }
 
  private:
-  struct Message {
-    std::uint64_t tag;  ///< of its first tensor: names the message
-    std::vector<at::Tensor> tensors;
-    std::unique_ptr<Pending> pending;
-  };
-
-  VersionId pin_version(MicrobatchId microbatch);
   void forward(MicrobatchId microbatch);
-  void run_heads(LayerSlot& slot);
+  bool recomputes() const { return parts_.layout.recomputes[parts_.stage.value] != 0; }
   void keep_carried(LayerSlot& slot);
-  CarriedStates& carried_of_run() { return training_ ? carried_ : carried_in_evaluation_; }
+  CarriedStates& carried_of_run() { return context_.training ? carried_ : carried_in_evaluation_; }
   void backward(MicrobatchId microbatch, Op op, bool last_gradient);
   void backward_weights(MicrobatchId microbatch, bool last_gradient);
-  void send(const Action& action);
-  void receive(const Action& action);
-  void reduce();
-  void check_loss();
-  bool exchange_averages();
-  /// The stage of this rank that runs `microbatch` of `stage`; null: another rank does.
-  StageExecutor* sibling(int stage, MicrobatchId microbatch) const;
-  void hand_over_activations(LayerSlot& slot);
-  void hand_over_gradients(LayerSlot& slot);
-  LayerSlot& slot_for(MicrobatchId microbatch);
-  void accept_gradient(LayerSlot& slot, const Port& port, at::Tensor value);
-  void release_if_sent(LayerSlot& slot);
   void finish_backward(LayerSlot& slot);
-  void collect_sums();
-  std::vector<LossScale> scales_of(const HeadStep& head, MicrobatchId microbatch);  ///< by job
-  /// Ports and tags of a transfer action.
-  struct Route {
-    const std::vector<Port>* ports;
-    bool gradient;
-    bool sends;
-  };
-  Route route_of(const Action& action) const;
-  std::uint64_t tag_of(const Action& action, const Port& port, bool gradient) const;
-  std::vector<Transfer> transfers(const Action& action, const Route& route,
-                                  const std::vector<at::Tensor>& tensors) const;
-  VersionId version_for(std::int64_t microbatch) const;
-  void join_statistics();
-  void keep_statistics(MicrobatchId microbatch);
-  void restore_ended();
 
   struct SumOverReplicas final : ReplicaSum {
     explicit SumOverReplicas(Communicator& r) : replicas(r) {}
@@ -205,45 +104,26 @@ class StageExecutor {
 
   ExecutorParts parts_;
   ExecutorOptions options_;
-  std::optional<SumOverReplicas> statistics_sum_;  ///< with sync_batch_norm, where there are replicas
   StageProgram program_;
   LayerRunner layers_;
+  std::optional<SumOverReplicas> statistics_sum_;  ///< with sync_batch_norm, where there are replicas
+  LayerSlots slots_;
+  StageBorders borders_;
+  StageHeads heads_;
   TiedExchange ties_;
   GradientReducer reducer_;
-  ShapeCache shapes_;
-  std::vector<StageExecutor*> siblings_;
-  bool recomputes_ = false;
-  bool training_ = true;
+  RunningStatistics statistics_;
+  MicrobatchVersions versions_;
+  AveragedWeights averages_;
   RunContext context_;
-  struct VersionsOfRun {
-    VersionRule rule;
-    VersionId first, oldest;
-    int replica, replicas;
-  };
-  std::optional<VersionsOfRun> versions_;  ///< see set_versions
-  std::function<bool(std::int64_t)> is_cut_;
-  std::map<std::int64_t, ParameterStore::Buffers> statistics_;  ///< before these microbatches: see set_cuts
   struct Paused {
-    std::vector<std::unique_ptr<LayerSlot>> slots;
-    std::vector<Message> posted;
-    std::optional<ParameterStore::Buffers> statistics{};
+    LayerSlots::Slots slots;
+    std::vector<StageBorders::Message> posted;
     RunContext context;
   };
   std::optional<Paused> paused_;
-  std::vector<std::unique_ptr<LayerSlot>> slots_;  ///< of microbatches in flight: few, found by looking
-  std::vector<std::unique_ptr<LayerSlot>> free_slots_;
-  std::vector<Message> posted_;                                          ///< receives
-  std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
   bool gradients_complete_ = false;
-  std::vector<char> ended_;                    ///< by job; empty: none
-  ParameterStore::Buffers statistics_at_end_;  ///< of all jobs, when the newest of those ended
-  /// Parameters of jobs that have ended to which forward writes, and what they then were.
-  std::vector<std::pair<at::Tensor, at::Tensor>> written_at_end_;
   CarriedStates carried_, carried_in_evaluation_;
-  at::Tensor trained_weights_;  ///< [N] while averaged ones are in their place
-  std::vector<double> sums_;
-  at::Tensor sums_on_device_;  // [num_sums] float64, not yet in sums_; undefined: nothing
-  std::pair<std::int64_t, BatchExtent> step_total_{-1, {}};  ///< first position of a step, sums over it
   int stashed_ = 0;
   int peak_versions_ = 1;
 };

@@ -7,7 +7,8 @@
 
 namespace millrace {
 namespace {
-// Of messages among the replicas, which have no others: parts to all, and to the first.
+// Tags of the messages among the replicas: parts to all, and parts to the first. The group has no other
+// messages.
 constexpr std::uint64_t kToAll = 1, kToFirst = 2;
 }  // namespace
 

@@ -1,5 +1,6 @@
-// ZeRO-1 (arXiv 1910.02054, section 5.1): each replica of a stage keeps the rule's state of a part of the
-// parameters, updates that part, and gets the others' weights. The same bits as without.
+// Shards rule state as ZeRO-1 does (arXiv 1910.02054, section 5.1). Each replica of a stage keeps the rule
+// state of a part of the parameters, updates that part, and gets the weights of the other parts. The bits are
+// the same as without shards.
 #pragma once
 
 #include <vector>
@@ -11,20 +12,22 @@
 
 namespace millrace {
 
-/// Who has which part of a stage's flat tensors. Without replicas, or not shared: all of it is this rank's.
+/// The division of a stage's flat tensors among its replicas. If nothing is shared, all of it is this rank's.
 /// Functions other than mine() are collective over the replicas. Not thread-safe.
 class StateShards {
  public:
-  /// `replicas` outlives it; null: nothing is shared.
+  /// `replicas` must outlive the object; null: nothing is shared.
   StateShards(const ParameterStore& store, Communicator* replicas);
 
   FlatRange mine() const { return ranges_.at(rank_); }
   bool shared() const { return replicas_ != nullptr; }
-  /// `flat` [N] has this rank's part; gets those of the others.
+  /// Completes `flat` [N], which has this rank's part, with the parts of the others.
   void all_gather_(const at::Tensor& flat);
-  /// The whole [N] on the first replica, undefined on the others; `part`: this rank's.
+  /// Returns the whole tensor [N] on the first replica, and an undefined one on the others. `part` is this
+  /// rank's part.
   at::Tensor gather_to_first(const at::Tensor& part);
-  /// Adds up [n] doubles, which are zero where another rank has the part: exact, in any order.
+  /// Adds up n doubles over the replicas. Each is zero on all replicas but one, so the sum is exact in any
+  /// order.
   void sum_(std::vector<double>& values);
 
  private:

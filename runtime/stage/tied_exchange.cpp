@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-// Tags lie above those of all positions.
+// The first tag of ties, above the tags of all positions.
 constexpr std::uint64_t kTieTags = std::uint64_t{1} << 47;
 
 }  // namespace
@@ -40,8 +40,8 @@ TiedExchange::TiedExchange(const StageLayout& layout, StageId stage,
       MILLRACE_CHECK(use != store.tied().end(), tie.owner << " is not tied here");
       end.use = &*use;
     }
-    const auto& ours = ranks_of_stage.at(static_cast<std::size_t>(stage.value));
-    const auto& others = ranks_of_stage.at(static_cast<std::size_t>(end.other.value));
+    const auto& ours = ranks_of_stage.at(stage.value);
+    const auto& others = ranks_of_stage.at(end.other.value);
     const auto mine = static_cast<std::size_t>(std::ranges::find(ours, world.rank()) - ours.begin());
     end.from = others[mine % others.size()];
     for (std::size_t i = mine; i < others.size(); i += ours.size()) end.to.push_back(others[i]);
@@ -54,7 +54,7 @@ void TiedExchange::give_gradients() {
   for (const End& end : used_)
     if (send(end, end.use->gradient, false))
       sibling(end.other)->owned(end.tie)->arrived =
-          end.use->gradient.clone();  // it may go on before the owner
+          end.use->gradient.clone();  // a copy: the using stage may go on before the owner reads it
 }
 
 void TiedExchange::add_gradients() {
@@ -130,7 +130,8 @@ bool TiedExchange::send(const End& end, const at::Tensor& tensor, bool values) {
       here = true;
       continue;
     }
-    message.tensors.push_back(tensor.clone());  // this stage may go on before the other has it
+    // A copy is sent, because this stage may go on before the other has received it.
+    message.tensors.push_back(tensor.clone());
     transfers.push_back({Direction::Send, to, tag_of(end, values), message.tensors.back(),
                          (values ? "SEND of the tied " : "SEND of the tied gradient of ") + end.name});
   }

@@ -18,7 +18,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "runtime/base/check.h"
-#include "runtime/stage/update_kernels.h"
+#include "runtime/kernels/update_kernels.h"
 
 namespace millrace {
 namespace {
@@ -32,7 +32,7 @@ at::Tensor cut(const at::Tensor& flat, FlatRange range) {
   return flat.narrow(0, range.begin, range.size());
 }
 
-/// What a rule updates by: loops of our own, for all parts of a block's work in one pass, or ATen's
+/// A rule that updates by loops of our own, with all parts of a block's work in one pass, or by ATen's
 /// operators.
 template <class Rule>
 class EitherKernels : public UpdateRule {
@@ -40,7 +40,7 @@ class EitherKernels : public UpdateRule {
   using UpdateRule::UpdateRule;
 
  protected:
-  /// What own() is told, by value: the work comes later.
+  /// The arguments of own(), by value because the work comes later.
   template <class T>
   struct Flat {
     T *weights, *gradient;
@@ -52,7 +52,7 @@ class EitherKernels : public UpdateRule {
             update.gradient.mutable_data_ptr<T>() + update.begin, update.scalars.lr,
             update.scalars.gradient_factor};
   }
-  /// Of a block of update_kernels.h what all rules have; the gradient is scaled.
+  /// Fills in what all rules have in a block of update_kernels.h. Also scales the gradient.
   template <class T, class Block>
   static Block placed(Block numbers, const Flat<T>& flat, FlatRange r) {
     numbers.weights = flat.weights + r.begin;
@@ -61,7 +61,7 @@ class EitherKernels : public UpdateRule {
     if (flat.factor != 1) scale(numbers.gradient, numbers.count, flat.factor);
     return numbers;
   }
-  /// Where a block begins in a state tensor; null if there is none.
+  /// Returns the address of a block in a state tensor; null if the tensor is undefined.
   template <class T>
   T* place(const at::Tensor& state, FlatRange r) const {
     return state.defined() ? state.mutable_data_ptr<T>() + (r.begin - shard().begin) : nullptr;
@@ -90,7 +90,8 @@ class Sgd final : public EitherKernels<Sgd> {
 
  private:
   friend EitherKernels;
-  /// With momentum buffers of zeros the first step gives momentum = gradient, unless it is dampened.
+  /// Tells whether the momentum must be set to the gradient. Only a dampened first step needs it: otherwise
+  /// a momentum buffer of zeros gives the gradient by itself.
   bool is_first(const Segment& segment) const {
     return segment.updates == 0 && number(&RuleOptions::dampening) != 0;
   }
@@ -189,7 +190,8 @@ class Adam final : public EitherKernels<Adam> {
   at::Tensor average_, square_, maximum_;
 };
 
-/// Two passes with ATen's roots between them, which need not be rounded correctly.
+/// Runs a kernel's two passes with ATen's square roots between them, which need not be rounded correctly.
+/// `of_each` is the number of roots for each element.
 template <class Block, class T = std::remove_pointer_t<decltype(Block::roots)>>
 void by_roots(Block block, std::int64_t of_each) {
   at::Tensor roots = at::empty({of_each * block.count}, c10::CppTypeToScalarType<T>::value);
@@ -298,8 +300,8 @@ class RmsProp final : public EitherKernels<RmsProp> {
   at::Tensor square_, momentum_, mean_;
 };
 
-/// As torch.optim's, an update takes the rate of the one before it, the first its own. Before averages begin,
-/// plain descent.
+/// ASGD. As in torch.optim, an update takes the rate of the update before it, and the first takes its own.
+/// Before averages begin it is plain gradient descent.
 class Asgd final : public EitherKernels<Asgd> {
  public:
   Asgd(const RuleOptions& options, const RuleParts& parts)
@@ -313,7 +315,7 @@ class Asgd final : public EitherKernels<Asgd> {
 
  private:
   friend EitherKernels;
-  /// Of one update; before averages begin `eta` is the rate, and nothing else counts.
+  /// The numbers of one update. Before averages begin, `eta` is the rate, and the others have no meaning.
   struct Numbers {
     bool averages;
     double eta, keep = 1, weight = 1, decay = 0;
@@ -369,9 +371,9 @@ class Asgd final : public EitherKernels<Asgd> {
   std::optional<double> last_rate_;
 };
 
-/// LAMB and LARS: the rate of a parameter depends on the norms of the whole of it. So there are two passes:
-/// one prepares the step and adds up squares block by block, the other, when all have done that, takes the
-/// step.
+/// The base of LAMB and LARS, in which the rate of a parameter depends on the norms of the whole parameter.
+/// An update therefore has two passes. The first prepares the step and adds up squares, block by block.
+/// When all blocks are done, the second takes the step.
 template <class Rule>
 class LayerWise : public EitherKernels<Rule> {
   using Base = EitherKernels<Rule>;
@@ -388,12 +390,12 @@ class LayerWise : public EitherKernels<Rule> {
   struct Norms {
     double weights = 0, step = 0;
   };
-  /// Consecutive blocks of this rank's that were updated as often and are together no more than a whole one:
-  /// so that a bias is no piece of work of its own.
+  /// Consecutive blocks of this rank that were updated equally often and together are no larger than a
+  /// whole block. So a bias is no piece of work of its own.
   struct Run {
-    std::size_t first = 0, last = 0;  ///< blocks from, up to
+    std::size_t first = 0, last = 0;  ///< blocks [first, last)
     FlatRange range;
-    std::int64_t updates = 0;  ///< before this one
+    std::int64_t updates = 0;  ///< updates done before this one
   };
   bool decays(const FlatBlock& block) const { return UpdateRule::decays(this->slots_[block.slot]); }
   double decay_of(const FlatBlock& block) const { return UpdateRule::decay_of(decays(block)); }
@@ -473,7 +475,8 @@ class LayerWise : public EitherKernels<Rule> {
       });
     }
   }
-  /// By slot, of the blocks of all replicas in their order; 0 where the rate does not follow.
+  /// Returns the norms of each slot, from the blocks of all replicas in their order. They are 0 where the
+  /// rate does not depend on them.
   std::vector<Norms> norms() {
     std::vector<double> by_block = sums_.take();
     this->shards_.sum_(by_block);
@@ -488,8 +491,8 @@ class LayerWise : public EitherKernels<Rule> {
   bool scales(const FlatBlock& block) const { return this->options_.nvlamb || decays(block); }
 
   const std::vector<FlatBlock> blocks_;
-  SquareSums sums_;           ///< of each block's weights and prepared steps
-  std::vector<Norms> norms_;  ///< by slot, from one pass to the other
+  SquareSums sums_;           ///< sums for the weights and the prepared steps of each block
+  std::vector<Norms> norms_;  ///< by slot; kept from the first pass to the second
 };
 
 class Lamb final : public LayerWise<Lamb> {
@@ -567,7 +570,7 @@ class Lars final : public LayerWise<Lars> {
   void prepare(const Flat<T>&, const Run&) const {}
   template <class T>
   void prepare_block(const Flat<T>&, const FlatBlock&) const {}
-  /// Momentum of steps that have their rates, with the gradients scaled before.
+  /// Updates with a momentum of steps that include their rates. The gradient was scaled before.
   template <class T>
   void step_block(const Flat<T>& flat, const FlatBlock& block, const Norms& norms) const {
     const double decay = decay_of(block);
@@ -591,7 +594,7 @@ class Lars final : public LayerWise<Lars> {
   at::Tensor momentum_;
 };
 
-/// Every number as value_of() has it.
+/// Returns the options with every number set to what value_of() gives.
 RuleOptions with_numbers(RuleOptions options) {
   for (const RuleNumber& number : rule_numbers()) options.*number.member = value_of(options, number.member);
   return options;
@@ -615,7 +618,8 @@ void BlockWork::add(FlatRange range, std::function<void(FlatRange)> work) {
 }
 
 void BlockWork::run() {
-  constexpr std::int64_t kElementsOfThread = 2 * kBlockElements;  // fewer are sooner done than handed over
+  // Fewer elements are done sooner than they are handed over.
+  constexpr std::int64_t kElementsOfThread = 2 * kBlockElements;
   const auto blocks = std::ssize(blocks_);
   const std::int64_t grain = 1 + kElementsOfThread * blocks / std::max<std::int64_t>(1, elements_);
   at::parallel_for(0, blocks, grain, [&](std::int64_t first, std::int64_t last) {
@@ -635,7 +639,8 @@ UpdateRule::UpdateRule(const RuleOptions& options, const RuleParts& parts)
       tensors_(parts.store.flat_weights().options()),
       no_decay_(no_decay_of(options)) {}
 
-/// On a processor without FMA ATen rounds otherwise.
+/// Tells whether our own kernels may be used on these tensors. They may not on a processor without FMA,
+/// where ATen rounds otherwise.
 bool UpdateRule::own_kernels(const at::Tensor& weights) const {
   static const bool there = has_update_kernels() && at::get_cpu_capability() != "DEFAULT";
   return there && kernels_ == UpdateKernels::Own && weights.device().is_cpu();

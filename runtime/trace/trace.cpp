@@ -70,7 +70,7 @@ std::string to_chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank)
                         {"tid", lane},
                         {"args", Json::object({{"name", lane ? "communication" : "compute"}})}}));
     }
-    for (const Span& span : spans_by_rank[static_cast<std::size_t>(rank)]) {
+    for (const Span& span : spans_by_rank[rank]) {
       events.push_back(
           Json::object({{"name", std::string(to_string(span.kind)) + " " + std::to_string(span.microbatch)},
                         {"cat", to_string(span.kind)},

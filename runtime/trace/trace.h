@@ -48,7 +48,8 @@ class SpanRing {
   explicit SpanRing(std::size_t capacity = 1 << 16);
   void record(const Span& span);
   std::vector<Span> spans() const;  ///< oldest first
-  /// The newest ones, back to the last span of a step before `step`; oldest first. In time of their number.
+  /// Returns the newest spans, back to the last span of a step before `step`; oldest first. Linear in their
+  /// number.
   std::vector<Span> spans_from(std::int64_t step) const;
   std::uint64_t recorded() const { return next_; }
 

@@ -1,5 +1,5 @@
-// Which steps of a run are traced: some early, some in the middle, some late, because a run's first steps are
-// not like its others.
+// Chooses the steps of a run that are traced: some early, some in the middle, some late, because a run's
+// first steps are not like its others.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,10 @@ struct TraceWindow {
   bool holds(std::int64_t step) const { return step >= first && step < end; }
 };
 
-/// About `count` of the steps from `first` to before `end`, ascending, apart: up to three windows, the first
-/// at `first`, the last up to `end`, none shorter than three steps. One window where the run is not twice as
-/// long as `count`, or `count` is below six. Empty: nothing to trace.
+/// Returns up to three windows, ascending and apart, with about `count` of the steps from `first` to before
+/// `end`. The first window begins at `first`, and the last ends at `end`. No window is shorter than three
+/// steps. One window where the run is not twice as long as `count`, or `count` is below six. Empty: nothing
+/// to trace.
 std::vector<TraceWindow> trace_windows(std::int64_t first, std::int64_t count, std::int64_t end);
 
 }  // namespace millrace

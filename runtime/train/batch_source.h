@@ -1,22 +1,23 @@
-// Where batches come from. Implemented by data/loader.
+// The interface of a source of batches. data/loader implements it.
 #pragma once
 
 #include <cstdint>
 
-#include "runtime/stage/batch.h"
+#include "runtime/model/batch.h"
 
 namespace millrace {
 
-/// A sequence of microbatches, the same for the same seed on every rank, whatever the number of threads.
-/// Position counts microbatches of the whole job (not of this rank). Not thread-safe.
+/// A sequence of microbatches. It is the same for the same seed on every rank, whatever the number of
+/// threads. Positions count the microbatches of the whole run, not of one rank. Not thread-safe.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  /// Microbatch at global position `position` = step * microbatches_per_step + microbatch. Positions asked
-  /// for must ascend (seek resets); those in between are skipped without work. Throws DataError.
+  /// Returns the microbatch at `position` = step * microbatches_per_step + microbatch. Positions must ascend
+  /// from call to call; the source skips those in between without work. After seek() they may start anywhere.
+  /// Throws DataError.
   virtual Batch get(std::int64_t position) = 0;
   virtual void seek(std::int64_t position) = 0;
-  /// What is known of it without loading it; for any position, in any order.
+  /// Returns the sizes of the microbatch at `position` without loading it. Positions may come in any order.
   virtual BatchExtent extent(std::int64_t position) const = 0;
 };
 

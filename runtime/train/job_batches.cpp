@@ -20,7 +20,8 @@ class JobBatches final : public BatchSource {
   void seek(std::int64_t position) override {
     for (const auto& job : jobs_) job->seek(position);
   }
-  /// The same for all: messages have the samples of every job.
+  /// Returns the extent that all jobs share. Messages have the samples of every job, so extents that differ
+  /// are an error.
   BatchExtent extent(std::int64_t position) const override {
     BatchExtent first = jobs_.front()->extent(position);
     for (std::size_t job = 1; job < jobs_.size(); ++job) {
@@ -36,7 +37,7 @@ class JobBatches final : public BatchSource {
   std::vector<std::unique_ptr<BatchSource>> jobs_;
 };
 
-/// The part of `all` that is of job `job`.
+/// Returns the part of `all` that belongs to job `job`. `fields` is the number of fields of one job.
 BatchNeeds needs_of(const BatchNeeds& all, std::size_t job, std::size_t fields) {
   const auto first = all.fields.begin() + static_cast<std::ptrdiff_t>(job * fields);
   return {.fields = {first, first + static_cast<std::ptrdiff_t>(fields)}, .mine = all.mine};

@@ -1,4 +1,5 @@
-// Batch sources made of others: at another place of a run, and of the jobs of an array that read their own.
+// Batch sources that are made of other batch sources: one that shifts positions, and one for an array whose
+// jobs read batches of their own.
 #pragma once
 
 #include <functional>
@@ -9,11 +10,12 @@
 
 namespace millrace {
 
-/// What `inner` has at a position less `by()`, which is asked at each call. `inner` outlives it.
+/// Returns at each position what `inner` has at that position minus `by()`. `by` is called each time. `inner`
+/// must outlive the object.
 class ShiftedBatches final : public BatchSource {
  public:
   ShiftedBatches(BatchSource& inner, std::function<std::int64_t()> by) : inner_(inner), by_(std::move(by)) {}
-  /// Owns `inner`.
+  /// This constructor takes ownership of `inner`.
   ShiftedBatches(std::unique_ptr<BatchSource> inner, std::function<std::int64_t()> by)
       : owned_(std::move(inner)), inner_(*owned_), by_(std::move(by)) {}
   Batch get(std::int64_t position) override { return inner_.get(position - by_()); }
@@ -26,9 +28,10 @@ class ShiftedBatches final : public BatchSource {
   std::function<std::int64_t()> by_;
 };
 
-/// What the jobs of an array read, each its own (JobData::Own): fields of job 0, then those of job 1, ...
-/// `fields`: of one job. Throws DataError where the jobs' evaluations differ in length, and later where their
-/// microbatches do.
+/// Makes the sources of an array whose jobs read their own batches (JobData::Own). A batch has the fields of
+/// job 0, then those of job 1, and so on. `fields` is the number of fields of one job. Job `job` reads its
+/// own position `position - begins_at(job)`. Throws DataError if the jobs' evaluations differ in length. The
+/// sources throw DataError later if the jobs' microbatches differ in size.
 BatchSources batches_of_jobs(const std::vector<MakeBatches>& jobs, std::size_t fields,
                              const BatchNeeds& train, const BatchNeeds& evaluation,
                              const std::function<std::int64_t(std::size_t job)>& begins_at);

@@ -9,13 +9,14 @@
 namespace millrace {
 
 struct LocalTrainingOptions {
-  std::chrono::milliseconds deadline{100'000};  ///< of every wait of one rank for another
-  int threads = 1;                              ///< of each rank, inside an operation
+  std::chrono::milliseconds deadline{100'000};  ///< limit of every wait of one rank for another
+  int threads = 1;                              ///< intra-op threads of each rank
 };
 
-/// Trains `model` by `plan`, every rank in a thread of its own, on the CPU: bit for bit what as many
-/// processes compute. Returns the report of the rank that has the loss. `make_batches` is called by all
-/// threads. Throws what the first rank that failed threw (Trainer).
+/// Trains `model` by `plan` on the CPU, with every rank in a thread of its own. The result is bit for bit
+/// that of as many processes. Returns the report of the first rank of the last stage, which has the loss. All
+/// threads call `make_batches`. Throws the error of the first rank that failed (Trainer), or ConfigError if
+/// the plan does not fit the model.
 RunReport train_locally(const LayeredModel& model, const Plan& plan, const TrainOptions& options,
                         const MakeBatches& make_batches, const LocalTrainingOptions& local = {});
 

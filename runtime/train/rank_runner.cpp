@@ -16,7 +16,8 @@ bool is_gradient_work(Op op) {
   return op == Op::Backward || op == Op::BackwardWeight;
 }
 
-/// For each action: it is the last one that adds gradients of its stage and array before the next Update.
+/// Returns for each action 1 if it is the last one that adds gradients of its stage and array before the next
+/// Update, else 0.
 template <class ArrayOf>
 std::vector<char> last_gradients(std::span<const Action> actions, ArrayOf&& array_of) {
   std::vector<char> last(actions.size(), 0);
@@ -29,7 +30,7 @@ std::vector<char> last_gradients(std::span<const Action> actions, ArrayOf&& arra
   return last;
 }
 
-/// What a device does by itself; transfers and data end when the host has them.
+/// Tells whether the device runs such work by itself. Transfers and data end when the host has them.
 bool runs_on_device(SpanKind kind) {
   return is_computation(kind) || kind == SpanKind::Update;
 }
@@ -72,20 +73,22 @@ Action RankRunner::in_its_array(Action action) const {
   return action;
 }
 
-/// Several arrays have a list for each step, which some may not be in any more.
+/// Returns the number of Updates of this rank in a step. With several arrays it counts those of `actions`,
+/// which is the list of one step; arrays that have ended are not in it.
 int RankRunner::updates_of_step(std::span<const Action> actions) const {
   if (parts_.of_each_array > 0) return static_cast<int>(std::ranges::count(actions, Op::Update, &Action::op));
-  return static_cast<int>(parts_.stages.held().size()) / parts_.stages.num_arrays();
+  return static_cast<int>(parts_.stages.lanes().front().held().size());
 }
 
 template <class Work>
 void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Work&& work) {
-  Span span{.kind = kind,
-            .stage = static_cast<std::int16_t>(action.stage.value),
-            .peer = action.peer.value,
-            .microbatch = first_position_ * (parts_.of_each_array > 0 ? parts_.stages.num_arrays() : 1) +
-                          action.microbatch.value,
-            .step = step_};
+  Span span{
+      .kind = kind,
+      .stage = static_cast<std::int16_t>(action.stage.value),
+      .peer = action.peer.value,
+      .microbatch = first_position_ * (parts_.of_each_array > 0 ? std::ssize(parts_.stages.lanes()) : 1) +
+                    action.microbatch.value,
+      .step = step_};
   if (runs_on_device(kind)) {
     auto begin = parts_.device.mark();
     work();
@@ -102,7 +105,7 @@ void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Wor
   parts_.trace.record(span);
 }
 
-/// Ties the device's time line to the clock's.
+/// Ties the device's time line to the clock: sets the anchor.
 void RankRunner::start_device_time() {
   anchor_ = parts_.device.mark();
   anchor_->wait();
@@ -127,26 +130,27 @@ void RankRunner::post_receives(std::span<const Action> actions, std::size_t done
     const Action& action = actions[next_receive_];
     if (!is_receive(action.op) || action.microbatch.value >= end_) continue;
     const TimePoint start = parts_.clock.now();
-    parts_.stages.executor(action.stage, array_of(action)).post_receive(in_its_array(action));
+    parts_.stages.lanes()[array_of(action)].executor(action.stage).post_receive(in_its_array(action));
     times_.receive += Seconds(parts_.clock.now() - start).count();
     ++posted_;
   }
 }
 
-/// Gives a stage its part of the batch. A rank that holds several stages that read it (the first and the
-/// last) gets it once and keeps it for the others.
+/// Gives a stage its part of the batch. If several stages of this rank read the batch (the first and the
+/// last), the rank loads it once and keeps it for the others.
 void RankRunner::feed(const Action& forward) {
   const int array = array_of(forward);
-  StageExecutor& executor = parts_.stages.executor(forward.stage, array);
-  if (!executor.reads_batch()) return;
+  const Lane& lane = parts_.stages.lanes()[array];
+  StageExecutor& executor = lane.executor(forward.stage);
+  if (!executor.program().reads_batch()) return;
   const MicrobatchId microbatch = in_its_array(forward).microbatch;
   const std::int64_t position = first_position_ + microbatch.value;
   timed(SpanKind::Data, forward, times_.data, [&] {
     auto kept = batches_.find({array, position});
     if (kept == batches_.end()) {
       int readers = 0;
-      for (const HeldStage& h : parts_.stages.held()) readers += h.array == array ? h.readings() : 0;
-      BatchSource& source = *parts_.batches[static_cast<std::size_t>(array)];
+      for (const HeldStage& h : lane.held()) readers += h.readings();
+      BatchSource& source = *parts_.batches[array];
       kept = batches_.emplace(std::pair(array, position), KeptBatch{source.get(position), readers}).first;
     }
     executor.feed(microbatch, kept->second.batch);
@@ -154,19 +158,20 @@ void RankRunner::feed(const Action& forward) {
   });
 }
 
-/// Where the norm of all stages is needed, a span of its own: nobody updates before the last rank is here.
+/// Runs an Update. If the stages agree on a norm first, the wait for it gets a span of its own: no rank
+/// updates before the last one has come here.
 void RankRunner::update(const Action& action) {
-  const int array = array_of(action);
+  Lane& lane = parts_.stages.lanes()[array_of(action)];
   std::vector<UpdateScalars> scalars;
-  const auto agree = [&] { scalars = parts_.stages.before_update(action.stage, array); };
-  if (parts_.stages.agrees_before_updates()) {
+  const auto agree = [&] { scalars = lane.before_update(action.stage); };
+  if (parts_.stages.decision().needs_model_norm()) {
     Action together = action;
     together.peer = RankId(-1);
     timed(SpanKind::Wait, together, times_.wait, agree);
   } else {
     agree();
   }
-  timed(SpanKind::Update, action, times_.update, [&] { parts_.stages.update(action.stage, scalars, array); });
+  timed(SpanKind::Update, action, times_.update, [&] { lane.update(action.stage, scalars); });
 }
 
 void RankRunner::step(const Action& action, bool last_gradient) {
@@ -177,7 +182,7 @@ void RankRunner::step(const Action& action, bool last_gradient) {
   if (is_receive(action.op)) --posted_;
 }
 
-/// "step 3, action 0F1 (5 of 12): ".
+/// Returns for example "step 3, action 0F1 (5 of 12): ".
 std::string RankRunner::place_of(std::span<const Action> actions, std::size_t i) const {
   return "step " + std::to_string(step_) + ", action " + to_string(actions[i]) + " (" +
          std::to_string(i + 1) + " of " + std::to_string(actions.size()) + "): ";

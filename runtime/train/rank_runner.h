@@ -1,4 +1,4 @@
-// Walks this rank's list of actions: for each, open a span and let the executor do it.
+// Walks this rank's list of actions: it opens a span for each one and lets the executor run it.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@
 
 namespace millrace {
 
-/// Seconds by what the rank did; reset by the owner.
+/// Seconds that the rank spent, by kind of work, since take_times() was last called.
 struct StepTimes {
   double forward = 0, backward = 0, send = 0, receive = 0, wait = 0, all_reduce = 0, update = 0, data = 0;
   StepTimes& operator+=(const StepTimes& other);
@@ -31,40 +31,47 @@ struct RunnerParts {
   SpanRing& trace;
   StatusBoard& status;
   Device& device;
-  int steps_per_update = 1;  ///< of the job: replicas of an asynchronous pipeline take turns
-  /// Microbatches of each array, if the actions are of several: array k has those from k times it on, and
-  /// its own positions. 0: all actions are of `array`.
+  /// steps of the run for each Update of this rank; above 1 if replicas of an asynchronous pipeline share the
+  /// steps
+  int steps_per_update = 1;
+  /// The number of microbatches of each array, if the actions are of several arrays. Microbatches of array k
+  /// are numbered from k times this number, and each array has positions of its own. 0: all actions are of
+  /// `array`.
   int of_each_array = 0;
   int array = 0;
 };
 
 class RankRunner {
  public:
-  /// Receives posted ahead: the data travels while the rank computes. Two per direction suffice for 1F1B;
-  /// more only hold memory.
+  /// The number of receives that are posted ahead, so that data travels while the rank computes. Two per
+  /// direction suffice for 1F1B; more would only hold memory.
   static constexpr int kReceivesAhead = 4;
 
   explicit RankRunner(RunnerParts parts) : parts_(std::move(parts)) {}
 
-  /// Runs `actions` once. Positions of microbatches count from `first_position`. When all stages of the rank
-  /// have had their Update, of all arrays, `on_update` is called. Sends may still be in flight at the end
-  /// (StageExecutor::finish_sends). An Error keeps its class and gets
-  /// the failing action in front of its message.
+  /// Runs `actions` once. Positions of microbatches count from `first_position`. `on_update` is called when
+  /// all stages of the rank, of all arrays, have run their Update. Sends may still be in flight when it
+  /// returns (StageExecutor::finish_sends). An Error keeps its class and gets the failing action in front of
+  /// its message.
   void run(std::span<const Action> actions, std::int64_t step, std::int64_t first_position,
            const std::function<void(const Action& update)>& on_update);
 
-  /// Leaves out the actions of this microbatch and of later ones, from now on and in later runs; also from
-  /// within `on_update`. Nobody may have begun them.
+  /// Leaves out the actions of this microbatch and of later ones, in this run and in later ones. `on_update`
+  /// may call it too. No rank may have begun such an action.
   void end_before(std::int64_t microbatch) { end_ = microbatch; }
 
-  /// On an asynchronous device, times and spans of computation are the device's own, not those of the host
-  /// that only hands over the work; they are read once a step, after its Update.
+  /// Returns the times since the last call and resets them. On an asynchronous device the times and spans of
+  /// computation are those of the device, not of the host that only hands over the work. They are read once a
+  /// step, after its Update.
   StepTimes take_times() { return std::exchange(times_, {}); }
 
- private:
+  /// Returns the array that an action belongs to.
   int array_of(const Action& action) const;
-  std::string place_of(std::span<const Action> actions, std::size_t i) const;  ///< in front of a failure
-  Action in_its_array(Action action) const;  ///< the microbatch counted in its array
+
+ private:
+  /// text in front of a failure's message
+  std::string place_of(std::span<const Action> actions, std::size_t i) const;
+  Action in_its_array(Action action) const;  ///< `action` with its microbatch numbered within its array
   int updates_of_step(std::span<const Action> actions) const;
   void step(const Action& action, bool last_gradient);
   void update(const Action& action);
@@ -75,7 +82,7 @@ class RankRunner {
   void start_device_time();
   void settle_device_times();
 
-  /// Work handed to the device whose times are not known yet.
+  /// Work that the device has been given and whose times are not known yet.
   struct OpenSpan {
     std::unique_ptr<DeviceMark> begin, end;
     Span span;
@@ -87,16 +94,16 @@ class RankRunner {
   std::int64_t step_ = 0;
   std::int64_t first_position_ = 0;
   std::int64_t end_ = std::numeric_limits<std::int64_t>::max();  ///< see end_before
-  std::size_t next_receive_ = 0;                                 ///< first action not looked at for posting
+  std::size_t next_receive_ = 0;  ///< index of the first action that post_receives() has not looked at
   struct KeptBatch {
     Batch batch;
-    int readers = 0;  ///< times that stages are still to read it, in all turns
+    int readers = 0;  ///< how often stages have still to read the batch, over all turns
   };
   std::map<std::pair<int, std::int64_t>, KeptBatch> batches_;  ///< by array and position
   int posted_ = 0;                                             ///< receives posted and not yet executed
   std::vector<OpenSpan> open_;
-  std::unique_ptr<DeviceMark> anchor_;  ///< the device was here ...
-  TimePoint anchor_time_{};             ///< ... at this time of the clock
+  std::unique_ptr<DeviceMark> anchor_;  ///< a mark on the device's time line ...
+  TimePoint anchor_time_{};             ///< ... and the time of `clock` at which the device reached it
 };
 
 }  // namespace millrace

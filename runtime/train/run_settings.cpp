@@ -22,7 +22,8 @@ std::string text_of(const Shape& shape) {
   return text;
 }
 
-/// All schedules that flush give the same weights; the others each have their own.
+/// Returns the schedule as a setting. All schedules that flush give the same weights; each of the others
+/// gives its own.
 std::string kind_of(ScheduleKind kind) {
   return is_asynchronous(kind) ? to_string(kind) : "with a flush";
 }
@@ -60,8 +61,8 @@ void add_rate(const LearningRateOptions& rate, Settings& settings) {
   }
 }
 
-/// Numbers as the rule has them are left out, but for those that checkpoints have always recorded. Who shares
-/// the rule's state is left out: it changes nothing.
+/// Adds the settings of an update rule. Numbers that are the rule's defaults are left out, except those that
+/// checkpoints have always recorded. The sharding of rule state is left out, as it changes no weights.
 void add_rule(const RuleOptions& rule, const ClipOptions& clip, Settings& settings) {
   settings.emplace_back("rule", to_string(rule.kind));
   const RuleOptions usual{.kind = rule.kind};
@@ -87,7 +88,8 @@ void add_rule(const RuleOptions& rule, const ClipOptions& clip, Settings& settin
   if (clip.value > 0) settings.emplace_back("clip-value", text_of(clip.value));
 }
 
-/// Nothing for float32 without a scale: checkpoints of then are still of such runs.
+/// Adds the settings of precision and loss scale. It adds nothing for float32 without a scale, because older
+/// checkpoints of such runs record nothing.
 void add_precision(const TrainOptions& options, Settings& settings) {
   if (options.precision != Precision::Float32)
     settings.emplace_back("precision", to_string(options.precision));
@@ -106,7 +108,7 @@ void add_precision(const TrainOptions& options, Settings& settings) {
   put_unusual("loss-scale-growth-interval", double(scale.growth_interval), double(usual.growth_interval));
 }
 
-/// One job's. `model` is that of the job alone.
+/// Returns the settings of one job. `model` is the model of that job alone.
 Settings settings_of_job(const LayeredModel& model, const Plan& plan, const TrainOptions& options,
                          const JobOptions& job) {
   Settings settings;

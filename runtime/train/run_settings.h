@@ -1,34 +1,36 @@
-// What decides a run: recorded in its checkpoints, compared when one is resumed and between the ranks.
+// The settings that decide what a run computes. Checkpoints record them. They are compared when a run
+// resumes, and between the ranks.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/model/layered_model.h"
 #include "runtime/plan/plan.h"
-#include "runtime/stage/layered_model.h"
 
 namespace millrace {
 
 struct TrainOptions;
 
-/// By the names of the flags, of all options.jobs (at least one); their JobOptions::settings included. Left
-/// out is what may change without changing the run: the plan (any plan gives the same), the number of steps
-/// (unless the rate depends on it), output.
+/// Returns the settings of the run by the names of their flags, for all of options.jobs (at least one),
+/// JobOptions::settings included. It leaves out what may change without changing the run: the plan (any plan
+/// gives the same), output, and the number of steps unless the rate depends on it.
 Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOptions& options);
 
-/// What must besides be the same on all ranks, or they would wait for each other in different places.
+/// Returns the further settings that must be the same on all ranks. Ranks that differ in them would wait for
+/// each other at different places.
 Settings rank_settings(const Plan& plan, const TrainOptions& options);
 
 struct SettingChange {
   std::string key;
-  std::string then, now;  ///< "(none)" where one side does not have it
+  std::string then, now;  ///< the two values; "(none)" if one side lacks the key
 };
 std::vector<SettingChange> changes_between(const Settings& then, const Settings& now);
 /// "microbatch: 8 there, 16 here" for each, joined by "; ".
 std::string to_string(const std::vector<SettingChange>& changes);
 
-/// For a message between ranks: one "key=value" a line, and back.
+/// Writes settings for a message between ranks, one "key=value" a line; settings_from() reads them back.
 std::string to_text(const Settings& settings);
 Settings settings_from(const std::string& text);
 

@@ -1,4 +1,4 @@
-// What a rank is doing right now, readable by the launcher after the rank was killed: a small mapped file.
+// Shows what a rank is doing, in a small mapped file that the launcher can read after the rank was killed.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace millrace {
 
-/// Cheap enough for every action: the text that is new is copied into the mapping, and made only where there
-/// is one. Not thread-safe.
+/// A board that is cheap enough to be updated at every action. The text is made only if there is a mapping,
+/// and is copied into it. Not thread-safe.
 class StatusBoard {
  public:
   StatusBoard() = default;  ///< writes nowhere
@@ -19,7 +19,7 @@ class StatusBoard {
   void update(std::int64_t step, std::string_view action) {
     update_with(step, [action] { return action; });
   }
-  /// `action()`: the text.
+  /// Calls `action()` for the text, only if the board writes.
   template <class Action>
   void update_with(std::int64_t step, const Action& action) {
     if (text_) write(step, action());
@@ -29,8 +29,8 @@ class StatusBoard {
   void write(std::int64_t step, std::string_view action);
 
   char* text_ = nullptr;
-  std::string begin_;      ///< of the object: who
-  std::size_t shown_ = 0;  ///< characters of the last one
+  std::string begin_;      ///< the beginning of the JSON object: rank and stage
+  std::size_t shown_ = 0;  ///< characters of the last text written
 };
 
 }  // namespace millrace

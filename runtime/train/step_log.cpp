@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::string_view kOfJob = ".job";
 
-/// Cuts a log off before the first line of `step` or a later one, and before a line that was not finished.
-/// Where it cannot be rewritten it stays: readers take the later of two lines of a step.
+/// Cuts a log off before the first line of `step` or of a later step, and before an unfinished line. A file
+/// that cannot be rewritten stays as it is: readers take the later of two lines of a step.
 void cut_from(const std::filesystem::path& path, std::int64_t step) {
   const Result<std::string> text = read_file(path, kGiB);
   if (!text) return;
@@ -45,8 +45,10 @@ void cut_from(const std::filesystem::path& path, std::int64_t step) {
 
 constexpr std::string_view kOwnStep = ",own_step";
 
-/// The same of a table with the step in its first column. False: there is none to go on with. `own_steps`:
-/// whether rows end with the job's own step, which is put there if they must; until then it was the step.
+/// Does what cut_from() does, for a table with the step in its first column. Returns false if there is no
+/// table to go on with. `own_steps` tells whether rows end with the job's own step. If it is set and the rows
+/// lack that column, the column is added: until then a job's own step was the step. If the rows have the
+/// column, `own_steps` becomes true.
 bool cut_rows_from(const std::filesystem::path& path, std::int64_t step, bool& own_steps) {
   const Result<std::string> text = read_file(path, kGiB);
   if (!text || !text->starts_with("step,job,")) return false;
@@ -67,7 +69,7 @@ bool cut_rows_from(const std::filesystem::path& path, std::int64_t step, bool& o
   return true;
 }
 
-/// What was measured while the ranks rested.
+/// Returns a line for values that were measured while the ranks rested.
 Json line_after(std::int64_t step, const char* of, const NamedValues& values, int first_job) {
   Json line = Json::object({{"after_step", step}, {"of", of}});
   for (const auto& [name, value] : values) line[numbered_from(name, first_job)] = value;
@@ -118,7 +120,7 @@ void StepLog::write(const StepRecord& r) {
   const StepTimes& t = r.times;
   const double busy = t.forward + t.backward + t.update;
   Json line = Json::object({{"step", r.step}});
-  // No name comes twice, and an array has hundreds of them.
+  // append_member() does not look for an equal name: no name comes twice, and an array has hundreds of them.
   const auto put = [&](std::string name, Json value) {
     line.append_member(std::move(name), std::move(value));
   };
@@ -173,7 +175,7 @@ void StepLog::write(const ScoreReport& s) {
   write_line(file_, line.dump());
 }
 
-/// "step,job,loss,...,lr,status", and where they differ "own_step".
+/// Writes rows "step,job,loss,...,lr,status", with ",own_step" if jobs are at different steps.
 void StepLog::write_jobs(const StepRecord& r) {
   const std::vector<NamedValues>& jobs = r.losses->jobs;
   if (!std::exchange(jobs_begun_, true)) {
@@ -184,7 +186,7 @@ void StepLog::write_jobs(const StepRecord& r) {
   }
   std::vector<std::int64_t> own = r.own_steps;
   own.resize(jobs.size(), r.step);
-  std::string rows;  // one write for all
+  std::string rows;  // all rows go out in one write
   for (std::size_t job = 0; job < jobs.size(); ++job) {
     if (jobs[job].empty()) continue;  // it has ended
     if (!rows.empty()) rows += '\n';
@@ -198,7 +200,7 @@ void StepLog::write_jobs(const StepRecord& r) {
 }
 
 namespace {
-/// "loss=2.3037 top1=0.094"
+/// Returns for example " loss=2.3037 top1=0.094".
 std::string text_of(const NamedValues& values) {
   std::string all;
   for (const auto& [name, value] : values) {
@@ -207,7 +209,7 @@ std::string text_of(const NamedValues& values) {
   return all;
 }
 
-/// All values of one job; of several, their losses: "loss=2.3037,2.1,nan".
+/// Returns all values of a single job. For several jobs it returns their losses: " loss=2.3037,2.1,nan".
 std::string text_of(const std::vector<NamedValues>& jobs) {
   if (jobs.size() == 1) return text_of(jobs.front());
   std::string all;

@@ -1,4 +1,4 @@
-// Stopping early: all ranks after the same step, whoever was asked and whenever.
+// Stops a run early. All ranks stop after the same step, whichever rank was asked and whenever.
 #pragma once
 
 #include <cstdint>
@@ -14,31 +14,33 @@
 
 namespace millrace {
 
-/// How far ranks may be apart, in steps.
+/// The number of steps by which ranks may be apart.
 struct StopReach {
-  int lag = 1;       ///< a rank at the end of step n reads what all said at the end of step n - lag
-  int ahead = 0;     ///< a rank at the end of step n may already work on step n + ahead
-  int multiple = 1;  ///< the last step is a multiple of this (replicas that take turns)
+  int lag = 1;    ///< at the end of step n a rank reads the answers that all gave at the end of step n - lag
+  int ahead = 0;  ///< when one rank ends step n, another may already work on step n + ahead
+  /// the number of steps done at the end is a multiple of this (replicas that share the steps)
+  int multiple = 1;
 };
 
-/// A question that all ranks answer again and again, each time without waiting: what they read is what was
-/// answered `lag` times before. So nobody waits but for a rank that is further behind than that, which also
-/// bounds how far a rank can run ahead of the others. Not thread-safe.
+/// A question that all ranks answer again and again without waiting: each reads the answers of `lag` calls
+/// before. A rank therefore waits only for a rank that is further behind than `lag`. That also bounds how far
+/// one rank can run ahead of the others. Not thread-safe.
 class AnyRank {
  public:
-  /// Collective over `world`, which outlives it; `name` once for each `world`.
+  /// Collective over `world`, which must outlive the object. Each `name` may be used once for each `world`.
   AnyRank(Communicator& world, const std::string& name, int lag);
   ~AnyRank();
 
-  /// All ranks call it equally often. Whether any rank said `mine` = true, `lag` calls before (a rank alone:
-  /// now); the same on all of them. False in the first `lag` calls.
+  /// Gives this rank's answer `mine`, and returns whether any rank answered true `lag` calls before. A single
+  /// rank reads its present answer. All ranks call it equally often and get the same result. The first `lag`
+  /// calls return false.
   bool next(bool mine);
-  /// Before the ranks rest, or start anew: waits for what is under way and forgets it.
+  /// Waits for the answers under way and forgets them. Call it before the ranks rest or start anew.
   void finish();
 
  private:
   struct Round {
-    at::Tensor votes;  ///< [1], float32: ranks that said yes
+    at::Tensor votes;  ///< [1], float32: the number of ranks that answered true
     std::unique_ptr<Pending> pending;
   };
 
@@ -47,21 +49,23 @@ class AnyRank {
   std::deque<Round> rounds_;             ///< oldest first
 };
 
-/// At the end of each step every rank says whether it was asked to stop; all learn it at the end of the same
-/// later step, and end after one that nobody can have begun to pass. Not thread-safe.
+/// A vote on stopping. At the end of each step every rank says whether it was asked to stop. All ranks
+/// learn it at the end of the same later step. They end after a step that none of them can have passed by
+/// then. Not thread-safe.
 class StopVote {
  public:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-  /// Collective over `world`, which outlives it. `flag` null: never stops, sends nothing (the same on all
-  /// ranks).
+  /// Collective over `world`, which must outlive the object. If `flag` is null, the vote never stops and
+  /// sends nothing; it must be null on all ranks or on none.
   StopVote(Communicator& world, const StopFlag* flag, const StopReach& reach);
 
-  /// At the end of every step, on every rank, with the number of steps done.
+  /// Every rank calls it at the end of every step, with the number of steps done.
   void completed(std::int64_t done);
-  /// Steps after which to end: the same number on all ranks by the time they come to it. kNever: go on.
+  /// Returns the number of steps after which to end; kNever: go on. All ranks have the same number by the
+  /// time that they come to it.
   std::int64_t limit() const { return limit_; }
-  /// Before the ranks rest: waits for what is under way.
+  /// Waits for the votes under way. Call it before the ranks rest.
   void finish();
 
  private:

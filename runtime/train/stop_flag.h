@@ -5,7 +5,7 @@
 
 namespace millrace {
 
-/// Set from a signal handler or another thread; read between steps.
+/// A flag that a signal handler or another thread sets, and that the trainer reads between steps.
 using StopFlag = std::atomic<bool>;
 
 }  // namespace millrace

@@ -20,15 +20,16 @@ namespace millrace {
 struct JobOptions {
   std::uint64_t seed = 0;
   RuleOptions rule;
-  ClipOptions clip;  ///< of one scope
+  ClipOptions clip;  ///< all jobs have the same `scope`
   LearningRateOptions learning_rate;
   Settings settings{};                  ///< TrainOptions::settings of this job
   std::optional<std::int64_t> steps{};  ///< instead of TrainOptions::steps
 };
 
 struct TrainOptions {
-  /// Updates; pipedream and pipedream-vsync: minibatches, rounded up to a multiple of all replicas. Of an
-  /// array, of each job: who has done them stays as it is while others go on.
+  /// The number of updates. With pipedream and pipedream-vsync, it is the number of minibatches, rounded up
+  /// to a multiple of all replicas. In an array each job does so many steps: a job that has done them stays
+  /// as it is while others go on.
   std::int64_t steps = 1;
   int microbatch = 1;  ///< samples
   std::uint64_t seed = 0;
@@ -36,48 +37,52 @@ struct TrainOptions {
   ClipOptions clip;
   Precision precision = Precision::Float32;
   LossScaleOptions loss_scale;
-  LearningRateOptions learning_rate;  ///< total_steps is set to `steps` if it is 1
-  /// Of job arrays (stage/fuse.h): the jobs, of all arrays in turn, instead of seed, rule, clip,
-  /// learning_rate and settings here.
+  LearningRateOptions learning_rate;  ///< a total_steps of 1 is replaced by `steps`
+  /// The jobs of job arrays (model/fuse.h), array by array. They replace seed, rule, clip, learning_rate and
+  /// settings of this struct. Empty: a single job, which those members describe.
   std::vector<JobOptions> jobs;
-  /// Of a run that trains a part of several jobs: the number of its first one among all, in what is written
-  /// by job. A single job is then written as one of several too. Unset: these are all.
+  /// Set if the run trains a part of several jobs: the number of its first job among all, for names in logs
+  /// and files. A single job is then written as one of several too. Unset: the run has all jobs.
   std::optional<int> first_job;
-  bool rate_by_replicas = false;  ///< PipeDream: a stage's rate times its replicas / those of stage 0
-  /// Above 0: each step's rate is times its first microbatch's length (of the model's first dimension) /
-  /// this.
+  bool rate_by_replicas = false;  ///< PipeDream: multiply a stage's rate with its replicas / those of stage 0
+  /// Above 0: each step's rate is multiplied with the length of the step's first microbatch (in the model's
+  /// first dimension) / this number.
   std::int64_t rate_per_length = 0;
-  std::string output_dir;  ///< empty: no files. It belongs to one run (base/run_folder.h)
+  std::string output_dir;  ///< folder of this run alone (base/run_folder.h); empty: no files
   bool overwrite = false;  ///< delete an earlier run there instead of refusing
-  std::string resume;      ///< folder, or empty
+  std::string resume;      ///< checkpoint folder to go on from; empty: start anew
   /// Keys of run_settings that may differ from the checkpoint's; "all": every one.
   std::vector<std::string> resume_changes;
   std::string init_from;  ///< safetensors file or checkpoint folder to take the first weights from; or empty
   std::vector<std::string> init_from_ignore;  ///< patterns of names: see check_weights
-  Settings settings;       ///< what decides the run and is not known here (data, dropout): run_settings
-  Settings rank_settings;  ///< what else must be the same on all ranks
-  int launcher = 0;        ///< process that may hold the output folder's lock for this job; 0: none
-  std::chrono::milliseconds checkpoint_deadline{3'600'000};  ///< of saving or verifying one
-  std::int64_t checkpoint_every = 0;                         ///< steps; 0: only as `checkpoint_at_end`
+  /// settings that decide the run and that the trainer does not know (data, dropout): run_settings
+  Settings settings;
+  Settings rank_settings;  ///< further settings that must be the same on all ranks
+  int launcher = 0;        ///< id of the process that may hold the output folder's lock for this run; 0: none
+  std::chrono::milliseconds checkpoint_deadline{3'600'000};  ///< limit of saving or verifying a checkpoint
+  std::int64_t checkpoint_every = 0;  ///< steps between checkpoints; 0: only `checkpoint_at_end` saves one
   bool checkpoint_at_end = false;
-  int keep_checkpoints = 3;            ///< of this run, the newest; 0: all
-  std::int64_t evaluate_every = 0;     ///< steps; 0: at the end only, if there is an evaluation source
+  int keep_checkpoints = 3;  ///< how many of this run's newest checkpoints stay; 0: all
+  /// steps between evaluations; 0: at the end only. An evaluation source is needed in any case
+  std::int64_t evaluate_every = 0;
   std::int64_t score_every = 0;        ///< steps between the scores of a WeightsScore
   std::optional<double> target_score;  ///< the run ends with the first score of at least so much
   std::int64_t print_every = 10;
-  std::optional<ScheduleFile> schedule;  ///< of a plan whose schedule is Custom
+  std::optional<ScheduleFile> schedule;  ///< the schedule, if the plan's is Custom
   std::int64_t trace_first = 0;          ///< the first step in trace.rank<k>.json
-  std::int64_t trace_count = 15;         ///< steps that it has: trace_windows() of what this run does
-  std::string save_weights;              ///< file, or empty
+  /// number of steps in the trace; trace_windows() places them in the steps of this run
+  std::int64_t trace_count = 15;
+  std::string save_weights;  ///< safetensors file for the final weights; empty: none
   bool stop_on_nonfinite = true;
   bool sync_batch_norm = false;  ///< ExecutorOptions
   MasksFrom masks = MasksFrom::Device;
   std::int64_t bucket_bytes = 4 << 20;
-  /// Arrays that share one rank go on for some steps each before the next one does: all have had their turn
-  /// after about so many seconds. Those that share a pipeline take turns at each step.
+  /// Arrays on a single rank are trained in stretches: each does several steps before the next array does.
+  /// After about so many seconds every array has done its stretch. Arrays that share a pipeline of several
+  /// ranks alternate at each step.
   double stretch_s = 2;
-  /// Set from outside: stop after a step, the same one on all ranks, and save a checkpoint if there is a
-  /// place for one. Null: never (on all ranks alike).
+  /// A flag that the caller sets to stop the run. All ranks stop after the same step and save a checkpoint if
+  /// there is an output folder. Null on all ranks or on none; null: the run never stops early.
   const StopFlag* stop = nullptr;
 };
 

@@ -1,5 +1,8 @@
 #include "runtime/train/trainable.h"
 
+#include "runtime/rules/learning_rate.h"
+#include "runtime/rules/rule_table.h"
+
 #include <algorithm>
 #include <string>
 
@@ -16,7 +19,7 @@ bool is_averaging(const JobOptions& job) {
   return job.rule.kind == UpdateRuleKind::Asgd;
 }
 
-/// Rules, rates and clipping of each job.
+/// Adds the problems of each job's rule, rates and clipping.
 void add_options(const Plan& plan, const TrainOptions& options, Problems& problems) {
   const bool asynchronous = is_asynchronous(plan.schedule);
   append(problems, validate(options.precision, options.loss_scale, asynchronous));
@@ -27,7 +30,7 @@ void add_options(const Plan& plan, const TrainOptions& options, Problems& proble
   }
 }
 
-/// A schedule that never flushes has minibatches of several steps under way.
+/// Adds the problems of asynchronous schedules, which have minibatches of several steps in flight.
 void add_asynchronous(const StageLayout& layout, const Plan& plan, const TrainOptions& options,
                       bool ends_apart, Problems& problems) {
   const std::string schedule = "schedule " + to_string(plan.schedule), never = schedule + " never flushes";
@@ -54,7 +57,7 @@ void add_asynchronous(const StageLayout& layout, const Plan& plan, const TrainOp
                         "give one number of steps, or a schedule that flushes"});
 }
 
-/// Where forward writes to weights there is one of them to write to.
+/// Adds the problems of layers whose forward writes to weights: there must be one copy of those weights.
 void add_written(const StageLayout& layout, const Plan& plan, Problems& problems) {
   const bool asynchronous = is_asynchronous(plan.schedule);
   for (const PlanStage& stage : plan.stages) {

@@ -1,4 +1,4 @@
-// The step loop of one rank: schedule, data, updates, logs, evaluation, checkpoints.
+// Trains on one rank: the step loop with schedule, data, updates, logs, evaluation and checkpoints.
 #pragma once
 
 #include <algorithm>
@@ -26,34 +26,38 @@ namespace millrace {
 
 class KernelChoices;
 
-/// What a rank lives in. Outlives the trainer.
+/// The surroundings of a rank. Its parts must outlive the trainer.
 struct World {
   Communicator& communicator;
   Clock& clock;
   Device& device;
 };
 
-/// Which batches a rank reads of an array; made by the caller, because data is not known here.
+/// The batches of an array that a rank reads. The trainer knows no data sets, so the caller makes the
+/// sources.
 struct BatchNeeds {
-  std::vector<char> fields;  ///< by index in LayeredModel::fields; none set: only extents are asked for
+  /// by index in LayeredModel::fields: 1 if the rank reads the field; none set: it asks only for extents
+  std::vector<char> fields;
+  /// tells whether this rank reads the microbatch at `position`
   std::function<bool(std::int64_t position)> mine;
 
   bool any() const { return std::ranges::find(fields, 1) != fields.end(); }
 };
-/// Positions wrap around in epochs of the source; evaluation has `microbatches` of them.
+/// The source of an evaluation. Its microbatches are at positions 0 to `microbatches` - 1.
 struct Evaluation {
-  std::unique_ptr<BatchSource> batches;  ///< on every rank, if there is an evaluation
-  std::int64_t microbatches = 0;         ///< the same on all ranks; 0: no evaluation
+  std::unique_ptr<BatchSource> batches;  ///< present on every rank if there is an evaluation
+  std::int64_t microbatches = 0;         ///< number of them, the same on all ranks; 0: no evaluation
 };
 struct BatchSources {
-  std::unique_ptr<BatchSource> train;  ///< on every rank
+  std::unique_ptr<BatchSource> train;  ///< present on every rank; positions wrap around in epochs
   Evaluation evaluation;
 };
 using MakeBatches = std::function<BatchSources(const BatchNeeds& train, const BatchNeeds& evaluation)>;
 
 struct EvaluationReport {
   std::int64_t step = 0;
-  NamedValues values;  ///< means of the heads' metrics, "loss" first; of several jobs: values_of_jobs
+  /// means of the heads' metrics, "loss" first; several jobs: as values_of_jobs() names them
+  NamedValues values;
   std::vector<NamedValues> jobs;  ///< the metrics of each job
   double samples = 0;             ///< the number of samples, or tokens, that the means are over
 };
@@ -67,35 +71,36 @@ struct ScoreReport {
 
 /// The report of one job of an array. It counts the job's own steps.
 struct JobReport {
-  std::int64_t first_step = 0;       ///< done before this run
-  std::int64_t steps = 0;            ///< done, of all runs
-  std::vector<double> losses;        ///< of this run
+  std::int64_t first_step = 0;       ///< own steps done before this run
+  std::int64_t steps = 0;            ///< own steps done in all runs together
+  std::vector<double> losses;        ///< by step of this run
   std::int64_t nonfinite_step = -1;  ///< the first step whose loss is NaN or Inf; -1: none
   std::optional<LossScaleState> loss_scale{};
 };
 
 /// A rank's report of the run. Only ranks of the last stage have losses and evaluations.
 struct RunReport {
-  std::int64_t steps = 0;           ///< done in this run
-  bool stopped = false;             ///< before the last step, because it was asked to
+  std::int64_t steps = 0;           ///< steps done in this run
+  bool stopped = false;             ///< the run was asked to stop and did so before its last step
   std::string run;                  ///< id of the run; empty without an output folder
   std::int64_t first_step = 0;      ///< steps done before this run
-  std::int64_t saved_step = -1;     ///< steps in the newest whole checkpoint; -1: there is none
+  std::int64_t saved_step = -1;     ///< number of steps in the newest whole checkpoint; -1: there is none
   std::int64_t failed_saves = 0;    ///< checkpoints that could not be written
-  std::int64_t lost_log_lines = 0;  ///< of all ranks
+  std::int64_t lost_log_lines = 0;  ///< log lines that could not be written, on all ranks together
   std::vector<std::string> lost;    ///< results that are not on the disk at the end; the same on all ranks
-  bool lost_checkpoint = false;     ///< one of them is the newest state
-  std::vector<double> losses;       ///< by step; of an array the mean over the jobs whose loss is finite
+  bool lost_checkpoint = false;     ///< the checkpoint of the newest state is among `lost`
+  std::vector<double> losses;       ///< by step; in an array the mean over the jobs whose loss is finite
   std::vector<JobReport> jobs;      ///< the jobs of an array; empty for a single job
   std::vector<EvaluationReport> evaluations;
-  std::vector<ScoreReport> scores;  ///< on all ranks
-  bool reached_target = false;      ///< it ended because a score did
-  double seconds = 0;               ///< of the steps
-  double samples_per_s = 0;  ///< whole job, median over steps after the first, each with its own samples
+  std::vector<ScoreReport> scores;  ///< the same on all ranks
+  bool reached_target = false;      ///< the run ended because a score reached the target
+  double seconds = 0;               ///< seconds that the steps took
+  /// of all ranks together: the median over the steps after the first, each with its own number of samples
+  double samples_per_s = 0;
   double median_step_s = 0;
   int peak_stash = 0;
   int peak_versions = 0;
-  std::int64_t peak_memory_bytes = 0;  ///< of tensors on this rank's device
+  std::int64_t peak_memory_bytes = 0;  ///< most bytes of tensors on this rank's device
   /// The loss scaler at the end, if the loss is scaled. It counts over all runs of the job.
   std::optional<LossScaleState> loss_scale;
 };
@@ -110,24 +115,27 @@ int microbatches_per_step(const Plan& plan);
 struct TrainedArray {
   LayeredModel model;
   MakeBatches make_batches;
-  /// For an array whose jobs read their own batches (JobData::Own), instead of make_batches: one function for
-  /// each job, with the fields of the job's own model. Jobs that go on at different steps need it.
+  /// Makes the batches of an array whose jobs read their own (JobData::Own), instead of make_batches: one
+  /// function for each job, with the fields of the job's own model. Jobs that go on at different steps need
+  /// it.
   std::vector<MakeBatches> of_jobs{};
-  /// The kernel choices that `model` was fused with (stage/fuse.h). Checkpoints keep them, and a run that
+  /// The kernel choices that `model` was fused with (model/fuse.h). Checkpoints keep them, and a run that
   /// resumes takes them. Null: checkpoints keep no choices.
   std::shared_ptr<KernelChoices> choices{};
 };
 
-/// Collective: every rank of the plan constructs and runs one. Throws ConfigError (plan, model, ranks do not
-/// fit), CheckpointError (resume), PeerError, DataError, NumericError.
+/// Trains a model on one rank. Collective: every rank of the plan constructs one trainer and runs it. Throws
+/// ConfigError (plan, model and ranks do not fit), CheckpointError (resume), PeerError, DataError,
+/// NumericError.
 class Trainer {
  public:
-  /// `score`: judges the weights every TrainOptions::score_every steps; null on all ranks, or on none.
+  /// Makes a trainer of one model. `score` judges the weights every TrainOptions::score_every steps. It is
+  /// null on all ranks or on none.
   Trainer(World world, LayeredModel model, Plan plan, TrainOptions options, const MakeBatches& make_batches,
           std::unique_ptr<WeightsScore> score = nullptr);
-  /// Several arrays that go through one pipeline in turn (Plan::arrays), each with its own weights, rules,
-  /// batches and losses; jobs count over all of them, in this order. What is written is that of one array of
-  /// all jobs.
+  /// Makes a trainer of several arrays that alternate in one pipeline (Plan::arrays). Each array has its own
+  /// weights, rules, batches and losses. Jobs count over all arrays, in this order. Files are written as for
+  /// one array of all jobs.
   Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, TrainOptions options,
           std::unique_ptr<WeightsScore> score = nullptr);
   ~Trainer();
@@ -135,13 +143,13 @@ class Trainer {
   /// error and then calls the communicator's abort(), so that the errors of other ranks come later.
   RunReport run();
 
-  /// Does one step and then the evaluation or checkpoint that is due: for callers with a loop of their own.
-  /// Where replicas take turns (pipedream), each of them does one. Collective. Returns false, and does
-  /// nothing, if all steps are done or the run was asked to stop. run() does the remaining steps, the last
-  /// evaluation and the final weights. Throws as run() does.
+  /// Does one step and then the evaluation or checkpoint that is due, for callers with a loop of their own.
+  /// Collective. With replicas that share the steps (pipedream), each replica does one. Returns false and
+  /// does nothing if all steps are done or the run was asked to stop. run() does the remaining steps, the
+  /// last evaluation and the final weights. Throws as run() does.
   bool step();
-  std::int64_t steps_done() const;  ///< over resumes
-  const RunReport& report() const;  ///< as far as it has come: losses, evaluations, saved_step
+  std::int64_t steps_done() const;  ///< steps done, counted over resumes
+  const RunReport& report() const;  ///< the report so far: losses, evaluations, saved_step
 
  private:
   template <class Work>

@@ -1,5 +1,5 @@
-// What judges a run's weights besides its loss, e.g. the BLEU of translations. The trainer calls it; it is
-// implemented where models and data meet.
+// The interface of a score that judges a run's weights besides their loss, e.g. the BLEU of translations. The
+// trainer calls it. It is implemented where models and data meet.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 
 namespace millrace {
 
-/// Every rank has one, and all are called alike. The work is cut into rounds, between which the ranks look
-/// whether one of them was asked to stop. Not thread-safe.
+/// A score of the weights. Every rank has one, and all ranks make the same calls. The work is cut into
+/// rounds. Between rounds the ranks check whether one of them was asked to stop. Not thread-safe.
 class WeightsScore {
  public:
   virtual ~WeightsScore() = default;
-  virtual std::string what() const = 0;     ///< "translating", for messages
-  virtual std::int64_t rounds() const = 0;  ///< the same on all ranks
-  /// The whole model's parameters by name, float32 on the CPU, the same on all ranks. They do not change
-  /// until `end`.
+  virtual std::string what() const = 0;     ///< the work's name in messages, e.g. "translating"
+  virtual std::int64_t rounds() const = 0;  ///< number of rounds, the same on all ranks
+  /// Takes the whole model's parameters by name: float32 on the CPU, the same on all ranks. They do not
+  /// change until end().
   virtual void begin(const NamedTensors& weights) = 0;
-  /// This rank's part of a round, in any thread; must not communicate.
+  /// Does this rank's part of a round. It may be called in any thread and must not communicate.
   virtual void work(std::int64_t round) = 0;
-  /// Collective, after the last round: the values, the same on all ranks. The first is the one that a target
-  /// is set for. Throws NumericError (on all ranks): the weights are worth nothing.
+  /// Returns the values, the same on all ranks. A target is set for the first value. Collective; called after
+  /// the last round. Throws NumericError, on all ranks, if the weights are useless.
   virtual NamedValues finish(std::int64_t step) = 0;
-  /// Forgets the weights; also where the rounds were left.
+  /// Forgets the weights. It is also called if the rounds were broken off.
   virtual void end() = 0;
 };
 

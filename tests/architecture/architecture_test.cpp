@@ -1,4 +1,4 @@
-// Reads every #include of the source tree and checks the arrows of docs/architecture.md. Pure text: no
+// Reads every #include of the source tree and checks it against the arrows of arrows.txt. Pure text: no
 // compiler.
 #include <gtest/gtest.h>
 
@@ -24,62 +24,49 @@ struct Include {
   bool from_root = false;  ///< "x.h"; otherwise <x>
 };
 
-/// What each folder may include besides itself. Written out: this table is the picture in
-/// docs/architecture.md.
-const std::map<std::string, std::set<std::string>>& direct_arrows() {
-  static const std::map<std::string, std::set<std::string>> arrows{
-      {"runtime/base", {}},
-      {"runtime/rules", {"runtime/base"}},
-      {"runtime/plan", {"runtime/base"}},
-      {"runtime/trace", {"runtime/base"}},
-      {"runtime/metrics", {"runtime/base"}},
-      {"runtime/drawing", {"runtime/base"}},
-      {"runtime/schedule", {"runtime/plan", "runtime/trace", "runtime/drawing"}},
-      {"runtime/device", {"runtime/schedule"}},
-      {"runtime/comm", {"runtime/schedule"}},
-      {"runtime/layers", {"runtime/schedule"}},
-      {"runtime/stage", {"runtime/rules", "runtime/device", "runtime/comm", "runtime/layers"}},
-      {"runtime/fusion", {"runtime/stage"}},
-      {"runtime/checkpoint", {"runtime/stage"}},
-      {"runtime/train", {"runtime/fusion", "runtime/checkpoint", "runtime/metrics"}},
-      {"optimizer", {"runtime/rules", "runtime/schedule"}},
-      {"models", {"runtime/train", "models/archive"}},
-      {"models/archive", {"data/files"}},
-      {"data/files", {"runtime/base"}},
-      {"data/generate", {"data/files"}},
-      {"data/text", {"data/files"}},
-      {"data", {"runtime/train", "data/generate", "data/text"}},
-      {"driver", {"optimizer", "models", "data"}},
-      {"experiments", {"driver"}},
-      {"millrace", {"driver"}},  // the headers of the installed library
-  };
-  return arrows;
+struct Room {
+  bool has_torch = false;
+  std::set<std::string> below{};  ///< the rooms that it stands on directly
+};
+
+/// Returns the rooms of arrows.txt by name.
+const std::map<std::string, Room>& rooms() {
+  static const std::map<std::string, Room> all = [] {
+    std::map<std::string, Room> found;
+    std::ifstream file(std::string(MILLRACE_SOURCE_DIR) + "/tests/architecture/arrows.txt");
+    for (std::string line; std::getline(file, line);) {
+      const std::size_t colon = line.find(':');
+      if (line.empty() || line[0] == '#' || colon == std::string::npos) continue;
+      std::istringstream head(line.substr(0, colon)), tail(line.substr(colon + 1));
+      std::string name, star;
+      head >> name >> star;
+      Room& room = found[name];
+      room.has_torch = star == "*";
+      for (std::string below; tail >> below;) room.below.insert(below);
+    }
+    return found;
+  }();
+  return all;
 }
 
-/// Everything that `folder` may include: itself and whatever is below it.
-std::set<std::string> reachable(const std::string& folder) {
+/// Returns the rooms that `room` may include: itself and all below it.
+std::set<std::string> reachable(const std::string& room) {
   std::set<std::string> found;
-  std::vector<std::string> open{folder};
+  std::vector<std::string> open{room};
   while (!open.empty()) {
     const std::string next = open.back();
     open.pop_back();
     if (!found.insert(next).second) continue;
-    const std::set<std::string>& below = direct_arrows().at(next);
+    const std::set<std::string>& below = rooms().at(next).below;
     open.insert(open.end(), below.begin(), below.end());
   }
   return found;
 }
 
-/// "runtime/plan" of "runtime/plan/plan.h"; the first folder elsewhere. Empty for a file in the root.
+/// Returns the folder of a file: "runtime/plan" of "runtime/plan/plan.h". Empty for a file in the root.
 std::string folder_of(const std::string& path) {
-  const std::size_t first = path.find('/');
-  if (first == std::string::npos) return "";
-  const std::string top = path.substr(0, first);
-  const std::size_t second = path.find('/', first + 1);
-  const std::string nested = second == std::string::npos ? top : path.substr(0, second);
-  // The torch-free parts of `data` and `models` are folders of their own.
-  static const std::set<std::string> apart{"data/files", "data/generate", "data/text", "models/archive"};
-  return top == "runtime" || apart.count(nested) != 0 ? nested : top;
+  const std::size_t last = path.rfind('/');
+  return last == std::string::npos ? "" : path.substr(0, last);
 }
 
 bool starts_with(const std::string& text, const std::string& prefix) {
@@ -96,15 +83,9 @@ bool is_program(const std::string& path) {
   return ends_with(path, "_main.cpp");
 }
 
-/// The files of targets that do not link LibTorch (CMakeLists.txt has the same rule for driver/).
 bool is_torch_free(const std::string& path) {
-  static const std::set<std::string> folders{
-      "runtime/base",    "runtime/rules",    "runtime/metrics", "runtime/plan", "runtime/trace",
-      "runtime/drawing", "runtime/schedule", "optimizer",       "data/files",   "data/generate",
-      "data/text",       "models/archive",   "experiments"};
-  const std::string folder = folder_of(path);
-  if (folder != "driver") return folders.count(folder) != 0;
-  return !starts_with(path, "driver/worker/");
+  const auto room = rooms().find(folder_of(path));
+  return room != rooms().end() && !room->second.has_torch && !starts_with(path, "programs/worker");
 }
 
 bool is_torch_header(const Include& include) {
@@ -131,8 +112,8 @@ std::vector<std::string> wrong_edges(const SourceTree& tree) {
   std::vector<std::string> wrong;
   for (const auto& [path, content] : tree) {
     const std::string folder = folder_of(path);
-    if (direct_arrows().count(folder) == 0) {
-      wrong.push_back(path + ": folder " + folder + " has no place in the architecture");
+    if (rooms().count(folder) == 0) {
+      wrong.push_back(path + ": folder " + folder + " is no room of tests/architecture/arrows.txt");
       continue;
     }
     const std::set<std::string> allowed = reachable(folder);
@@ -181,7 +162,8 @@ SourceTree read_source_tree() {
   namespace fs = std::filesystem;
   const fs::path root = MILLRACE_SOURCE_DIR;
   SourceTree tree;
-  for (const char* top : {"runtime", "optimizer", "models", "data", "driver", "experiments", "millrace"}) {
+  for (const char* top :
+       {"runtime", "optimizer", "models", "data", "driver", "experiments", "millrace", "programs"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / top)) {
       const std::string extension = entry.path().extension().string();
       if (!entry.is_regular_file() || (extension != ".h" && extension != ".cpp")) continue;
@@ -213,14 +195,35 @@ TEST(Architecture, TorchFreeFilesReachNoTorchHeader) {
 TEST(Architecture, TheWholeTreeWasRead) {
   const SourceTree tree = read_source_tree();
   EXPECT_GT(tree.size(), 50u);
-  for (const char* file : {"runtime/base/result.h", "optimizer/planner.h", "driver/millrace_main.cpp"}) {
+  for (const char* file :
+       {"runtime/base/result.h", "optimizer/planner/planner.h", "programs/millrace_main.cpp"}) {
     EXPECT_EQ(tree.count(file), 1u) << file;
   }
 }
 
-TEST(Architecture, TheTableHasNoCycle) {
-  for (const auto& [folder, below] : direct_arrows()) {
-    for (const std::string& lower : below) EXPECT_EQ(reachable(lower).count(folder), 0u) << folder;
+TEST(Architecture, TheRoomsHaveNoCycle) {
+  EXPECT_GT(rooms().size(), 30u);
+  for (const auto& [name, room] : rooms()) {
+    for (const std::string& below : room.below) {
+      ASSERT_EQ(rooms().count(below), 1u) << name << " stands on " << below << ", which is no room";
+      EXPECT_EQ(reachable(below).count(name), 0u) << name;
+    }
+  }
+}
+
+TEST(Architecture, EveryArrowIsUsed) {
+  const SourceTree tree = read_source_tree();
+  for (const auto& [name, room] : rooms()) {
+    for (const std::string& below : room.below) {
+      const bool used = std::any_of(tree.begin(), tree.end(), [&, &name = name](const auto& file) {
+        if (folder_of(file.first) != name) return false;
+        const std::vector<Include> includes = includes_of(file.second);
+        return std::any_of(includes.begin(), includes.end(), [&](const Include& include) {
+          return include.from_root && folder_of(include.target) == below;
+        });
+      });
+      EXPECT_TRUE(used) << name << " includes nothing of " << below;
+    }
   }
 }
 
@@ -238,10 +241,10 @@ class EdgeExample : public testing::TestWithParam<Example> {};
 
 TEST_P(EdgeExample, IsJudgedAsStated) {
   SourceTree tree{
-      {"runtime/base/result.h", ""},       {"runtime/plan/plan.h", ""},     {"runtime/trace/trace.h", ""},
-      {"runtime/comm/communicator.h", ""}, {"runtime/train/trainer.h", ""}, {"runtime/metrics/bleu.h", ""},
-      {"optimizer/planner.h", ""},         {"models/registry.h", ""},       {"driver/cli/cli.h", ""},
-      {"driver/cli/cli.cpp", ""},          {"experiments/report.h", ""}};
+      {"runtime/base/result.h", ""},       {"runtime/plan/plan.h", ""},        {"runtime/trace/trace.h", ""},
+      {"runtime/comm/communicator.h", ""}, {"runtime/train/trainer.h", ""},    {"runtime/metrics/bleu.h", ""},
+      {"optimizer/planner/planner.h", ""}, {"models/registry.h", ""},          {"driver/cli/cli.h", ""},
+      {"driver/cli/cli.cpp", ""},          {"experiments/report/report.h", ""}};
   tree[GetParam().path] = GetParam().line;
   EXPECT_EQ(!wrong_edges(tree).empty(), GetParam().wrong) << joined(wrong_edges(tree));
 }
@@ -250,47 +253,49 @@ INSTANTIATE_TEST_SUITE_P(
     Edges, EdgeExample,
     testing::Values(
         Example{"Downward", "runtime/train/a.cpp", "#include \"runtime/base/result.h\"", false},
-        Example{"SameFolder", "optimizer/a.cpp", "#include \"optimizer/planner.h\"", false},
+        Example{"SameFolder", "optimizer/planner/a.cpp", "#include \"optimizer/planner/planner.h\"", false},
         Example{"System", "runtime/base/a.cpp", "#include <vector>", false},
-        Example{"ExperimentsUseDriver", "experiments/a.cpp", "#include \"driver/cli/cli.h\"", false},
-        Example{"ProgramJoins", "driver/x_main.cpp", "#include \"experiments/report.h\"", false},
+        Example{"ExperimentsUseDriver", "experiments/sweep/a.cpp", "#include \"driver/cli/cli.h\"", false},
+        Example{"ProgramJoins", "programs/x_main.cpp", "#include \"experiments/report/report.h\"", false},
         Example{"Commented", "runtime/base/a.cpp", "// #include \"runtime/plan/plan.h\"", false},
         Example{"Upward", "runtime/base/a.cpp", "#include \"runtime/plan/plan.h\"", true},
         Example{"UpwardIndented", "runtime/base/a.cpp", "  #  include \"runtime/plan/plan.h\"", true},
         Example{"Sideways", "runtime/plan/a.cpp", "#include \"runtime/trace/trace.h\"", true},
-        Example{"PlannerAndEngine", "optimizer/a.cpp", "#include \"runtime/train/trainer.h\"", true},
-        Example{"PlannerAndComm", "optimizer/a.cpp", "#include \"runtime/comm/communicator.h\"", true},
+        Example{"PlannerAndEngine", "optimizer/planner/a.cpp", "#include \"runtime/train/trainer.h\"", true},
+        Example{"PlannerAndComm", "optimizer/planner/a.cpp", "#include \"runtime/comm/communicator.h\"",
+                true},
         Example{"Siblings", "data/a.cpp", "#include \"models/registry.h\"", true},
-        Example{"DriverAndExperiments", "driver/a.cpp", "#include \"experiments/report.h\"", true},
+        Example{"DriverAndExperiments", "driver/launch/a.cpp", "#include \"experiments/report/report.h\"",
+                true},
         Example{"RuntimeAndDriver", "runtime/train/a.cpp", "#include \"driver/cli/cli.h\"", true},
-        Example{"NotFromTheRoot", "driver/a.cpp", "#include \"cli.h\"", true},
-        Example{"SourceFile", "driver/a.cpp", "#include \"driver/cli/cli.cpp\"", true},
-        Example{"MetricsAreBelowTraining", "runtime/train/a.cpp", "#include \"runtime/metrics/bleu.h\"",
-                false},
+        Example{"NotFromTheRoot", "driver/launch/a.cpp", "#include \"cli.h\"", true},
+        Example{"SourceFile", "driver/launch/a.cpp", "#include \"driver/cli/cli.cpp\"", true},
+        Example{"MetricsAreBelowBleu", "driver/bleu/a.cpp", "#include \"runtime/metrics/bleu.h\"", false},
         Example{"MetricsKnowNoPlan", "runtime/metrics/a.cpp", "#include \"runtime/plan/plan.h\"", true},
         Example{"UnknownFolder", "runtime/utils/a.cpp", "", true}),
     [](const testing::TestParamInfo<Example>& info) { return std::string(info.param.name); });
 
 TEST(TorchReach, IsFoundThroughOtherHeaders) {
-  SourceTree tree{{"driver/a_command.cpp", "#include \"runtime/comm/store.h\"\n"},
+  SourceTree tree{{"driver/launch/a_command.cpp", "#include \"runtime/comm/store.h\"\n"},
                   {"runtime/comm/store.h", "#include \"runtime/comm/tensors.h\"\n"},
                   {"runtime/comm/tensors.h", "#include <string>\n#include <ATen/core/Tensor.h>\n"}};
   const std::vector<std::string> wrong = torch_in_torch_free_files(tree);
   ASSERT_EQ(wrong.size(), 1u);
-  EXPECT_EQ(wrong[0],
-            "driver/a_command.cpp -> runtime/comm/store.h -> runtime/comm/tensors.h -> ATen/core/Tensor.h");
+  EXPECT_EQ(
+      wrong[0],
+      "driver/launch/a_command.cpp -> runtime/comm/store.h -> runtime/comm/tensors.h -> ATen/core/Tensor.h");
 }
 
 TEST(TorchReach, IsAllowedWhereLibTorchIsLinked) {
   const std::string torch = "#include <c10/core/ScalarType.h>\n";
   for (const char* path :
        {"runtime/stage/a.cpp", "models/a.cpp", "data/a.cpp", "driver/worker/train_command.cpp",
-        "driver/worker/profile_command.cpp", "driver/worker/worker_main.cpp"}) {
+        "driver/worker/profile_command.cpp", "programs/worker_main.cpp"}) {
     EXPECT_TRUE(torch_in_torch_free_files({{path, torch}}).empty()) << path;
   }
   for (const char* path :
        {"runtime/base/a.h", "runtime/plan/a.h", "runtime/trace/a.h", "runtime/schedule/a.h",
-        "optimizer/a.cpp", "experiments/a.cpp", "driver/millrace_main.cpp"}) {
+        "optimizer/planner/a.cpp", "experiments/sweep/a.cpp", "programs/millrace_main.cpp"}) {
     EXPECT_EQ(torch_in_torch_free_files({{path, torch}}).size(), 1u) << path;
   }
 }

@@ -59,8 +59,8 @@ class CountingChannel final : public ForwardingChannel {
     if (t.direction == Direction::Send) {
       std::lock_guard lock(counts_->mutex);
       counts_->repeated = !counts_->tags.emplace(rank(), t.peer.value, t.tag).second || counts_->repeated;
-      const int own = hosts_.at(static_cast<std::size_t>(rank()));
-      if (own != hosts_.at(static_cast<std::size_t>(t.peer.value)))
+      const int own = hosts_.at(rank());
+      if (own != hosts_.at(t.peer.value))
         counts_->bytes_out[own] += static_cast<std::int64_t>(t.tensor.nbytes());
     }
     return std::make_unique<UntilTaken>(channel_, t, channel_->post(t));
@@ -84,7 +84,7 @@ std::map<int, std::int64_t> expect_ordered_sums(const Hosts& hosts, std::int64_t
   std::vector<at::Tensor> sums;
   for (const auto& of_ranks : tensors) {
     at::Tensor sum = of_ranks[0] + of_ranks[1];
-    for (int r = 2; r < size; ++r) sum.add_(of_ranks[static_cast<std::size_t>(r)]);
+    for (int r = 2; r < size; ++r) sum.add_(of_ranks[r]);
     sums.push_back(sum);
   }
   auto channels = make_local_channels(size, std::chrono::seconds(20));

@@ -53,7 +53,7 @@ class EveryBackend : public ::testing::TestWithParam<std::string> {
                 make_staged_channel(make_gloo_channel(options, store), Staging::Everything));
           else if (local.empty())
             own = make_communicator(options, store);
-          c = own ? own.get() : local[static_cast<std::size_t>(r)].get();
+          c = own ? own.get() : local[r].get();
           body(*c);
         } catch (const std::exception& error) {
           {
@@ -106,8 +106,7 @@ TEST_P(TaggedBackend, TagsSeparateMessagesInAnyOrder) {
     for (auto& p : pending) p->wait();
     for (int i = 0; i < kCount; ++i) {
       const int value = c.rank().value == 0 ? i : kCount - 1 - i;
-      if (!at::equal(tensors[static_cast<std::size_t>(i)], at::full({3}, double(value))))
-        throw std::runtime_error("wrong message");
+      if (!at::equal(tensors[i], at::full({3}, double(value)))) throw std::runtime_error("wrong message");
     }
   });
 }

@@ -123,7 +123,7 @@ TEST(EmulatedLinks, SumsAreTheSameBitsAndTakeTheTimeThatThePlannerCharges) {
                        },
                    .hosts = {0, 1, 2, 3}},
                   [&](Communicator& c) {
-                    at::Tensor own = parts[static_cast<std::size_t>(c.rank().value)].clone();
+                    at::Tensor own = parts[c.rank().value].clone();
                     c.all_reduce(own, "sum")->wait();
                     EXPECT_TRUE(at::equal(own, expected));
                   });

@@ -264,7 +264,7 @@ class FakeNccl final : public NcclApi {
   std::vector<std::pair<Stream, std::vector<std::shared_ptr<FakeNcclWorld::Transfer>>>> group_;
 };
 
-/// As make_local_communicators, with NCCL's logic for float32 tensors.
+/// Makes communicators as make_local_communicators does, with NCCL's logic for float32 tensors.
 inline std::vector<std::unique_ptr<Communicator>> make_fake_nccl_communicators(
     int size, std::chrono::milliseconds deadline,
     std::shared_ptr<FakeNcclWorld> world = std::make_shared<FakeNcclWorld>()) {

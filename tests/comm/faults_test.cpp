@@ -46,7 +46,7 @@ class Faults : public ::testing::TestWithParam<std::string> {
                                          .rendezvous_deadline = milliseconds(20'000),
                                          .decorators = {inject(options, hits)}},
                                         store)
-                    : std::move(local[static_cast<std::size_t>(r)]);
+                    : std::move(local[r]);
           for (std::uint64_t m = 0; m < 10; ++m) {
             at::Tensor out = at::full({8}, double(m)), in = at::zeros({8});
             const std::vector<Transfer> both{

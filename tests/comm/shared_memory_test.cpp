@@ -1,4 +1,4 @@
-// What a rank takes for another's memory, and what it does when there is little of it.
+// Tests which memory a rank accepts as another's, and what it does when there is little of it.
 #include "runtime/comm/shared_memory.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ CommunicatorOptions options_of(int rank) {
           .rendezvous_deadline = milliseconds(5000)};
 }
 
-/// What rank 0 makes of a store in which rank 1's segment is said to be at `address`.
+/// Opens rank 0's channel with a store that says that rank 1's segment is at `address`.
 std::shared_ptr<Channel> open_at(const std::string& address) {
   auto store = make_memory_store();
   store->set("shm/1", address);

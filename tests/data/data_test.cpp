@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 #include "data/readers/jpeg.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
@@ -98,8 +98,7 @@ TEST_F(ImageFolderTest, ARankGetsItsOwnPositions) {
   const auto all = read_all(dataset, options, 10);
   options.mine = [](std::int64_t position) { return position % 2 == 1; };
   auto loader = *make_loader(dataset, options);
-  for (int i = 1; i < 10; i += 2)
-    EXPECT_TRUE(at::equal(loader->get(i).fields[0], all[static_cast<std::size_t>(i)].fields[0]));
+  for (int i = 1; i < 10; i += 2) EXPECT_TRUE(at::equal(loader->get(i).fields[0], all[i].fields[0]));
 }
 
 TEST_F(ImageFolderTest, LabelsAloneEqualTheLabelsOfImages) {

@@ -1,4 +1,4 @@
-// What tells two ranks, or a resumed run, that their data are not the same.
+// Fingerprints tell two ranks, or a resumed run, that their data differ.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 
 namespace millrace {
 namespace {

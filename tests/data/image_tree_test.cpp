@@ -7,8 +7,8 @@
 
 #include <filesystem>
 
-#include "data/dataset.h"
 #include "data/files/images.h"
+#include "data/loading/dataset.h"
 #include "runtime/base/files.h"
 #include "tests/data/jpeg_maker.h"
 

@@ -4,7 +4,7 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 #include "runtime/base/error.h"
 #include "tests/data/shape_net_folder.h"
 

@@ -1,5 +1,5 @@
 // Tensors in memory as a data set.
-#include "data/tensor_dataset.h"
+#include "data/loading/tensor_dataset.h"
 
 #include <gtest/gtest.h>
 

@@ -208,10 +208,9 @@ TEST(Workloads, BertRecordsAreMaskedSentences) {
     const auto masked = std::count(weights.begin(), weights.end(), 1.0f);
     EXPECT_EQ(masked, length * 15 / 100);
     for (long i = 0; i < masked; ++i) {
-      EXPECT_EQ(labels[static_cast<std::size_t>(i)],
-                ids[static_cast<std::size_t>(places[static_cast<std::size_t>(i)])]);
+      EXPECT_EQ(labels[i], ids[places[i]]);
       if (i > 0) {
-        EXPECT_GT(places[static_cast<std::size_t>(i)], places[static_cast<std::size_t>(i - 1)]);
+        EXPECT_GT(places[i], places[i - 1]);
       }
     }
     EXPECT_EQ(example->at("next_sentence_labels").integers.size(), 1u);

@@ -91,9 +91,9 @@ TEST(LineReader, WrongFilesAreRefused) {
 TEST(InOrder, TheEarliestFailureIsThrown) {
   for (const int threads : {1, 2, 5}) {
     for (int round = 0; round < 20; ++round) {
-      std::vector<int> part(static_cast<std::size_t>(threads)), taken;
+      std::vector<int> part(threads), taken;
       int next = 0;
-      const auto at = [&](int t) -> int& { return part[static_cast<std::size_t>(t)]; };
+      const auto at = [&](int t) -> int& { return part[t]; };
       const std::string what = thrown([&] {
         run_in_order(threads, {.read = [&](int t) { return (at(t) = next++) < 100; },
                                .work =
@@ -105,7 +105,7 @@ TEST(InOrder, TheEarliestFailureIsThrown) {
       });
       EXPECT_EQ(what, "37");
       ASSERT_EQ(taken.size(), 37u);
-      for (int i = 0; i < 37; ++i) EXPECT_EQ(taken[static_cast<std::size_t>(i)], i);
+      for (int i = 0; i < 37; ++i) EXPECT_EQ(taken[i], i);
     }
   }
 }

@@ -1,4 +1,4 @@
-// What a failure of a computation becomes: the same class and hint, with what was being computed in front.
+// A failure of a computation keeps its class and hint, and names the computation in front.
 #include "runtime/device/failures.h"
 
 #include <gtest/gtest.h>

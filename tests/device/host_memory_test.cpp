@@ -1,4 +1,4 @@
-// What the CPU device says of memory: tensors, counted by the allocator that the workers install.
+// The CPU device's memory is that of tensors, counted by the allocator that the workers install.
 #include "runtime/device/host_memory.h"
 
 #include <gtest/gtest.h>

@@ -41,14 +41,13 @@ TEST(SampleOrder, RanksReadEachSampleOnceForAnyNumbers) {
   for (std::int64_t samples = 1; samples <= 40; ++samples) {
     for (std::int64_t ranks = 1; ranks <= 9; ++ranks) {
       for (std::int64_t batch = 1; batch <= 7; ++batch) {
-        std::vector<int> taken(static_cast<std::size_t>(samples), 0);
+        std::vector<int> taken(samples, 0);
         const std::int64_t steps = num_steps(samples, ranks, batch);
         for (std::int64_t step = 0; step < steps; ++step) {
           for (std::int64_t rank = 0; rank < ranks; ++rank) {
             const Share share = share_of(samples, ranks, batch, step, rank);
             ASSERT_LE(share.count, batch);
-            for (std::int64_t i = 0; i < share.count; ++i)
-              ++taken.at(static_cast<std::size_t>(share.begin + i));
+            for (std::int64_t i = 0; i < share.count; ++i) ++taken.at(share.begin + i);
           }
         }
         for (const int times : taken) ASSERT_EQ(times, 1) << samples << " " << ranks << " " << batch;
@@ -87,7 +86,7 @@ TEST(ProcessGroup, MeetsExchangesAndNamesWhoIsMissing) {
           for (const auto& values : group.exchange({&mine, 1}, "test")) sum += values[0];
           if (sum != 3 + 30.0 * round) return;
         }
-        last[static_cast<std::size_t>(p)] = {group.maximum(p, "test")};
+        last[p] = {group.maximum(p, "test")};
       });
     }
   }

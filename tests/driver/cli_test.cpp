@@ -48,7 +48,7 @@ CommandSpec example() {
   return without_targets<Example>(example);
 }
 
-/// What the arguments make of the example's values.
+/// The example's values after the arguments were parsed.
 struct Parsed : Example {
   explicit Parsed(const std::vector<std::string>& args)
       : arguments(*parse_arguments(example(*this), args)), problems(arguments.problems()) {}

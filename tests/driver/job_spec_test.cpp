@@ -425,7 +425,7 @@ TEST(PipeDreamJob, UnequalReplicas) {
     ASSERT_TRUE(result) << to_string(result.problems());
     EXPECT_EQ(result->ranks, wide + 1);
     EXPECT_EQ(result->stage_of_rank.front(), 0);
-    EXPECT_EQ(result->stage_of_rank[static_cast<std::size_t>(wide)], 1);
+    EXPECT_EQ(result->stage_of_rank[wide], 1);
     const std::pair<const char*, std::string> expected[] = {
         {"stages", "2"},           {"replicas", std::to_string(wide) + ",1"},
         {"schedule", "pipedream"}, {"lr-by-replicas", "true"},

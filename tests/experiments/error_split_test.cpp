@@ -1,11 +1,11 @@
 // The report takes a wrong prediction apart: times that were wrong, and a model that is.
-#include "experiments/error_split.h"
+#include "experiments/report/error_split.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "experiments/report.h"
+#include "experiments/report/report.h"
 #include "runtime/schedule/measured_costs.h"
 #include "runtime/schedule/simulate.h"
 #include "tests/driver/temporary_folder.h"
@@ -39,7 +39,7 @@ void write_run(const TemporaryFolder& folder, double slower, double idle) {
     std::vector<Span> spans;
     for (int step = 0; step < kSplitSteps; ++step) {
       const double start = step * (simulation.makespan * slower + idle);
-      for (const TimedAction& timed : simulation.ranks[static_cast<std::size_t>(rank)]) {
+      for (const TimedAction& timed : simulation.ranks[rank]) {
         if (timed.action.op != Op::Forward && timed.action.op != Op::Backward &&
             timed.action.op != Op::Update)
           continue;

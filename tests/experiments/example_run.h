@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "optimizer/planner.h"
+#include "optimizer/planner/planner.h"
 #include "runtime/base/json.h"
 #include "runtime/base/random.h"
 #include "runtime/plan/plan.h"
@@ -98,7 +98,7 @@ inline void write_run(const std::filesystem::path& folder, const Plan& plan, int
   Json evaluations = Json::array();
   double last_loss = 0;
   for (int s = 0; s < plan.num_stages(); ++s) {
-    const PlanStage& stage = plan.stages[static_cast<std::size_t>(s)];
+    const PlanStage& stage = plan.stages[s];
     const bool last = s + 1 == plan.num_stages();
     // Asynchronous: a line for each minibatch.
     const bool async = plan.schedule == ScheduleKind::PipeDream;
@@ -136,7 +136,7 @@ inline void write_run(const std::filesystem::path& folder, const Plan& plan, int
         line["bubble_share"] = 1 - (forward + backward + 1.5e-3) / seconds;
         line["peak_memory_bytes"] = stage.peak_bytes + stage.peak_bytes / 20;
         line["weight_versions"] = 1;
-        line["stashed_microbatches"] = measured.peak_stash[static_cast<std::size_t>(rank.value)];
+        line["stashed_microbatches"] = measured.peak_stash[rank.value];
         line["lr"] = 0.01;
         lines += line.dump() + "\n";
       }

@@ -1,14 +1,14 @@
-#include "experiments/report.h"
+#include "experiments/report/report.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "experiments/error_split.h"
-#include "experiments/figures.h"
-#include "experiments/plan_drawing.h"
-#include "experiments/svg_chart.h"
-#include "experiments/time_bars.h"
+#include "experiments/drawing/figures.h"
+#include "experiments/drawing/svg_chart.h"
+#include "experiments/report/error_split.h"
+#include "experiments/report/plan_drawing.h"
+#include "experiments/report/time_bars.h"
 #include "runtime/base/files.h"
 #include "runtime/base/median.h"
 #include "runtime/base/run_folder.h"
@@ -624,7 +624,7 @@ TEST(PlanDrawing, Texts) {
 TEST(PlanDrawing, EveryBoxIsWithinTheWidth) {
   Plan plan = example::plan();
   for (int stages : {1, 2, 4, 5, 8, 17}) {
-    plan.stages.resize(static_cast<std::size_t>(stages), plan.stages[1]);
+    plan.stages.resize(stages, plan.stages[1]);
     plan.crossings.clear();
     for (int s = 1; s < stages; ++s) plan.crossings.push_back({StageId(s - 1), StageId(s), 4096});
     if (stages > 5) {

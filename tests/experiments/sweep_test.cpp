@@ -112,7 +112,7 @@ TEST(Partitions, AreTheFewestThatAgreeAndKeepTheirOrder) {
   for (const auto& [batch, depth] : std::vector<std::pair<const char*, const char*>>{
            {"8", "2"}, {"16", "2"}, {"8", "2"}, {"8", "3"}, {"16", "2"}, {"16", "3"}, {"8", "3"}})
     jobs.push_back({{"microbatch", batch, ""}, {"lr", "1", ""}, {"depth", depth, ""}});
-  const auto of = [&](int job) -> const JobSettings& { return jobs[static_cast<std::size_t>(job)]; };
+  const auto of = [&](int job) -> const JobSettings& { return jobs[job]; };
   const std::vector<int> all{0, 1, 2, 3, 4, 5, 6};
   const std::vector<std::string> infusible{"microbatch", "depth"};
   const std::vector<Partition> parts = partitions(all, infusible, of);

@@ -35,11 +35,10 @@ double evaluation_loss(const StageLayout& layout, ParameterStore& store, const B
   const StageProgram program = compile_stage(layout, StageId(0));
   LayerRunner runner(program, store, seed);
   LayerSlot slot;
-  slot.values.resize(static_cast<std::size_t>(program.num_places));
-  for (const auto& [field, place] : program.fields)
-    slot.values[static_cast<std::size_t>(place)] = batch.fields[static_cast<std::size_t>(field)];
+  slot.values.resize(program.num_places);
+  for (const auto& [field, place] : program.fields) slot.values[place] = batch.fields[field];
   runner.forward(slot, 0, store.current(), LayerRunner::Run::Evaluate);
-  const at::Tensor result = slot.values[static_cast<std::size_t>(program.heads[0].inputs[0])];
+  const at::Tensor result = slot.values[program.heads[0].inputs[0]];
   return (result.dim() == 0 ? result : at::cross_entropy_loss(result, batch.fields.back())).item<double>();
 }
 
@@ -78,7 +77,7 @@ TEST_P(EveryExportedModel, TakesPythonsStep) {
     std::vector<std::int64_t> lengths = batch.fields.back().sizes().vec();
     lengths.erase(lengths.begin() + field.batch_dimension);
     for (std::size_t d = 0; d < lengths.size(); ++d)
-      if (field.shape[d] < 0) extent.lengths[static_cast<std::size_t>(-1 - field.shape[d])] = lengths[d];
+      if (field.shape[d] < 0) extent.lengths[-1 - field.shape[d]] = lengths[d];
   }
   const Plan plan = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
   const auto layout = make_layout(model, plan, static_cast<int>(extent.samples));
@@ -98,7 +97,7 @@ TEST_P(EveryExportedModel, TakesPythonsStep) {
   for (const TiedUse& use : store.tied())
     store.add_tied_gradient(static_cast<std::size_t>(use.slot), use.gradient);
 
-  const double loss = executor.take_losses().mean_loss();
+  const double loss = executor.heads().take_losses().mean_loss();
   const double expected = step->tensor("loss").item<double>();
   EXPECT_NEAR(loss, expected, GetParam().tolerance * std::abs(expected));
   std::set<std::string> seen;
@@ -190,8 +189,7 @@ TEST_P(ExportedPipeline, EveryPlanEqualsOneProcess) {
   ASSERT_EQ(one.losses.size(), static_cast<std::size_t>(steps));
   for (double loss : one.losses) EXPECT_TRUE(std::isfinite(loss));
   for (int stages : {2, 4}) {
-    const Plan plan = plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), microbatches,
-                               ScheduleKind::OneFOneB);
+    const Plan plan = plan_for(model, std::vector<int>(stages, 1), microbatches, ScheduleKind::OneFOneB);
     expect_equal(train(model, plan, options(steps)), one, std::to_string(stages) + " stages");
   }
   Plan recomputing = plan_for(model, {1, 1}, microbatches, ScheduleKind::OneFOneB);
@@ -269,14 +267,12 @@ TEST_F(Exported, ZeroBubbleHasAWeightHalf) {
   const Batch batch = RandomBatches(model, 3).get(0);
   LayerRunner runner(program, store, 1);
   LayerSlot slot;
-  slot.values.resize(static_cast<std::size_t>(program.num_places));
-  slot.gradients.resize(static_cast<std::size_t>(program.num_places));
-  for (const auto& [field, place] : program.fields)
-    slot.values[static_cast<std::size_t>(place)] = batch.fields[static_cast<std::size_t>(field)];
+  slot.values.resize(program.num_places);
+  slot.gradients.resize(program.num_places);
+  for (const auto& [field, place] : program.fields) slot.values[place] = batch.fields[field];
   runner.forward(slot, 0, store.current(), LayerRunner::Run::Train);
   const int scores = program.heads[0].inputs[0];
-  runner.add_gradient(slot, scores, program.heads[0].use,
-                      at::ones_like(slot.values[static_cast<std::size_t>(scores)]));
+  runner.add_gradient(slot, scores, program.heads[0].use, at::ones_like(slot.values[scores]));
   runner.backward_input(slot, store.current());
   EXPECT_EQ(store.flat_gradient().abs().sum().item<double>(), 0);
   runner.backward_weight(slot, [](int) {});

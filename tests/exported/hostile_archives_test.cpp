@@ -6,7 +6,7 @@
 #include "data/files/file_writer.h"
 #include "models/archive/exported_program.h"
 #include "models/exported/exported_model.h"
-#include "runtime/stage/stage_layout.h"
+#include "runtime/model/stage_layout.h"
 #include "tests/exported/archives.h"
 
 namespace millrace {

@@ -1,7 +1,7 @@
 // Job arrays in one process on threads.
 #pragma once
 
-#include "runtime/stage/fuse.h"
+#include "runtime/model/fuse.h"
 #include "tests/train/pipeline_fixture.h"
 
 namespace millrace {
@@ -29,7 +29,7 @@ class JobArrays : public Pipeline {
     end_in_cross_entropy(model);
     return model;
   }
-  /// What each job of `options` is by itself.
+  /// Returns the options of one job of `options` as a training by itself.
   static TrainOptions alone(TrainOptions options, std::size_t job) {
     const JobOptions own = options.jobs[job];
     options.jobs.clear();
@@ -54,7 +54,7 @@ class JobArrays : public Pipeline {
   void expect_own_runs(const LayeredModel& model, const Plan& plan, const TrainOptions& options,
                        const std::string& what) {
     const Outcome array = train(array_of(model, options.jobs.size()), plan, options);
-    const auto& losses = array.reports[static_cast<std::size_t>(plan.stages.back().ranks[0].value)].jobs;
+    const auto& losses = array.reports[plan.stages.back().ranks[0].value].jobs;
     for (std::size_t b = 0; b < options.jobs.size(); ++b) {
       const Outcome own = train(model, plan, alone(options, b));
       EXPECT_EQ(own.losses, losses.at(b).losses) << what << ", job " << b;

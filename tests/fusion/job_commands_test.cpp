@@ -216,7 +216,7 @@ TEST_F(JobCommands, CheckpointsFuseAndSplitWithScalesOfTheLoss) {
   for (int b = 0; b < 3; ++b) {
     const std::string own = std::to_string(b);
     EXPECT_EQ(bytes("w.job" + own + ".safetensors"), bytes("whole" + own + ".safetensors")) << own;
-    EXPECT_GT(summary.find("jobs")->items()[static_cast<std::size_t>(b)].find("skipped_steps")->as_int(), 0);
+    EXPECT_GT(summary.find("jobs")->items()[b].find("skipped_steps")->as_int(), 0);
   }
   expect_done("train " + model +
               "--fused --kernels loop --arrays 1 --lr 0.1 0.05 0.02 --seed 1 2 3 --steps 9 --microbatch 4 "

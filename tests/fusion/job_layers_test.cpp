@@ -132,7 +132,7 @@ enum class Edges { Apart, Together };
 
 Found run_array(const LayerCase& c, Jobs t, int count, ArrayKernels mode, Edges edges = Edges::Apart) {
   static SteadyClock clock;
-  const LayerPtr array = job_layer(c.name, std::vector<LayerPtr>(static_cast<std::size_t>(count), c.layer),
+  const LayerPtr array = job_layer(c.name, std::vector<LayerPtr>(count, c.layer),
                                    std::make_shared<KernelChoices>(mode, clock), true);
   const auto& multi = dynamic_cast<const MultiLayer&>(*array);
   CallContext context{.random_seed = t.seeds.front()};

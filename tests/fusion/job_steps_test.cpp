@@ -79,7 +79,7 @@ class JobSteps : public JobArrays {
     return folder.string();
   }
   static const RunReport& with_loss(const Outcome& outcome, const Plan& plan) {
-    return outcome.reports[static_cast<std::size_t>(plan.stages.back().ranks[0].value)];
+    return outcome.reports[plan.stages.back().ranks[0].value];
   }
   /// The job's losses are the last ones of its own run, its weights all of them.
   static void expect_own(const Outcome& own, const Outcome& array, const Plan& plan, std::size_t job,

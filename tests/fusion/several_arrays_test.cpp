@@ -30,7 +30,7 @@ class SeveralArrays : public JobArrays {
     return result;
   }
   static const RunReport& with_loss(const Outcome& outcome, const Plan& plan) {
-    return outcome.reports[static_cast<std::size_t>(plan.stages.back().ranks[0].value)];
+    return outcome.reports[plan.stages.back().ranks[0].value];
   }
   void expect_own_runs(const LayeredModel& model, const Plan& plan, const std::vector<std::size_t>& sizes,
                        const TrainOptions& options, const std::string& what) {

@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       continue;
     }
     require(check(read->schedule, read->shape, Transport::Buffered).empty());
-    const std::vector<double> unit(static_cast<std::size_t>(read->shape.num_stages()), 1);
+    const std::vector<double> unit(read->shape.num_stages(), 1);
     simulate(read->schedule, read->shape, {.forward = unit, .backward_input = unit, .backward_weight = unit});
     if (replicas > 1) continue;
     for (CsvContent content : {CsvContent::Computations, CsvContent::Transfers}) {

@@ -1,4 +1,5 @@
-// What the fuzz targets share: the property that every reader keeps, and a way to say that it was broken.
+// Shared parts of the fuzz targets: the property that every reader keeps, and a way to say that it was
+// broken.
 #pragma once
 
 #include <cstddef>

@@ -59,7 +59,7 @@ Order whole_steps(std::int64_t size, const LengthBuckets& buckets, std::uint32_t
   Order identity(static_cast<std::size_t>(size));
   std::iota(identity.begin(), identity.end(), 0);
   EXPECT_EQ(all, identity);
-  order.resize(static_cast<std::size_t>(in_whole_steps(size, buckets, twins_length)));
+  order.resize(in_whole_steps(size, buckets, twins_length));
   return order;
 }
 
@@ -370,9 +370,9 @@ TEST(BertPairs, AreMaskedAnewInEachEpochAndOtherwiseTheText) {
     EXPECT_EQ(static_cast<std::int64_t>(positions.size()), lengths[1]);
     EXPECT_EQ(counts[0], lengths[1]);
     for (std::size_t k = 0; k < positions.size(); ++k) {
-      masks += ids[static_cast<std::size_t>(positions[k])] == 3;
+      masks += ids[positions[k]] == 3;
       ++labels;
-      ids[static_cast<std::size_t>(positions[k])] = originals[k];
+      ids[positions[k]] = originals[k];
     }
     EXPECT_EQ(ids.front(), 1);
     EXPECT_EQ(ids.back(), 2);
@@ -380,7 +380,7 @@ TEST(BertPairs, AreMaskedAnewInEachEpochAndOtherwiseTheText) {
     // Unmasked, the same sentences whatever the epoch; the first segment's types are 0.
     Order restored = values(other[0].tensor);
     const Order places = values(other[2].tensor), words = values(other[3].tensor);
-    for (std::size_t k = 0; k < places.size(); ++k) restored[static_cast<std::size_t>(places[k])] = words[k];
+    for (std::size_t k = 0; k < places.size(); ++k) restored[places[k]] = words[k];
     EXPECT_EQ(ids, restored);
     const auto first = std::ranges::find(ids, 2) - ids.begin();
     EXPECT_EQ(std::ranges::count(types, 0), first + 1);
@@ -444,7 +444,7 @@ TEST(RunningText, RandomWindowsTileEveryRowOnceInEveryEpoch) {
     for (std::int64_t c = 0; c < kColumns; ++c) {
       Order tokens;
       for (std::int64_t w = 0; w < windows; ++w) {
-        const std::int64_t index = order[static_cast<std::size_t>(w * kColumns + c)];
+        const std::int64_t index = order[w * kColumns + c];
         std::int64_t length = 0, count = 0;
         data->measure(index, {&length, 1}, {&count, 1});
         const Sample sample = data->get(index, 0, std::vector<char>{1, 1});
@@ -456,7 +456,7 @@ TEST(RunningText, RandomWindowsTileEveryRowOnceInEveryEpoch) {
         if (c == 0)
           lengths.push_back(length);
         else
-          EXPECT_EQ(lengths[static_cast<std::size_t>(w)], length) << "the rows of a step differ";
+          EXPECT_EQ(lengths[w], length) << "the rows of a step differ";
         EXPECT_GE(length, w + 1 < windows ? 5 : 1);
       }
       Order expected(static_cast<std::size_t>(row - 1));

@@ -1,8 +1,8 @@
 // Small models over tokens on made-up text, through the real data sets and the real loader.
 #pragma once
 
-#include "data/dataset.h"
 #include "data/language/language_datasets.h"
+#include "data/loading/dataset.h"
 #include "models/language_models.h"
 #include "tests/train/pipeline_fixture.h"
 

@@ -6,8 +6,8 @@
 
 #include "models/language_models.h"
 #include "models/registry.h"
+#include "runtime/model/stage_layout.h"
 #include "runtime/plan/plan.h"
-#include "runtime/stage/stage_layout.h"
 
 namespace millrace {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/layers/sequence_layers.h"
-#include "runtime/stage/fuse.h"
+#include "runtime/model/fuse.h"
 #include "tests/language/language_fixture.h"
 
 namespace millrace {
@@ -28,7 +28,7 @@ class Language : public Pipeline {
   }
   static Plan straight(const LayeredModel& model, int stages, ScheduleKind kind,
                        int microbatches = kMicrobatches) {
-    return plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), microbatches, kind);
+    return plan_for(model, std::vector<int>(stages, 1), microbatches, kind);
   }
   /// Rows of the embedding are scaled when they are read, and most are too long.
   static LayeredModel with_max_norm() {
@@ -215,7 +215,7 @@ TEST_F(Language, EvaluationsCarryStatesOfTheirOwn) {
   for (const std::vector<int>& replicas : {std::vector<int>{1, 1, 1}, {2}, {2, 1}, {1, 3}}) {
     const Plan plan = plan_for(model, replicas, kMicrobatches, ScheduleKind::OneFOneB);
     const Outcome many = run(model, plan, often);
-    const auto& found = many.reports[static_cast<std::size_t>(plan.stages.back().ranks[0].value)].evaluations;
+    const auto& found = many.reports[plan.stages.back().ranks[0].value].evaluations;
     ASSERT_EQ(found.size(), 3u);
     for (std::size_t e = 0; e < 3; ++e) {
       for (std::size_t v = 0; v < found[e].values.size(); ++v)
@@ -351,7 +351,7 @@ void write_step(const LayeredModel& model, const std::string& path, const std::s
       executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
       executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
     }
-    losses = executor.take_losses();
+    losses = executor.heads().take_losses();
   }
   tensors.emplace_back("loss", at::full({1}, losses.values[0].second, at::kFloat));
   for (const TiedUse& use : store.tied())

@@ -16,9 +16,9 @@
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 
-#include "models/gnmt_pipeline.h"
 #include "models/language_models.h"
-#include "models/s2vt_captions.h"
+#include "models/translate/gnmt_pipeline.h"
+#include "models/translate/s2vt_captions.h"
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/comm/rank_threads.h"
@@ -402,7 +402,7 @@ TEST_F(InStages, AStageThatFailsOrIsLateEndsTheOthers) {
     try {
       run_as_threads(ranks, [&](Communicator& communicator) {
         const int me = communicator.rank().value;
-        const auto mine = GnmtTranslator::from({&*file_}, stages[static_cast<std::size_t>(me)]);
+        const auto mine = GnmtTranslator::from({&*file_}, stages[me]);
         try {
           if (me == 2 && late) return;
           int done = 0;
@@ -411,7 +411,7 @@ TEST_F(InStages, AStageThatFailsOrIsLateEndsTheOthers) {
                                 if (++done == 2) throw DataError("the disk is full");
                               });
         } catch (const std::exception& error) {
-          ends[static_cast<std::size_t>(me)] = error.what();
+          ends[me] = error.what();
           throw;
         }
       });
@@ -419,7 +419,7 @@ TEST_F(InStages, AStageThatFailsOrIsLateEndsTheOthers) {
     } catch (const std::exception&) {
     }
     for (const int other : {0, 1}) {
-      const std::string& end = ends[static_cast<std::size_t>(other)];
+      const std::string& end = ends[other];
       EXPECT_NE(end.find(late ? "no message after " : "the disk is full"), std::string::npos)
           << other << ": " << end;
     }

@@ -22,7 +22,7 @@
 #include <functional>
 
 #include "runtime/base/error.h"
-#include "runtime/base/philox.h"
+#include "runtime/kernels/philox.h"
 #include "runtime/layers/autograd_layer.h"
 #include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/initialise.h"

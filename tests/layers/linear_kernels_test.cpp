@@ -1,10 +1,12 @@
 // Kernels of small and large linear layers, and of GELU, give the bits of ATen's functions, whatever sizes,
 // types and strides.
-#include "runtime/layers/linear_kernels.h"
+#include "runtime/kernels/linear_kernels.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
+#include <optional>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -20,9 +22,9 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 
+#include "runtime/kernels/gelu_kernels.h"
+#include "runtime/kernels/vector_products.h"
 #include "runtime/layers/basic_layers.h"
-#include "runtime/layers/gelu_kernels.h"
-#include "runtime/layers/vector_products.h"
 
 namespace millrace {
 namespace {
@@ -267,17 +269,18 @@ TEST(GeluKernel, HasTheBitsOfAten) {
   }
 }
 
-/// Whether vector_products.h has ATen's bits in one of its orders, for random matrices of these sizes.
-bool vectors_have_the_bits(std::int64_t rows, std::int64_t in, std::int64_t out) {
-  if (!has_vector_products()) return false;
+/// Returns the order in which vector_products.h has ATen's bits, for random matrices of these sizes, or
+/// nothing.
+std::optional<SumOrder> order_with_the_bits(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  if (!has_vector_products()) return {};
   const at::Tensor x = drawn({rows, in}, 11), weight = drawn({out, in}, 12), bias = drawn({out}, 13),
                    y = at::empty({rows, out});
   for (const SumOrder order : {SumOrder::Of384, SumOrder::Of192}) {
     multiply_by_rows(order, x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
                      bias.const_data_ptr<float>(), 0, y.mutable_data_ptr<float>(), rows, in, out);
-    if (at::equal(y, at::addmm(bias, x, weight.t()))) return true;
+    if (at::equal(y, at::addmm(bias, x, weight.t()))) return order;
   }
-  return false;
+  return {};
 }
 
 /// docs/benchmarks.md says what was measured; this says that it is what runs, on every processor whose BLAS
@@ -287,7 +290,11 @@ TEST(LinearKernels, AreTakenWhereTheyHaveTheBits) {
   const IntraOpThreads one(1);  // with others a BLAS cuts differently
   for (const auto& [rows, in, out] : {std::tuple{8, 64, 64}, {32, 256, 256}, {64, 1024, 1024}}) {
     const LinearKernels kernels = linear_kernels(rows, in, out);
-    EXPECT_EQ(kernels.forward == By::Vectors, vectors_have_the_bits(rows, in, out)) << rows;
+    const std::optional<SumOrder> order = order_with_the_bits(rows, in, out);
+    const char* name = !order ? "none that is known" : *order == SumOrder::Of384 ? "Of384" : "Of192";
+    std::printf("%lld x %lld x %lld: order of sums %s\n", static_cast<long long>(rows),
+                static_cast<long long>(in), static_cast<long long>(out), name);
+    EXPECT_EQ(kernels.forward == By::Vectors, order.has_value()) << rows;
     if (kernels.forward != By::Vectors) continue;
     EXPECT_EQ(kernels.input_gradient, rows == 64 ? By::Aten : By::Vectors)
         << rows << ": large ones by the BLAS";

@@ -11,7 +11,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/random.h"
 #include "runtime/layers/adversarial_layers.h"
-#include "runtime/stage/turns.h"
+#include "runtime/model/turns.h"
 #include "tests/models/one_step.h"
 
 namespace millrace {
@@ -75,7 +75,7 @@ TEST_F(Dcgan, HasThePublishedNetworks) {
     EXPECT_FALSE(make_model("dcgan", {{"image-size", size}})) << size;
 }
 
-/// What a turn does not need is neither computed nor sent.
+/// Tensors that a turn does not need are neither computed nor sent.
 TEST_F(Dcgan, EachTurnIsCutToItsHeads) {
   const LayeredModel model = small_dcgan();
   const StageLayout layout = *make_layout(model, plan(model, 3, ScheduleKind::OneFOneB, 2), kMicrobatch);
@@ -96,7 +96,7 @@ TEST_F(Dcgan, EachTurnIsCutToItsHeads) {
   EXPECT_EQ(tensors(of_discriminator, ".real"), tensors(of_discriminator, ".fake"));
   EXPECT_EQ(tensors(of_generator, ".real"), 0);
   for (const Crossing& crossing : of_discriminator.crossings) {
-    const std::string& name = of_discriminator.tensors[static_cast<std::size_t>(crossing.tensor)].name;
+    const std::string& name = of_discriminator.tensors[crossing.tensor].name;
     EXPECT_EQ(crossing.has_gradient, name.starts_with("discriminator.")) << name;
   }
   const auto frozen = [](const StageLayout& turn) {

@@ -9,8 +9,8 @@
 #include "models/registry.h"
 #include "runtime/base/error.h"
 #include "runtime/layers/initialise.h"
+#include "runtime/model/stage_layout.h"
 #include "runtime/plan/plan.h"
-#include "runtime/stage/stage_layout.h"
 
 namespace millrace {
 namespace {
@@ -195,9 +195,8 @@ TEST(Models, StartFromTorchvisionsDistributions) {
     const LayeredModel model = *make_model(e.model);
     const auto place = find_parameter(model, e.name);
     ASSERT_TRUE(place) << e.name;
-    const NamedLayer& layer = model.layers[static_cast<std::size_t>(place->layer)];
-    const at::Tensor value =
-        initialise(layer.layer->parameters(), 5, layer.name)[static_cast<std::size_t>(place->spec)];
+    const NamedLayer& layer = model.layers[place->layer];
+    const at::Tensor value = initialise(layer.layer->parameters(), 5, layer.name)[place->spec];
     const double found = std::sqrt(value.square().mean().item<double>());
     // The deviation of n draws is off by about 1/sqrt(2n) of itself; five times that is never seen.
     const double error = 5 * e.deviation / std::sqrt(2.0 * static_cast<double>(value.numel()));
@@ -236,7 +235,7 @@ TEST(Models, ResNetHasTorchvisionsNames) {
     };
     norm("bn1");
     for (int g = 0; g < 4; ++g) {
-      for (int b = 0; b < blocks[static_cast<std::size_t>(g)]; ++b) {
+      for (int b = 0; b < blocks[g]; ++b) {
         const std::string block = "layer" + std::to_string(g + 1) + "." + std::to_string(b);
         for (int c = 1; c <= convs; ++c) {
           expected.insert(block + ".conv" + std::to_string(c) + ".weight");

@@ -90,9 +90,8 @@ void expect_gradients(const LayeredModel& model, const Batch& batch, const Train
                       const Outcome& after_one_step) {
   for (const auto& [name, gradient] : gradients_of_whole_graph(model, options.seed, batch)) {
     const auto place = *find_parameter(model, name);
-    const NamedLayer& layer = model.layers[static_cast<std::size_t>(place.layer)];
-    const at::Tensor before =
-        initialise(layer.layer->parameters(), options.seed, layer.name)[static_cast<std::size_t>(place.spec)];
+    const NamedLayer& layer = model.layers[place.layer];
+    const at::Tensor before = initialise(layer.layer->parameters(), options.seed, layer.name)[place.spec];
     const at::Tensor step = before - after_one_step.weights.at(name);  // the rate is one
     // Sums of branches come in another order, and a step is rounded to the weights' last place.
     const double scale = gradient.abs().max().item<double>(), weight = before.abs().max().item<double>();

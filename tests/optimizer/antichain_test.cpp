@@ -1,5 +1,5 @@
 // The antichain states against a literal, slow reading of their definition.
-#include "optimizer/antichain.h"
+#include "optimizer/pipedream/antichain.h"
 
 #include <gtest/gtest.h>
 

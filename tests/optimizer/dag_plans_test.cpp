@@ -6,10 +6,10 @@
 #include <limits>
 #include <set>
 
-#include "optimizer/cost_model.h"
-#include "optimizer/cut_space.h"
-#include "optimizer/layouts.h"
-#include "optimizer/planner.h"
+#include "optimizer/cost/cost_model.h"
+#include "optimizer/planner/cut_space.h"
+#include "optimizer/planner/layouts.h"
+#include "optimizer/planner/planner.h"
 #include "runtime/base/json.h"
 #include "runtime/base/random.h"
 #include "tests/optimizer/every_cut.h"

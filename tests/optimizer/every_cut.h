@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "optimizer/layouts.h"
-#include "optimizer/pipedream_planner.h"
-#include "optimizer/planner.h"
+#include "optimizer/pipedream/pipedream_planner.h"
+#include "optimizer/planner/layouts.h"
+#include "optimizer/planner/planner.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "tests/optimizer/random_layers.h"

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "optimizer/antichain.h"
-#include "optimizer/pipedream_planner.h"
+#include "optimizer/pipedream/antichain.h"
+#include "optimizer/pipedream/pipedream_planner.h"
 #include "tests/optimizer/pipedream_graphs.h"
 
 namespace millrace {

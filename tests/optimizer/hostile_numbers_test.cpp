@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "optimizer/cost_model.h"
-#include "optimizer/pipedream_planner.h"
-#include "optimizer/planner.h"
+#include "optimizer/cost/cost_model.h"
+#include "optimizer/pipedream/pipedream_planner.h"
+#include "optimizer/planner/planner.h"
 #include "runtime/base/json.h"
 #include "runtime/base/random.h"
 #include "runtime/plan/pipedream_formats.h"

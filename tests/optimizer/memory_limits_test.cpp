@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "optimizer/cut_space.h"
+#include "optimizer/planner/cut_space.h"
 #include "tests/optimizer/memory_limits.h"
 
 namespace millrace {

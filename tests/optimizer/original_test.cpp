@@ -8,8 +8,8 @@
 #include <set>
 #include <tuple>
 
-#include "optimizer/pipedream_planner.h"
-#include "optimizer/planner.h"
+#include "optimizer/pipedream/pipedream_planner.h"
+#include "optimizer/planner/planner.h"
 #include "tests/optimizer/pipedream_graphs.h"
 
 namespace millrace {
@@ -23,7 +23,7 @@ class Original {
   Original(const PipeDreamGraph& graph, const PipeDreamOptions& options) : graph_(graph), options_(options) {
     for (int v = 0; v < size(graph.nodes); ++v) there_.insert(v);
     const auto starts_with = [&](int v, const char* word) {
-      return graph_.nodes[static_cast<std::size_t>(v)].description.starts_with(word);
+      return graph_.nodes[v].description.starts_with(word);
     };
     const Set all = there_;
     std::erase_if(there_, [&](int v) { return producers(v, all).empty() && starts_with(v, "Input"); });
@@ -38,7 +38,7 @@ class Original {
     for (int at = start; at < size(antichains_); ++at) expand(at);
     for (int root = 0; root < size(antichains_); ++root) visit(root);
     std::map<int, int> place;
-    for (int at = 0; at < size(order_); ++at) place[order_[static_cast<std::size_t>(at)]] = at;
+    for (int at = 0; at < size(order_); ++at) place[order_[at]] = at;
     for (int state : order_) {
       Set& before = before_[place[state]];
       for (const auto& [from, to] : links_) {
@@ -53,7 +53,7 @@ class Original {
   int states() const { return size(order_); }
   std::optional<double> answer() {
     const int last = size(options_.machines) - 1;
-    return time(last, 0, states() - 1, options_.machines[static_cast<std::size_t>(last)]);
+    return time(last, 0, states() - 1, options_.machines[last]);
   }
 
  private:
@@ -102,8 +102,7 @@ class Original {
     return found->second;
   }
   void expand(int from) {
-    const std::vector<int> antichain = antichains_[static_cast<std::size_t>(from)],
-                           whole = augmented(antichain);
+    const std::vector<int> antichain = antichains_[from], whole = augmented(antichain);
     for (int member : whole) {
       for (int reader : readers_of(member, there_)) {
         if (std::count(antichain.begin(), antichain.end(), reader) > 0 || leads_to_any(reader, whole))
@@ -127,12 +126,12 @@ class Original {
   double sum(int j, const std::function<double(const PipeDreamNode&)>& what) const {
     if (j < 0) return 0;
     Set layers;
-    for (int member : augmented(antichains_[static_cast<std::size_t>(order_[static_cast<std::size_t>(j)])])) {
+    for (int member : augmented(antichains_[order_[j]])) {
       layers.insert(member);
       layers.merge(before(member));
     }
     double total = 0;
-    for (int v : layers) total += what(graph_.nodes[static_cast<std::size_t>(v)]);
+    for (int v : layers) total += what(graph_.nodes[v]);
     return total;
   }
   double seconds(int i, int j) const {
@@ -151,9 +150,7 @@ class Original {
   }
   double sent(int state) const {
     double bytes = 0;
-    for (int member :
-         augmented(antichains_[static_cast<std::size_t>(order_[static_cast<std::size_t>(state)])]))
-      bytes += graph_.nodes[static_cast<std::size_t>(member)].activation_bytes();
+    for (int member : augmented(antichains_[order_[state]])) bytes += graph_.nodes[member].activation_bytes();
     return bytes;
   }
   std::optional<double> on_one(int level, int i, int j) {
@@ -164,8 +161,8 @@ class Original {
   std::optional<double> time(int level, int i, int j, int m) {
     const auto key = std::tuple(level, i, j, m);
     if (const auto known = times_.find(key); known != times_.end()) return known->second;
-    const int machines = options_.machines[static_cast<std::size_t>(level)];
-    const double bandwidth = options_.bandwidths[static_cast<std::size_t>(level)];
+    const int machines = options_.machines[level];
+    const double bandwidth = options_.bandwidths[level];
     const int below = level == 0 ? 1 : options_.machines[static_cast<std::size_t>(level) - 1];
     std::optional<double> best;
     const std::optional<double> whole = on_one(level, i, j);

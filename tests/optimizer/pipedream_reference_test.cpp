@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <map>
 
-#include "optimizer/antichain.h"
-#include "optimizer/pipedream_planner.h"
+#include "optimizer/pipedream/antichain.h"
+#include "optimizer/pipedream/pipedream_planner.h"
 #include "runtime/base/json.h"
 
 namespace millrace {

@@ -1,6 +1,6 @@
 // How many jobs are an array, how many arrays are in the pipeline at once, and in how many rounds: the best
 // way is the best of all ways, tried one by one.
-#include "optimizer/plan_jobs.h"
+#include "optimizer/planner/plan_jobs.h"
 
 #include <gtest/gtest.h>
 
@@ -94,12 +94,11 @@ Bytes peak_of(const LayerGraph& graph, const CostModel& model, const std::vector
   for (std::size_t s = 0; s < stages.size(); ++s) {
     Bytes parameters = 0, saved = 0;
     for (const int node : stages[s].nodes) {
-      parameters += graph.nodes[static_cast<std::size_t>(node)].parameter_bytes;
-      saved += graph.nodes[static_cast<std::size_t>(node)].saved_bytes;
+      parameters += graph.nodes[node].parameter_bytes;
+      saved += graph.nodes[node].saved_bytes;
     }
     int stashed = 0;
-    for (const RankId rank : stages[s].ranks)
-      stashed = std::max(stashed, peaks.stash[static_cast<std::size_t>(rank.value)]);
+    for (const RankId rank : stages[s].ranks) stashed = std::max(stashed, peaks.stash[rank.value]);
     const Bytes in = memories[s].incoming, out = memories[s].outgoing;
     const auto replicas = static_cast<Bytes>(stages[s].ranks.size());
     const Bytes reduced = replicas == 2  ? parameters
@@ -146,7 +145,7 @@ Plan plan_of(const LayerGraph& graph, const std::vector<CutStage>& stages) {
   Plan plan{.model = graph.model, .microbatches = kMicrobatches};
   for (const CutStage& cut : stages) {
     PlanStage& stage = plan.stages.emplace_back();
-    for (const int node : cut.nodes) stage.layers.push_back(graph.nodes[static_cast<std::size_t>(node)].name);
+    for (const int node : cut.nodes) stage.layers.push_back(graph.nodes[node].name);
     stage.ranks = cut.ranks;
   }
   return plan;

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "optimizer/cost_model.h"
-#include "optimizer/layouts.h"
-#include "optimizer/planner.h"
+#include "optimizer/cost/cost_model.h"
+#include "optimizer/planner/layouts.h"
+#include "optimizer/planner/planner.h"
 #include "runtime/base/random.h"
 #include "tests/optimizer/random_layers.h"
 

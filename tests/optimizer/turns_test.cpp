@@ -1,10 +1,10 @@
 // Models that are trained in turns: what a step of several updates is predicted to take.
 #include <gtest/gtest.h>
 
-#include "optimizer/cost_model.h"
-#include "optimizer/objective.h"
-#include "optimizer/plan_jobs.h"
-#include "optimizer/planner.h"
+#include "optimizer/cost/cost_model.h"
+#include "optimizer/planner/objective.h"
+#include "optimizer/planner/plan_jobs.h"
+#include "optimizer/planner/planner.h"
 
 namespace millrace {
 namespace {

@@ -171,7 +171,7 @@ TEST(AllReduceOverlap, SplitBackwardsReduceInTheirLastWeightPass) {
   // The wire is busy from the last layer's gradients on: what is not hidden any more are the other layers'
   // input gradients.
   double inputs = 0;
-  for (int i = 0; i < 5; ++i) inputs += graph.nodes[static_cast<std::size_t>(i)].backward_input_s;
+  for (int i = 0; i < 5; ++i) inputs += graph.nodes[i].backward_input_s;
   EXPECT_NEAR(split, whole + inputs, 1e-12);
 }
 

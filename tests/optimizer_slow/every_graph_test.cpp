@@ -1,7 +1,7 @@
 // The complete sweeps of tests/optimizer/dag_plans_test.cpp: the answer against every antichain cut.
 #include <gtest/gtest.h>
 
-#include "optimizer/planner.h"
+#include "optimizer/planner/planner.h"
 #include "tests/optimizer/every_cut.h"
 
 namespace millrace {

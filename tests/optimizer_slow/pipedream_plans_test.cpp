@@ -7,9 +7,9 @@
 #include <optional>
 #include <set>
 
-#include "optimizer/cost_model.h"
-#include "optimizer/pipedream_planner.h"
-#include "optimizer/planner.h"
+#include "optimizer/cost/cost_model.h"
+#include "optimizer/pipedream/pipedream_planner.h"
+#include "optimizer/planner/planner.h"
 #include "runtime/base/json.h"
 #include "tests/optimizer/every_cut.h"
 

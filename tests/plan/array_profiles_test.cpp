@@ -1,4 +1,4 @@
-// What profiles and plans say of several jobs, in their files and between sizes that were measured.
+// Profiles and plans of several jobs, in their files and between sizes that were measured.
 #include "runtime/plan/array_profiles.h"
 
 #include <gtest/gtest.h>
@@ -116,7 +116,7 @@ LayerGraph profile_in_turns() {
     for (const int trained : {1, 0}) {
       LayerGraph turn = profile_of(jobs);
       turn.turn = trained == 1 ? "discriminator" : "generator";
-      turn.nodes[static_cast<std::size_t>(1 - trained)].parameter_bytes = 0;
+      turn.nodes[1 - trained].parameter_bytes = 0;
       turn.nodes[0].field_bytes = 7;
       turn.edges[0].gradient_bytes = trained == 1 ? 0 : 55 * jobs;
       graph.turns.push_back(std::move(turn));

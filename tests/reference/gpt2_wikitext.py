@@ -32,7 +32,7 @@ def split_mix(state):
 
 
 def order_of_epoch(size, seed, epoch):
-    """data/sampler.cpp: Fisher and Yates with xoshiro256**, seeded from (seed, "order", epoch)."""
+    """data/loading/sampler.cpp: Fisher and Yates with xoshiro256**, seeded from (seed, "order", epoch)."""
     name = 14695981039346656037
     for byte in b"order":
         name = ((name ^ byte) * 1099511628211) & WORD

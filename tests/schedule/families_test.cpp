@@ -52,7 +52,7 @@ Figures figures(Kind kind, const PipelineShape& shape, double weight = 1) {
 }
 
 std::vector<double> equal_peaks(int p, double peak) {
-  return std::vector<double>(static_cast<std::size_t>(p), peak);
+  return std::vector<double>(p, peak);
 }
 
 TEST(Families, ReproduceTheAnchors) {
@@ -97,8 +97,7 @@ TEST(Families, FollowTheClosedFormulas) {
         const Figures f = figures(Kind::Interleaved, interleaved_shape(p, v, m));
         EXPECT_NEAR(f.idle(m), 3.0 * (p - 1) / v, 1e-9);
         for (int r = 0; r < p; ++r)
-          EXPECT_NEAR(f.peaks[static_cast<std::size_t>(r)],
-                      std::min<double>(m, p + (p - 1.0) / v - 2.0 * r / v), 1e-9);
+          EXPECT_NEAR(f.peaks[r], std::min<double>(m, p + (p - 1.0) / v - 2.0 * r / v), 1e-9);
       }
       const Figures h1 = figures(Kind::ZeroBubbleH1, chain_shape(p, m));
       EXPECT_DOUBLE_EQ(h1.idle(m), p - 1);
@@ -136,7 +135,7 @@ TEST(Families, SeveralArraysShareTheBubble) {
           const Result<Schedule> schedule = make_schedule(kind, shape);
           ASSERT_TRUE(schedule);
           const Simulation s = simulate(*schedule, shape, rank_costs(shape, 1));
-          EXPECT_EQ(s.peak_versions, std::vector<int>(static_cast<std::size_t>(p), 1));
+          EXPECT_EQ(s.peak_versions, std::vector<int>(p, 1));
           const Result<Schedule> one = make_schedule(kind, chain_shape(p, m * k));
           EXPECT_DOUBLE_EQ(s.makespan, simulate(*one, chain_shape(p, m * k), rank_costs(shape, 1)).makespan);
           for (const auto& actions : schedule->ranks)
@@ -236,11 +235,10 @@ TEST(Families, TheStashLimitIsWhatIsHeld) {
       const std::vector<int> stash = peaks_of(*make_schedule(kind, shape), shape).stash;
       int most = 0, limit = 0;
       for (int r = 0; r < p; ++r) {
-        most = std::max(most, stash[static_cast<std::size_t>(r)]);
+        most = std::max(most, stash[r]);
         limit = std::max(limit, stash_limit(kind, shape, RankId(r)));
         if (!is_v_shaped(kind)) {
-          EXPECT_EQ(stash[static_cast<std::size_t>(r)], stash_limit(kind, shape, RankId(r)))
-              << to_string(kind);
+          EXPECT_EQ(stash[r], stash_limit(kind, shape, RankId(r))) << to_string(kind);
         }
       }
       EXPECT_EQ(most, limit) << to_string(kind) << " p=" << p;
@@ -253,7 +251,7 @@ TEST(Families, AsynchronousSchedulesHaveNoBubbleAfterTheFill) {
     for (Kind kind : {Kind::PipeDream, Kind::PipeDreamVSync, Kind::PipeDream2BW}) {
       const Figures few = figures(kind, chain_shape(p, 4 * p)), many = figures(kind, chain_shape(p, 9 * p));
       EXPECT_DOUBLE_EQ(many.makespan - few.makespan, 5 * p * 3) << to_string(kind) << " p=" << p;
-      for (int s = 0; s < p; ++s) EXPECT_EQ(many.peaks[static_cast<std::size_t>(s)], p - s);
+      for (int s = 0; s < p; ++s) EXPECT_EQ(many.peaks[s], p - s);
     }
   }
 }

@@ -32,7 +32,7 @@ PipelineShape random_shape(RandomStream& random) {
     case 1:
       return interleaved_shape(p, 2 + static_cast<int>(random.below(2)), m);
     case 2: {
-      std::vector<int> replicas(static_cast<std::size_t>(p));
+      std::vector<int> replicas(p);
       for (int& r : replicas) r = 1 + static_cast<int>(random.below(3));
       return replicated_shape(replicas, m);
     }
@@ -85,7 +85,7 @@ TEST(ListSchedule, KeepsItsCap) {
 
 TEST(ListSchedule, ReachesTheBestWithEqualCosts) {
   for (int p : {2, 4, 6}) {
-    const std::vector<double> chain(static_cast<std::size_t>(p), 1), v(static_cast<std::size_t>(2 * p), 0.5);
+    const std::vector<double> chain(p, 1), v(static_cast<std::size_t>(2 * p), 0.5);
     const PipelineShape line = chain_shape(p, 3 * p), both = v_shape(p, 3 * p);
     const ScheduleCosts unit{.forward = chain, .backward_input = chain, .backward_weight = chain};
     const ScheduleCosts half{.forward = v, .backward_input = v, .backward_weight = v};

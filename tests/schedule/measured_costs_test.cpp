@@ -56,10 +56,9 @@ TEST(MeasuredCosts, OfASimulatedRunSimulateToTheSameStep) {
     const ScheduleKind kind = kinds[random.below(std::size(kinds))];
     const int places = static_cast<int>(2 + random.below(3)),
               m = 2 * places + static_cast<int>(random.below(4));
-    const PipelineShape shape =
-        kind == ScheduleKind::Interleaved ? interleaved_shape(places, 2, m, 1)
-        : is_v_shaped(kind)               ? v_shape(places, m)
-                            : replicated_shape(std::vector<int>(static_cast<std::size_t>(places), 1), m);
+    const PipelineShape shape = kind == ScheduleKind::Interleaved ? interleaved_shape(places, 2, m, 1)
+                                : is_v_shaped(kind)               ? v_shape(places, m)
+                                                    : replicated_shape(std::vector<int>(places, 1), m);
     const Result<Schedule> schedule = make_schedule(kind, shape, Transport::Buffered);
     ASSERT_TRUE(schedule);
     ScheduleCosts costs;
@@ -103,7 +102,7 @@ TEST(MeasuredCosts, ActionsThatJitterReplayToTheMeasuredStep) {
     const int places = static_cast<int>(2 + random.below(3)),
               m = 2 * places * (1 + static_cast<int>(random.below(2)));
     const bool replicas = kind == ScheduleKind::GPipe || kind == ScheduleKind::OneFOneB;
-    std::vector<int> counts(static_cast<std::size_t>(places), 1);
+    std::vector<int> counts(places, 1);
     if (replicas) counts[random.below(counts.size())] = 2;
     PipelineShape shape = kind == ScheduleKind::Interleaved ? interleaved_shape(places, 2, m, 1)
                           : is_v_shaped(kind)               ? v_shape(places, m)
@@ -161,7 +160,7 @@ TEST(MeasuredCosts, SendsAndWhatWasThereAlreadyBelongToTheComputation) {
   const PipelineShape shape = replicated_shape({1, 1}, 1);
   std::vector<std::vector<Span>> spans(2);
   const auto add = [&](int rank, SpanKind kind, int stage, int peer, int step, int start, int end) {
-    spans[static_cast<std::size_t>(rank)].push_back(span_of(kind, stage, peer, step, start, end));
+    spans[rank].push_back(span_of(kind, stage, peer, step, start, end));
   };
   for (int step = 0; step < 4; ++step) {
     const int t = 100 * step;
@@ -191,7 +190,7 @@ TEST(MeasuredCosts, WaitsForAllRanksAreNoUpdates) {
   const PipelineShape shape = replicated_shape({1, 1}, 1);
   std::vector<std::vector<Span>> spans(2);
   const auto add = [&](int rank, SpanKind kind, int peer, int step, int start, int end) {
-    spans[static_cast<std::size_t>(rank)].push_back(span_of(kind, rank, peer, step, start, end));
+    spans[rank].push_back(span_of(kind, rank, peer, step, start, end));
   };
   for (int step = 0; step < 4; ++step) {
     const int t = 100 * step;

@@ -17,7 +17,7 @@ inline std::string mutate(Schedule& schedule, const PipelineShape& shape, Random
     return static_cast<std::ptrdiff_t>(random.below(of.size()));
   };
   const auto i = place(list), j = place(list);
-  Action& a = list[static_cast<std::size_t>(i)];
+  Action& a = list[i];
   const std::string which = to_string(a) + " of rank " + std::to_string(rank);
   switch (random.below(12)) {
     case 0:
@@ -31,7 +31,7 @@ inline std::string mutate(Schedule& schedule, const PipelineShape& shape, Random
       std::swap(a, list[static_cast<std::size_t>(i) + 1]);
       return "swap with the next " + which;
     case 3:
-      std::swap(a, list[static_cast<std::size_t>(j)]);
+      std::swap(a, list[j]);
       return "swap " + which;
     case 4: {
       const Action moved = a;

@@ -72,9 +72,9 @@ class Oracle {
           rank.insert(key(make(Op::BackwardWeight, s, m)));
         }
       }
-      for (RankId rank : shape_.ranks_of_stage[static_cast<std::size_t>(s)]) {
+      for (RankId rank : shape_.ranks_of_stage[s]) {
         for (std::int64_t last : updates_of(s, rank)) {
-          auto& actions = want[static_cast<std::size_t>(rank.value)];
+          auto& actions = want[rank.value];
           if (shape_.replicas(StageId(s)) > 1) actions.insert(key(make(Op::Reduce, s, last)));
           actions.insert(key(make(Op::Update, s, last)));
         }
@@ -99,7 +99,7 @@ class Oracle {
       if (shape_.rank_of(StageId(stage), MicrobatchId(m)) != rank) continue;
       const std::int64_t batch = batch_of(stage, m);
       if (static_cast<std::int64_t>(last.size()) <= batch) last.resize(static_cast<std::size_t>(batch) + 1);
-      last[static_cast<std::size_t>(batch)] = m;
+      last[batch] = m;
     }
     return last;
   }
@@ -111,7 +111,7 @@ class Oracle {
         std::ranges::find_if(list, [&](const Action& b) { return key(a) == key(b); }) - list.begin());
   }
   bool has(std::size_t r, const Action& a) const { return at(r, a) < schedule_.ranks[r].size(); }
-  /// Where the input gradient of (stage, m) is made on r.
+  /// Returns the place in r's list at which the input gradient of (stage, m) is made.
   std::size_t input_at(std::size_t r, int stage, std::int64_t m) const {
     const Action whole = make(Op::Backward, stage, m);
     return has(r, whole) ? at(r, whole) : at(r, make(Op::BackwardInput, stage, m));
@@ -123,7 +123,7 @@ class Oracle {
 
   std::string order(std::size_t r) {
     for (int s = 0; s < shape_.num_stages(); ++s) {
-      const auto& ranks = shape_.ranks_of_stage[static_cast<std::size_t>(s)];
+      const auto& ranks = shape_.ranks_of_stage[s];
       if (std::ranges::find(ranks, RankId(static_cast<int>(r))) == ranks.end()) continue;
       std::vector<std::size_t> weights;
       for (std::int64_t m = 0; m < shape_.microbatches; ++m) {
@@ -259,7 +259,7 @@ class Oracle {
         if (a.op == Op::Reduce) {
           // Every replica must have reached the same reduce, counted from the first.
           const auto count = count_reduces(r, place[r], a.stage);
-          for (RankId replica : shape_.ranks_of_stage[static_cast<std::size_t>(a.stage.value)]) {
+          for (RankId replica : shape_.ranks_of_stage[a.stage.value]) {
             const auto q = static_cast<std::size_t>(replica.value);
             const bool there = place[q] < schedule_.ranks[q].size() &&
                                schedule_.ranks[q][place[q]].op == Op::Reduce &&

@@ -1,4 +1,4 @@
-// What NCCL needs of a schedule: both ends of a pair of ranks list its messages in one order.
+// NCCL needs schedules in which both ends of a pair of ranks list its messages in one order.
 #include "runtime/schedule/pair_order.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What holds for every schedule and shape.
+// Properties that hold for every schedule and shape.
 #include <gtest/gtest.h>
 
 #include <numeric>

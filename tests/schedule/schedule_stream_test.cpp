@@ -133,7 +133,7 @@ TEST(ScheduleStream, VersionsInClosedFormAreThoseOfTheList) {
       for (int s = 0; s < shape.num_stages(); ++s) {
         const VersionRule rule = version_rule(kind, shape, StageId(s));
         for (int m = 0; m < shape.microbatches; ++m)
-          ASSERT_EQ(versions[static_cast<std::size_t>(s * shape.microbatches + m)],
+          ASSERT_EQ(versions[s * shape.microbatches + m],
                     std::max<std::int64_t>(0, m / rule.per_version - rule.lag))
               << text(kind, shape, Transport::Buffered) << " stage " << s << " microbatch " << m;
       }

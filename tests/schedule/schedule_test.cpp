@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "runtime/base/error.h"
-#include "runtime/schedule/gantt.h"
+#include "runtime/drawing/gantt.h"
 #include "tests/schedule/shapes.h"
 
 namespace millrace {
@@ -18,7 +18,7 @@ const std::vector<ScheduleKind> kKinds = schedule_kinds([](const ScheduleTraits&
 });
 
 PipelineShape straight(int stages, int microbatches) {
-  return replicated_shape(std::vector<int>(static_cast<std::size_t>(stages), 1), microbatches);
+  return replicated_shape(std::vector<int>(stages, 1), microbatches);
 }
 
 ScheduleCosts unit_costs(int stages) {
@@ -55,8 +55,7 @@ TEST(Simulate, FollowsTheClosedFormula) {
         const Simulation s = simulated(kind, p, m);
         EXPECT_EQ(s.makespan, 3.0 * (m + p - 1)) << to_string(kind) << " p=" << p << " m=" << m;
         for (int r = 0; r < p; ++r)
-          EXPECT_EQ(s.peak_stash[static_cast<std::size_t>(r)],
-                    kind == ScheduleKind::GPipe ? m : std::min(m, p - r));
+          EXPECT_EQ(s.peak_stash[r], kind == ScheduleKind::GPipe ? m : std::min(m, p - r));
       }
     }
   }
@@ -84,7 +83,7 @@ TEST(Simulate, AWireCarriesOneMessageAtATime) {
 std::vector<std::vector<int>> replica_vectors() {
   std::vector<std::vector<int>> all;
   for (int stages = 1; stages <= 6; ++stages) {
-    for (int r = 1; r <= 3; ++r) all.push_back(std::vector<int>(static_cast<std::size_t>(stages), r));
+    for (int r = 1; r <= 3; ++r) all.push_back(std::vector<int>(stages, r));
   }
   for (auto mixed : {std::vector<int>{2, 1},
                      {1, 2},
@@ -202,7 +201,7 @@ TEST(WarmUp, IsPipeDreams) {
     const Schedule schedule = *make_schedule(ScheduleKind::PipeDream, shape);
     std::vector<int> result;
     for (const auto& ranks : shape.ranks_of_stage) {
-      const auto& actions = schedule.ranks[static_cast<std::size_t>(ranks[0].value)];
+      const auto& actions = schedule.ranks[ranks[0].value];
       int forwards = 0;
       for (const Action& a : actions) {
         if (a.op == Op::Backward) break;

@@ -333,7 +333,7 @@ TEST(SimulateModel, ReplicasMeetInTheInputsBackwardAlone) {
   for (int m = 0; m < 2; ++m) {
     lists[0].push_back(compute(Op::Forward, 0, m));
     for (const Op op : {Op::Forward, Op::BackwardInput, Op::BackwardWeight})
-      lists[static_cast<std::size_t>(m + 1)].push_back(compute(op, 1, m));
+      lists[m + 1].push_back(compute(op, 1, m));
   }
   for (int m = 0; m < 2; ++m) lists[0].push_back(compute(Op::Backward, 0, m));
   const Schedule schedule = lower(ScheduleKind::Custom, shape, lists);

@@ -7,7 +7,7 @@ namespace millrace {
 namespace {
 
 ScheduleCosts unit_costs(const PipelineShape& shape, double scale) {
-  const std::vector<double> each(static_cast<std::size_t>(shape.num_stages()), scale);
+  const std::vector<double> each(shape.num_stages(), scale);
   return {.forward = each, .backward_input = each, .backward_weight = each};
 }
 
@@ -50,8 +50,8 @@ TEST(SteadyStep, IsNeverLongerThanTheMakespan) {
         const PipelineShape shape = chain_shape(p, m);
         const Schedule schedule = *make_schedule(kind, shape);
         ScheduleCosts costs = unit_costs(shape, 1);
-        for (int s = 0; s < p; ++s) costs.backward_weight[static_cast<std::size_t>(s)] += 0.25 * s;
-        costs.update.assign(static_cast<std::size_t>(p), 0.5);
+        for (int s = 0; s < p; ++s) costs.backward_weight[s] += 0.25 * s;
+        costs.update.assign(p, 0.5);
         EXPECT_LE(steady_step(schedule, shape, costs), simulate(schedule, shape, costs).makespan + 1e-9)
             << to_string(kind) << " " << p << " " << m;
       }

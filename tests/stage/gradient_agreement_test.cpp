@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/stage/fuse.h"
+#include "runtime/model/fuse.h"
 #include "tests/stage/stage_fixture.h"
 
 namespace millrace {
@@ -39,11 +39,11 @@ const std::vector<AgreementPlan>& agreement_plans() {
 
 using NamedGradients = std::map<std::string, at::Tensor>;
 
-/// What each rank of `plan` finds.
+/// Returns the norms that each rank of `plan` finds.
 std::vector<std::vector<double>> norms_of(const LayeredModel& model, const AgreementPlan& plan,
                                           const NamedGradients& gradients) {
   const StageLayout layout = layout_of(model, plan.layers);
-  std::vector<std::vector<double>> found(static_cast<std::size_t>(plan.num_ranks));
+  std::vector<std::vector<double>> found(plan.num_ranks);
   on_ranks(plan.num_ranks, [&](Communicator& ranks) {
     std::vector<std::unique_ptr<ParameterStore>> stores;
     std::vector<GradientAgreement::Part> parts;
@@ -51,8 +51,7 @@ std::vector<std::vector<double>> norms_of(const LayeredModel& model, const Agree
       for (std::size_t replica = 0; replica < plan.ranks[s].size(); ++replica) {
         if (plan.ranks[s][replica] != ranks.rank().value) continue;
         ParameterStore& store = *stores.emplace_back(std::make_unique<ParameterStore>(
-            layout, StageId(static_cast<int>(s)),
-            std::vector<std::uint64_t>(static_cast<std::size_t>(model.jobs()), 1), at::kCPU));
+            layout, StageId(static_cast<int>(s)), std::vector<std::uint64_t>(model.jobs(), 1), at::kCPU));
         for (std::size_t slot = 0; slot < store.slots().size(); ++slot)
           store.view(store.flat_gradient(), slot).copy_(gradients.at(store.slots()[slot].name));
         for (const TiedUse& use : store.tied())
@@ -61,17 +60,16 @@ std::vector<std::vector<double>> norms_of(const LayeredModel& model, const Agree
       }
     }
     GradientAgreement agreement(ranks, layout);
-    found[static_cast<std::size_t>(ranks.rank().value)] = agreement.norms(parts);
+    found[ranks.rank().value] = agreement.norms(parts);
   });
   return found;
 }
 
-/// Of the trained parameters, in the order of the model.
+/// Returns name and shape of the trained parameters, in the order of the model.
 std::vector<std::pair<std::string, Shape>> parameters_of(const LayeredModel& model) {
   std::vector<std::pair<std::string, Shape>> result;
   const StageLayout layout = layout_of_one_stage(model);
-  const ParameterStore store(layout, StageId(0),
-                             std::vector<std::uint64_t>(static_cast<std::size_t>(model.jobs()), 1), at::kCPU);
+  const ParameterStore store(layout, StageId(0), std::vector<std::uint64_t>(model.jobs(), 1), at::kCPU);
   for (const ParameterSlot& slot : store.slots()) result.emplace_back(slot.name, slot.shape);
   return result;
 }

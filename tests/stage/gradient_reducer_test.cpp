@@ -7,7 +7,7 @@
 
 #include <limits>
 
-#include "runtime/stage/fuse.h"
+#include "runtime/model/fuse.h"
 #include "tests/stage/stage_fixture.h"
 
 namespace millrace {
@@ -77,7 +77,7 @@ TEST(GradientReducer, ABucketLeavesWhenItsFirstLayerIsReady) {
         const auto [begin, end] = store.gradient_ranges(layer).front();
         gradient.narrow(0, begin, end - begin).copy_(own.narrow(0, begin, end - begin));
         reducer.ready(layer);
-        EXPECT_EQ(recorded.sums, c.sums[static_cast<std::size_t>(3 - layer)])
+        EXPECT_EQ(recorded.sums, c.sums[3 - layer])
             << "layer " << layer << ", buckets of " << c.bucket_bytes << " bytes";
       }
       reducer.finish();

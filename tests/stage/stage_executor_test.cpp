@@ -156,7 +156,7 @@ struct StageOnRank {
     while (last-- > 0 && !is_last(actions[last])) continue;
     for (std::size_t i = 0; i < actions.size(); ++i) {
       if (actions[i].op == Op::Update) continue;
-      if (actions[i].op == Op::Forward && executor.reads_batch())
+      if (actions[i].op == Op::Forward && executor.program().reads_batch())
         executor.feed(actions[i].microbatch, batch_at(first_position + actions[i].microbatch.value));
       executor.execute(actions[i], i == last);
     }
@@ -234,14 +234,14 @@ void expect_stages_as_by_hand(ScheduleKind kind, bool recompute) {
     StageOnRank stage(layout, rank, recorded, nullptr,
                       {.seeds = {kSeed}, .microbatches_per_update = kMicrobatches});
     for (int step = 0; step < kSteps; ++step) {
-      const StepByHand& hand = expected[static_cast<std::size_t>(step)];
+      const StepByHand& hand = expected[step];
       const std::string where = to_string(kind) + (recompute ? " recomputing" : "") + ", stage " +
                                 std::to_string(rank) + ", step " + std::to_string(step) + ": ";
-      stage.run(schedule.ranks[static_cast<std::size_t>(rank)], step * kMicrobatches);
+      stage.run(schedule.ranks[rank], step * kMicrobatches);
       stage.executor.finish_sends();
       std::size_t messages = 0;
       for (int m = 0; m < kMicrobatches; ++m) {
-        for (const auto& [name, value] : messages_of(hand.passes[static_cast<std::size_t>(m)], m, rank)) {
+        for (const auto& [name, value] : messages_of(hand.passes[m], m, rank)) {
           expect_bits(recorded.sent[name], value, where + "message " + name);
           ++messages;
         }
@@ -249,7 +249,7 @@ void expect_stages_as_by_hand(ScheduleKind kind, bool recompute) {
       EXPECT_EQ(recorded.sent.size(), messages) << where;
       recorded.sent.clear();
       stage.expect_gradients(*hand.before, where);
-      EXPECT_EQ(stage.executor.take_sums(),
+      EXPECT_EQ(stage.executor.heads().take_sums(),
                 rank == 2 ? hand.before->sums : std::vector<double>(hand.before->sums.size(), 0.0))
           << where;
       EXPECT_EQ(stage.executor.stashed_microbatches(), 0) << where;
@@ -286,16 +286,16 @@ TEST(StageExecutor, StagesOfOneRankHandTensorsOverInMemory) {
     }
     for (int m = 0; m < kMicrobatches; ++m) {
       for (const auto& stage : stages) {
-        if (stage->executor.reads_batch()) stage->executor.feed(MicrobatchId(m), batch_at(m));
-        stage->executor.execute({Op::Forward, stage->executor.stage(), MicrobatchId(m)});
+        if (stage->executor.program().reads_batch()) stage->executor.feed(MicrobatchId(m), batch_at(m));
+        stage->executor.execute({Op::Forward, stage->executor.program().stage, MicrobatchId(m)});
       }
       for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
-        (*stage)->executor.execute({Op::Backward, (*stage)->executor.stage(), MicrobatchId(m)});
+        (*stage)->executor.execute({Op::Backward, (*stage)->executor.program().stage, MicrobatchId(m)});
     }
     for (const auto& stage : stages) {
       stage->executor.complete_gradients();
       stage->expect_gradients(*expected[0].before,
-                              "stage " + std::to_string(stage->executor.stage().value) + ": ");
+                              "stage " + std::to_string(stage->executor.program().stage.value) + ": ");
     }
     EXPECT_TRUE(recorded.sent.empty());
   });
@@ -334,7 +334,7 @@ TEST(StageExecutor, ReplicasAddGradientsLossesAndStatisticsInTheOrderOfRanks) {
     std::vector<double> sums;
     for (std::size_t i = 0; i < hands[0]->sums.size(); ++i)
       sums.push_back((hands[0]->sums[i] + hands[1]->sums[i]) + hands[2]->sums[i]);
-    EXPECT_EQ(stage.executor.take_sums(), sums) << where;
+    EXPECT_EQ(stage.executor.heads().take_sums(), sums) << where;
     const auto buffers = stage.store.named_buffers();
     EXPECT_EQ(buffers.size(), 3u);
     for (std::size_t b = 0; b < buffers.size(); ++b) {
@@ -353,17 +353,17 @@ TEST(StageExecutor, AnAsynchronousForwardUsesTheVersionOfItsRule) {
   on_ranks(1, [&](Communicator& ranks) {
     StageOnRank stage(layout, 0, ranks, nullptr, {.seeds = {kSeed}});
     stage.executor.begin({});
-    stage.executor.set_versions({.per_version = 1, .lag = 1}, VersionId(0), 0, 1);
+    stage.executor.versions().follow({.per_version = 1, .lag = 1}, VersionId(0), 0, 1);
     std::vector<at::Tensor> versions{stage.store.flat_weights().clone()};
     for (int m = 0; m < 5; ++m) {
       ByHand hand(model, 1);
-      hand.store.flat_weights().copy_(versions[static_cast<std::size_t>(std::max(0, m - 1))]);
+      hand.store.flat_weights().copy_(versions[std::max(0, m - 1)]);
       hand.run(m);
       const std::string where = "microbatch " + std::to_string(m) + ": ";
       stage.executor.feed(MicrobatchId(m), batch_at(m));
       stage.executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
       stage.executor.execute({Op::Backward, StageId(0), MicrobatchId(m)}, true);
-      EXPECT_EQ(stage.executor.take_sums(), hand.sums) << where;
+      EXPECT_EQ(stage.executor.heads().take_sums(), hand.sums) << where;
       stage.expect_gradients(hand, where);
       versions.push_back(at::add(versions.back(), stage.store.flat_gradient(), -0.5));
       stage.executor.update({half_rate()});
@@ -373,7 +373,7 @@ TEST(StageExecutor, AnAsynchronousForwardUsesTheVersionOfItsRule) {
   });
 }
 
-/// What an evaluation does between two steps leaves no trace in the one that is under way.
+/// An evaluation between two steps leaves no trace in the step that is under way.
 TEST(StageExecutor, AnEvaluationInBetweenChangesNothing) {
   const LayeredModel model = normalising_model();
   const StageLayout layout = layout_of_one_stage(model);
@@ -386,14 +386,14 @@ TEST(StageExecutor, AnEvaluationInBetweenChangesNothing) {
       stage.executor.feed(MicrobatchId(m), batch_at(m));
       stage.executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
     }
-    EXPECT_EQ(stage.executor.take_sums(), hand.sums);
+    EXPECT_EQ(stage.executor.heads().take_sums(), hand.sums);
     stage.executor.pause(0);
-    stage.executor.set_training(false);
-    stage.executor.begin({.first_position = 70});
+    stage.executor.use_averages(true);
+    stage.executor.begin({.training = false, .first_position = 70});
     stage.executor.feed(MicrobatchId(0), batch_at(70));
     stage.executor.execute({Op::Forward, StageId(0), MicrobatchId(0)});
-    EXPECT_GT(stage.executor.take_losses().mean_loss(), 0);
-    stage.executor.set_training(true);
+    EXPECT_GT(stage.executor.heads().take_losses().mean_loss(), 0);
+    stage.executor.use_averages(false);
     stage.executor.go_on();
     EXPECT_EQ(stage.executor.stashed_microbatches(), 2);
     for (const int m : {0, 1}) stage.executor.execute({Op::Backward, StageId(0), MicrobatchId(m)}, m == 1);

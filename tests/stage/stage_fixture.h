@@ -1,4 +1,4 @@
-// What tests of one part of a stage share: ranks on threads in virtual time, numbers whose sums tell the
+// Helpers for tests of one part of a stage: ranks on threads in virtual time, numbers whose sums tell the
 // order of additions, comparison of bits.
 #pragma once
 
@@ -25,8 +25,8 @@
 #include "runtime/base/clock.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/layers/basic_layers.h"
+#include "runtime/model/stage_layout.h"
 #include "runtime/stage/parameter_store.h"
-#include "runtime/stage/stage_layout.h"
 
 namespace millrace {
 

@@ -29,7 +29,7 @@ TEST(StateShards, PartsFollowEachOtherAndBeginAtBlocks) {
       const ParameterStore store(layout, StageId(0), 1);
       const StateShards shards(store, &ranks);
       EXPECT_TRUE(shards.shared());
-      parts[static_cast<std::size_t>(ranks.rank().value)] = shards.mine();
+      parts[ranks.rank().value] = shards.mine();
     });
     const ParameterStore store(layout, StageId(0), 1);
     std::int64_t end = 0, most = 0;
@@ -69,7 +69,7 @@ TEST(StateShards, PartsOfAllReplicasMakeTheWhole) {
       else
         EXPECT_FALSE(gathered.defined()) << where;
       std::vector<double> sums(kShards + 1, 0.0);
-      sums[static_cast<std::size_t>(ranks.rank().value)] = 0.1 * (1 + ranks.rank().value);
+      sums[ranks.rank().value] = 0.1 * (1 + ranks.rank().value);
       shards.sum_(sums);
       EXPECT_EQ(sums, (std::vector<double>{0.1 * 1, 0.1 * 2, 0.1 * 3, 0})) << where;
     });

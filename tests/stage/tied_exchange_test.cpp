@@ -29,7 +29,7 @@ at::Tensor initial_weight(std::uint64_t seed) {
   return store.view(store.flat_weights(), slot_named(store, "a.weight")).clone();
 }
 
-/// As a backward leaves the stage's gradients.
+/// Fills the stage's gradients as a backward leaves them.
 void fill_gradients(ParameterStore& store, std::uint64_t step, std::uint64_t replica = 0) {
   store.flat_gradient().zero_();
   for (std::size_t s = 0; s < store.slots().size(); ++s)

@@ -119,10 +119,9 @@ TEST_F(Pipeline, AnyModelEqualsOneProcessBitForBit) {
     ASSERT_EQ(one.losses.size(), 5u);
     for (const ScheduleKind kind : kFlushing) {
       for (int stages : {2, 3, 4}) {
-        expect_equal(
-            train(model, plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, kind),
-                  options(5, UpdateRuleKind::Adam)),
-            one, to_string(kind) + " " + std::to_string(stages) + (tied ? " tied" : ""));
+        expect_equal(train(model, plan_for(model, std::vector<int>(stages, 1), 4, kind),
+                           options(5, UpdateRuleKind::Adam)),
+                     one, to_string(kind) + " " + std::to_string(stages) + (tied ? " tied" : ""));
       }
     }
   }
@@ -136,11 +135,8 @@ TEST_F(Pipeline, TiedParametersCountOnceInTheNorm) {
   clipped.clip.norm = 0.05;
   const Outcome one = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), clipped);
   for (int stages : {2, 3, 4})
-    expect_equal(
-        train(model,
-              plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, ScheduleKind::GPipe),
-              clipped),
-        one, std::to_string(stages));
+    expect_equal(train(model, plan_for(model, std::vector<int>(stages, 1), 4, ScheduleKind::GPipe), clipped),
+                 one, std::to_string(stages));
   for (ScheduleKind kind : {ScheduleKind::Interleaved, ScheduleKind::ZeroBubbleV, ScheduleKind::DualPipeV})
     expect_equal(train(model, uniform_plan(model.name, model.layer_names(), 4, 1, 4, kind, 2), clipped), one,
                  to_string(kind));
@@ -213,8 +209,7 @@ TEST_F(Pipeline, AnOwnerMayComeAfterItsUsers) {
     expect_equal(train(model, plan, options(4, UpdateRuleKind::Adam)), one, to_string(kind));
   }
   for (int stages : {2, 3}) {
-    const Plan plan =
-        plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, ScheduleKind::OneFOneB);
+    const Plan plan = plan_for(model, std::vector<int>(stages, 1), 4, ScheduleKind::OneFOneB);
     expect_equal(train(model, plan, options(4, UpdateRuleKind::Adam)), one,
                  std::to_string(stages) + " stages");
   }
@@ -233,9 +228,8 @@ TEST_F(Pipeline, TiedModelsResumeUnderAnyPlan) {
   TrainOptions rest = unbroken;
   rest.resume = first.output_dir;
   for (int stages : {1, 3}) {
-    const Outcome resumed = train(
-        model, plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, ScheduleKind::GPipe),
-        rest);
+    const Outcome resumed =
+        train(model, plan_for(model, std::vector<int>(stages, 1), 4, ScheduleKind::GPipe), rest);
     for (const auto& [name, tensor] : whole.weights)
       EXPECT_TRUE(at::equal(tensor, resumed.weights.at(name))) << stages << " " << name;
   }
@@ -259,7 +253,7 @@ TEST_F(Pipeline, MicrobatchesCountByTheirTokens) {
   for (int m = 0; m < 4; ++m) {
     executor.feed(MicrobatchId(m), batches.get(m));
     executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
-    const LossSums one = executor.take_losses();
+    const LossSums one = executor.heads().take_losses();
     ASSERT_EQ(one.values[1].first, "language.loss");
     ASSERT_EQ(one.values[5].first, "class.loss");
     const auto size = static_cast<double>(batches.extent(m).samples);

@@ -263,7 +263,7 @@ TEST_F(Asynchronous, ReplicatedRanksLogAndTraceWhatTheyDo) {
   traced.trace_count = 4;
   const Outcome outcome = train(small_model(), plan_of({ScheduleKind::PipeDream, {2, 1}}), traced);
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(outcome.reports[static_cast<std::size_t>(rank)].steps, 12);
+    EXPECT_EQ(outcome.reports[rank].steps, 12);
     const fs::path trace = folder_ / "run" / ("trace.rank" + std::to_string(rank) + ".json");
     const auto spans = read_json(trace);
     ASSERT_TRUE(spans) << trace;

@@ -34,7 +34,7 @@ double run_in_virtual_time(const Schedule& schedule, const ScheduleCosts& costs,
   const auto size = static_cast<int>(schedule.ranks.size());
   auto ranks = make_local_communicators(size, std::chrono::hours(10), {over(network)}, clock);
   std::barrier all_here(size);
-  std::vector<double> ended(static_cast<std::size_t>(size));
+  std::vector<double> ended(size);
   {
     std::vector<std::jthread> threads;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -45,7 +45,7 @@ double run_in_virtual_time(const Schedule& schedule, const ScheduleCosts& costs,
         const TimePoint start = clock.now();
         const at::Tensor tensor = at::empty({bytes}, at::kByte);
         const auto compute = [&](const std::vector<double>& seconds, const Action& a) {
-          const double s = seconds[static_cast<std::size_t>(a.stage.value)];
+          const double s = seconds[a.stage.value];
           clock.sleep_until(clock.now() + std::chrono::nanoseconds(std::llround(s * 1e9)));
         };
         for (const Action& a : schedule.ranks[r]) {

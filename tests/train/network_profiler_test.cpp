@@ -1,6 +1,6 @@
 // The network profiler over links whose times are known: threads on one virtual clock, which only messages
 // move.
-#include "runtime/train/network_profiler.h"
+#include "runtime/profile/network_profiler.h"
 
 #include <gtest/gtest.h>
 
@@ -93,7 +93,7 @@ TEST(NetworkProfiler, FindsTheLatencyAndBandwidthOfEveryPairAndDirection) {
     int pair = 0;
     for (int from = 0; from < 4; ++from) {
       for (int to = from + 1; to < 4; ++to, ++pair) {
-        const LinkMeasurement& m = answer.links[static_cast<std::size_t>(pair)];
+        const LinkMeasurement& m = answer.links[pair];
         EXPECT_EQ(m.from, RankId(from));
         EXPECT_EQ(m.to, RankId(to));
         // 8 bytes are not quite no bytes, and the clock counts whole nanoseconds.

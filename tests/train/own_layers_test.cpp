@@ -281,7 +281,7 @@ TEST_F(OwnLoop, StepsAreThoseOfARun) {
       });
       const std::string what = to_string(kind) + " of " + std::to_string(plan.num_ranks());
       EXPECT_EQ(report.losses, run.losses) << what;
-      const RunReport& whole = run.reports[static_cast<std::size_t>(with_loss)];
+      const RunReport& whole = run.reports[with_loss];
       ASSERT_EQ(report.evaluations.size(), whole.evaluations.size()) << what;
       for (std::size_t i = 0; i < whole.evaluations.size(); ++i) {
         EXPECT_EQ(report.evaluations[i].step, whole.evaluations[i].step) << what;

@@ -97,9 +97,8 @@ TEST_F(Pipeline, EqualsOneProcessBitForBit) {
       for (int stages : {2, 3, 4}) {
         for (ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::OneFOneB}) {
           expect_equal(
-              train(model, plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, kind),
-                    options(5, rule)),
-              one, model.name + " " + to_string(rule) + " " + to_string(kind) + " " + std::to_string(stages));
+              train(model, plan_for(model, std::vector<int>(stages, 1), 4, kind), options(5, rule)), one,
+              model.name + " " + to_string(rule) + " " + to_string(kind) + " " + std::to_string(stages));
         }
       }
     }
@@ -183,9 +182,8 @@ TEST_F(Pipeline, ResumesWithTheSameLossesUnderAnyPlan) {
   for (int stages : {1, 2, 3}) {
     TrainOptions rest = unbroken;
     rest.resume = first.output_dir;
-    const Outcome resumed = train(
-        model, plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, ScheduleKind::GPipe),
-        rest);
+    const Outcome resumed =
+        train(model, plan_for(model, std::vector<int>(stages, 1), 4, ScheduleKind::GPipe), rest);
     EXPECT_EQ(resumed.losses, (std::vector<double>{whole.losses.begin() + 4, whole.losses.end()}));
     for (const auto& [name, tensor] : whole.weights)
       EXPECT_TRUE(at::equal(tensor, resumed.weights.at(name))) << name;

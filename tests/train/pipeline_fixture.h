@@ -188,7 +188,7 @@ class Pipeline : public ::testing::Test {
       }
     }
     if (first) std::rethrow_exception(first);
-    outcome.losses = outcome.reports[static_cast<std::size_t>(plan.stages.back().ranks[0].value)].losses;
+    outcome.losses = outcome.reports[plan.stages.back().ranks[0].value].losses;
     if (outcome.reports[0].stopped) return outcome;  // saved a checkpoint instead
     const auto weights_in = [](const std::string& path) {
       const auto file = SafetensorsFile::open(path);
@@ -311,26 +311,24 @@ class Reference {
       std::int64_t first_position = 0) {
     at::NoGradGuard no_grad;
     const int p = layout_.num_stages();
-    std::vector<std::vector<at::Tensor>> history(static_cast<std::size_t>(p));
-    for (int s = 0; s < p; ++s)
-      history[static_cast<std::size_t>(s)].push_back(
-          stores_[static_cast<std::size_t>(s)].flat_weights().clone());
+    std::vector<std::vector<at::Tensor>> history(p);
+    for (int s = 0; s < p; ++s) history[s].push_back(stores_[s].flat_weights().clone());
     for (std::int64_t t = 0; t < updates; ++t) {
       std::vector<at::Tensor> newest;
       for (int s = 0; s < p; ++s) {
-        auto& store = stores_[static_cast<std::size_t>(s)];
+        auto& store = stores_[s];
         newest.push_back(store.flat_weights().clone());
         const std::int64_t used = std::max<std::int64_t>(0, version(s, t));
-        store.flat_weights().copy_(history[static_cast<std::size_t>(s)][static_cast<std::size_t>(used)]);
+        store.flat_weights().copy_(history[s][used]);
       }
       gradients(first_position + t * per_update, per_update);
       for (int s = 0; s < p; ++s) {
-        auto& store = stores_[static_cast<std::size_t>(s)];
-        store.flat_weights().copy_(newest[static_cast<std::size_t>(s)]);
+        auto& store = stores_[s];
+        store.flat_weights().copy_(newest[s]);
         store.publish([&](at::Tensor w, const at::Tensor& g) {
-          rules_[static_cast<std::size_t>(s)]->apply_(w, g, {.lr = {options_.learning_rate.base}});
+          rules_[s]->apply_(w, g, {.lr = {options_.learning_rate.base}});
         });
-        history[static_cast<std::size_t>(s)].push_back(store.flat_weights().clone());
+        history[s].push_back(store.flat_weights().clone());
       }
     }
     return weights();

@@ -17,7 +17,7 @@
 #include "runtime/layers/autograd_layer.h"
 #include "runtime/layers/recurrent_layers.h"
 #include "runtime/layers/sequence_layers.h"
-#include "runtime/train/profiler.h"
+#include "runtime/profile/profiler.h"
 #include "tests/train/overflow.h"
 
 namespace millrace {

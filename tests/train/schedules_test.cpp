@@ -93,8 +93,7 @@ TEST_F(Pipeline, ReplicatedChunksEqualReplicasOfTheWholeModel) {
 TEST_F(Pipeline, AsynchronousEqualsTheDelayedGradientFormula) {
   const LayeredModel model = small_model();
   for (int stages : {1, 2, 3, 4}) {
-    const Plan plan =
-        plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 1, ScheduleKind::PipeDream);
+    const Plan plan = plan_for(model, std::vector<int>(stages, 1), 1, ScheduleKind::PipeDream);
     const Outcome ours = train(model, plan, options(12));
     // Weight stashing (SOSP'19, section 3.3): stage s uses the weights of p-1-s updates ago.
     const auto expected = Reference(model, plan, options(12)).delayed(12, 1, [&](int s, std::int64_t t) {
@@ -108,8 +107,7 @@ TEST_F(Pipeline, AsynchronousEqualsTheDelayedGradientFormula) {
 TEST_F(Pipeline, VerticalSyncUsesOneVersionInAllStages) {
   const LayeredModel model = small_model();
   for (int stages : {1, 2, 3, 4}) {
-    const Plan plan = plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 1,
-                               ScheduleKind::PipeDreamVSync);
+    const Plan plan = plan_for(model, std::vector<int>(stages, 1), 1, ScheduleKind::PipeDreamVSync);
     const Outcome ours = train(model, plan, options(12));
     const auto expected = Reference(model, plan, options(12)).delayed(12, 1, [&](int, std::int64_t t) {
       return t - (stages - 1);
@@ -123,8 +121,7 @@ TEST_F(Pipeline, TwoBufferedWeightsAreDelayedByOneUpdateEverywhere) {
   const LayeredModel model = small_model();
   for (int stages : {1, 2, 3, 4}) {
     for (int per_update : {4, 6}) {
-      const Plan plan = plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), per_update,
-                                 ScheduleKind::PipeDream2BW);
+      const Plan plan = plan_for(model, std::vector<int>(stages, 1), per_update, ScheduleKind::PipeDream2BW);
       const Outcome ours = train(model, plan, options(6));
       // arXiv 2006.09503: w(t+1) = w(t) - lr grad f(w(t-1)).
       const auto expected =

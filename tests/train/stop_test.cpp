@@ -16,7 +16,7 @@ TEST(StopVote, AnyRanksRequestCountsAndAllEndAfterTheSameStep) {
     for (int asked = 0; asked < size; ++asked) {
       for (const StopReach reach :
            {StopReach{}, StopReach{.lag = 4, .ahead = 3}, {.lag = 2, .ahead = 1, .multiple = 6}}) {
-        std::vector<std::int64_t> ends(static_cast<std::size_t>(size), -1);
+        std::vector<std::int64_t> ends(size, -1);
         run_as_threads(make_local_communicators(size, milliseconds(20'000)), [&](Communicator& c) {
           const int me = c.rank().value;
           StopFlag flag{false};
@@ -26,7 +26,7 @@ TEST(StopVote, AnyRanksRequestCountsAndAllEndAfterTheSameStep) {
             vote.completed(done);
             if (done < vote.limit()) continue;
             EXPECT_EQ(done, vote.limit());
-            ends[static_cast<std::size_t>(me)] = done;
+            ends[me] = done;
             break;
           }
           vote.finish();
@@ -112,11 +112,11 @@ TEST_F(Pipeline, AnEvaluationLooksAtTheStopFlag) {
 
 std::vector<std::unique_ptr<Communicator>> gloo_ranks(int size) {
   auto store = make_memory_store();
-  std::vector<std::unique_ptr<Communicator>> ranks(static_cast<std::size_t>(size));
+  std::vector<std::unique_ptr<Communicator>> ranks(size);
   std::vector<std::jthread> threads;
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
-      ranks[static_cast<std::size_t>(r)] = make_communicator(
+      ranks[r] = make_communicator(
           {.backend = Backend::Gloo, .rank = RankId(r), .size = size, .deadline = milliseconds(20'000)},
           store);
     });

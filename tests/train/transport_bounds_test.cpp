@@ -15,11 +15,11 @@ using std::chrono::milliseconds;
 
 std::vector<std::unique_ptr<Communicator>> make_shared_memory_ranks(int size, milliseconds deadline) {
   auto store = make_memory_store();
-  std::vector<std::unique_ptr<Communicator>> ranks(static_cast<std::size_t>(size));
+  std::vector<std::unique_ptr<Communicator>> ranks(size);
   std::vector<std::jthread> threads;
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
-      ranks[static_cast<std::size_t>(r)] = make_communicator(
+      ranks[r] = make_communicator(
           {.backend = Backend::SharedMemory, .rank = RankId(r), .size = size, .deadline = deadline}, store);
     });
   }
@@ -68,11 +68,11 @@ void run_messages(const Schedule& schedule, std::size_t in_flight) {
     std::vector<std::jthread> threads;
     for (int r = 0; r < size; ++r) {
       threads.emplace_back([&, r] {
-        Communicator& c = *ranks[static_cast<std::size_t>(r)];
+        Communicator& c = *ranks[r];
         std::map<int, std::deque<std::unique_ptr<Pending>>> sends;
         const at::Tensor tensor = at::empty({1}, at::kFloat);
         try {
-          for (const Action& a : schedule.ranks[static_cast<std::size_t>(r)]) {
+          for (const Action& a : schedule.ranks[r]) {
             if (!is_transfer(a.op)) continue;
             const bool is_send = a.op == Op::SendActivation || a.op == Op::SendGradient;
             const Transfer transfer{is_send ? Direction::Send : Direction::Receive, a.peer, tag_of(a), tensor,
@@ -131,8 +131,8 @@ TEST(TransportBounds, EveryOrderThatCheckAcceptsRuns) {
     const PipelineShape shape = interleaved_shape(p, chunks, microbatches);
     const int stages = shape.num_stages();
     // A random walk: pick a stage whose next forward or backward may run, in bursts.
-    std::vector<int> forwards(static_cast<std::size_t>(stages)), backwards(static_cast<std::size_t>(stages));
-    std::vector<std::vector<Action>> lists(static_cast<std::size_t>(p));
+    std::vector<int> forwards(stages), backwards(static_cast<std::size_t>(stages));
+    std::vector<std::vector<Action>> lists(p);
     for (int left = 2 * stages * microbatches; left > 0;) {
       const auto s = static_cast<std::size_t>(random() % static_cast<unsigned>(stages));
       const bool forward = random() % 2 == 0;

@@ -1,7 +1,7 @@
 // Copies of weights in the order that kernels read: made for a version, gone with it, in no plan's bits.
-#include "runtime/layers/linear_kernels.h"
+#include "runtime/kernels/linear_kernels.h"
+#include "runtime/profile/profiler.h"
 #include "runtime/stage/parameter_store.h"
-#include "runtime/train/profiler.h"
 #include "tests/train/pipeline_fixture.h"
 
 namespace millrace {

@@ -113,7 +113,7 @@ TEST_F(JobPlans, AProfilePlansAndTrainsAnOddNumberOfJobs) {
   ASSERT_EQ(summary.find("jobs")->size(), 7u);
   ASSERT_EQ(summary.find("rounds")->size(), made.rounds.size());
   for (int b = 0; b < 7; ++b) {
-    const Json& job = summary.find("jobs")->items()[static_cast<std::size_t>(b)];
+    const Json& job = summary.find("jobs")->items()[b];
     EXPECT_EQ(job.find("job")->as_int(), b);
     EXPECT_EQ(job.find("settings")->find("seed")->as_string(), std::to_string(b + 1));
     EXPECT_EQ(job.find("losses")->size(), 6u);

@@ -252,8 +252,7 @@ TEST_F(Jobs, TheLogsPeakIsOfThePlansKind) {
       const auto last = parse_json(log.substr(log.rfind('\n', log.size() - 2) + 1), "steps");
       ASSERT_TRUE(last) << log;
       const double measured = last->find("peak_memory_bytes")->as_double();
-      const double predicted =
-          plan->find("stages")->items()[static_cast<std::size_t>(rank)].find("peak_bytes")->as_double();
+      const double predicted = plan->find("stages")->items()[rank].find("peak_bytes")->as_double();
       EXPECT_GT(measured, 0.8 * predicted) << schedule << " rank " << rank;
       EXPECT_LT(measured, 2 * predicted) << schedule << " rank " << rank;
       EXPECT_GT(last->find("resident_memory_bytes")->as_double(), measured);

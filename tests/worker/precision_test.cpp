@@ -62,7 +62,7 @@ TEST_F(PrecisionJobs, SkippedStepsAreToldEverywhere) {
   EXPECT_NE(bytes("report.html").find("6 steps skipped"), std::string::npos);
 }
 
-/// What goes between stages is half as large, in the profile and in the plan made of it.
+/// Tensors between stages are half as large, in the profile and in the plan made of it.
 TEST_F(PrecisionJobs, ProfilesAndPlansKnowIt) {
   std::vector<LayerGraph> graphs;
   for (const std::string precision : {"float32", "bfloat16"}) {

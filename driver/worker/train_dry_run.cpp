@@ -1,0 +1,57 @@
+#include "driver/worker/train_dry_run.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "runtime/checkpoint/initial_weights.h"
+#include "runtime/plan/plan_rounds.h"
+
+namespace millrace {
+namespace {
+
+void check_initial_weights(const TrainSpec& spec) {
+  const TrainOptions& o = spec.options;
+  if (o.init_from.empty() || !o.resume.empty()) return;
+  const auto check = [&](const WeightFiles& files) {
+    if (const Problems problems = check_weights(files, spec.alone, o.init_from_ignore); !problems.empty())
+      throw CheckpointError("cannot start from " + o.init_from + ":\n" + to_string(problems));
+  };
+  std::error_code ignored;
+  if (std::filesystem::is_directory(o.init_from, ignored)) {
+    const Result<Checkpoint> checkpoint = open_checkpoint(o.init_from);
+    if (!checkpoint) throw CheckpointError(to_string(checkpoint.problems()));
+    WeightFiles files;
+    for (const SafetensorsFile& shard : checkpoint->shards) files.push_back(&shard);
+    return check(files);
+  }
+  const Result<SafetensorsFile> file = SafetensorsFile::open(o.init_from);
+  if (!file) throw CheckpointError(to_string(file.problems()));
+  check({&*file});
+}
+
+}  // namespace
+
+int print_dry_run(const Rounds& rounds) {
+  const TrainSpec& spec = rounds.all.front().spec;
+  const Datasets& sets = rounds.all.front().sets;
+  check_initial_weights(spec);
+  std::int64_t parameters = 0;
+  for (const LayeredModel& network : spec.networks) parameters += network.num_parameters();
+  std::printf("model %s, %lld parameters; data %s\n", spec.alone.name.c_str(),
+              static_cast<long long>(parameters), sets.train->describe().c_str());
+  std::printf("schedule %s, %d ranks, %d microbatches of %d samples, %lld steps\n",
+              to_string(spec.pipeline.schedule).c_str(), spec.pipeline.num_ranks(),
+              spec.pipeline.microbatches, spec.options.microbatch,
+              static_cast<long long>(spec.options.steps));
+  if (spec.pipeline.arrays > 1)
+    std::printf("%zu jobs in %d arrays, in turn\n", spec.of_jobs.size(), spec.pipeline.arrays);
+  for (int s = 0; s < spec.pipeline.num_stages(); ++s) {
+    const PlanStage& stage = spec.pipeline.stages[s];
+    std::printf("stage %d: %zu layers (%s .. %s) on %zu rank(s)\n", s, stage.layers.size(),
+                stage.layers.front().c_str(), stage.layers.back().c_str(), stage.ranks.size());
+  }
+  if (rounds.several()) std::printf("%s\n", rounds_text(rounds.plan.rounds).c_str());
+  return 0;
+}
+
+}  // namespace millrace

@@ -1,0 +1,49 @@
+// The rounds of a training: what each of them trains, reads and goes on from.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "driver/cli/job_lists.h"
+#include "driver/worker/rounds.h"
+#include "driver/worker/train_data.h"
+#include "driver/worker/train_spec.h"
+#include "driver/worker/worker_options.h"
+#include "runtime/base/run_folder.h"
+
+namespace millrace {
+
+/// A round with what it reads. Most trainings have a single one.
+struct Round {
+  TrainSpec spec;
+  Datasets sets;
+  RoundState state = RoundState::Untouched;
+  std::string results;  ///< the folder that its results are in, or will be
+  Json summary{};       ///< set when the round is done, on the rank that wrote it
+};
+
+/// Rounds that the ranks train one after the other. Some members belong to several rounds together.
+struct Rounds {
+  std::vector<Round> all;
+  Plan plan{};             ///< of several rounds: it divides the jobs
+  TrainFlags flags{};      ///< of the whole run
+  RunLock lock{};          ///< of several rounds: the output folder's, on rank 0
+  std::string resumed{};   ///< the folder that several rounds go on from, or empty
+  bool continues = false;  ///< `resumed` is the output folder
+
+  bool several() const { return all.size() > 1; }
+};
+
+/// Returns the rounds that the plan has for these jobs, or a single one where the plan does not say. Each
+/// round has its part of the jobs' flags.
+Result<Rounds> rounds_from(const std::vector<TrainFlags>& jobs, const JobLists& lists, const Additions& own,
+                           const Problems& flag_problems);
+
+/// Opens the round's data sets, and sets what follows from how much data there is: steps, rates, settings.
+Status open_data(Round& round, OpenDatasets& open);
+
+/// Settles --resume of several rounds: those that are done are left alone, one goes on from its checkpoint,
+/// the others begin.
+Status go_on(Rounds& rounds);
+
+}  // namespace millrace

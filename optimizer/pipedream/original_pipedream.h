@@ -1,0 +1,13 @@
+// PipeDream's planner with the faults of its own programme. Internal to optimizer/.
+#pragma once
+
+#include "optimizer/pipedream/pipedream_planner.h"
+
+namespace millrace {
+
+/// Returns the answer of the original for options that plan_pipedream has checked; `data_parallel_time_s` is
+/// left to it. A stage may hold no layer (see the .cpp). Problem: a cycle, too many states, no plan, and
+/// where the original ends with an error of Python's. O(states^3 machines^2) for each level but the last.
+Result<PipeDreamAnswer> plan_as_original(const PipeDreamGraph& graph, const PipeDreamOptions& options);
+
+}  // namespace millrace

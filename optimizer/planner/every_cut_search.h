@@ -1,0 +1,40 @@
+// All cuts of a layout, depth first, dropped by bounds. LibTorch-free; docs/planning.md, 1.4.
+#pragma once
+
+#include <vector>
+
+#include "optimizer/planner/candidates.h"
+#include "optimizer/planner/minimax_table.h"
+
+namespace millrace {
+
+/// StageBounds::least_busy; infinite where the layers alone hold too much.
+double least_busy_if_it_may_fit(const StageBounds& bounds, const CutSpace& space, const Layout& layout, int s,
+                                int a, int b);
+
+/// Fills `table` with the least possible bottleneck of the stages that remain, among stages that fit.
+void fill_bottlenecks(MinimaxTable& table, const StageBounds& bounds, const CostModel& model,
+                      const CutSpace& space, const Layout& layout);
+
+class EveryCutSearch {
+ public:
+  EveryCutSearch(Candidates& candidates, const StageBounds& bounds, const CostModel& model)
+      : candidates_(candidates), bounds_(bounds), model_(model) {}
+
+  /// Looks at every cut that may be better than the best. False if more than `places` partial cuts, or the
+  /// candidates' limit, were met. `places` is reduced by what was looked at.
+  bool run(const CutSpace& space, const Layout& layout, long& places);
+
+ private:
+  void descend(const CutSpace& space, const Layout& layout, int s, int a, double fill, double drain);
+
+  Candidates& candidates_;
+  const StageBounds& bounds_;
+  const CostModel& model_;
+  MinimaxTable table_;
+  std::vector<int> cuts_;
+  long places_ = 0;  // left
+  bool cut_short_ = false;
+};
+
+}  // namespace millrace

@@ -1,0 +1,32 @@
+// A plan while it is searched for, and which of two is the better one. LibTorch-free.
+#pragma once
+
+#include <limits>
+#include <tuple>
+#include <vector>
+
+#include "optimizer/cost/cost_model.h"
+
+namespace millrace {
+
+inline constexpr double kInfinite = std::numeric_limits<double>::infinity();
+/// Relative; sums round differently under two schedules.
+inline constexpr double kEqualTimes = 1e-10;
+
+struct Found {
+  double per_microbatch = kInfinite;
+  ScheduleKind kind = ScheduleKind::OneFOneB;
+  int microbatches = 1;
+  std::vector<CutStage> stages;
+};
+
+/// The identity of a way of planning, whatever the cut: schedule, microbatches, ranks of each stage.
+using Way = std::tuple<int, int, std::vector<int>>;
+Way way_of(const Found& found);
+
+std::vector<int> replicas_of(const std::vector<CutStage>& stages);
+
+/// Less time; then fewer stages, 1F1B, the order of ScheduleKind, fewer microbatches, earlier cuts.
+bool better(const Found& a, const Found& b);
+
+}  // namespace millrace

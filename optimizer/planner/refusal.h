@@ -1,0 +1,31 @@
+// The message when no plan fits the memory, with the changes that would fit.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "optimizer/planner/planner.h"
+
+namespace millrace {
+
+enum class Effort {
+  Best,     ///< the best plan
+  AnyPlan,  ///< the one that holds least
+};
+
+/// Plans with other options or another cluster; nothing if that fits no better.
+using TryPlan = std::function<std::optional<Plan>(const ClusterSpec&, const PlannerOptions&, Effort)>;
+
+/// The memory of the fullest rank in the plan whose fullest rank holds least.
+struct LeastNeed {
+  Bytes bytes = 0;
+  bool proved = false;  ///< no candidate needs less
+};
+
+/// A Problem that says what is needed at least, and whose hint lists the smallest change of each kind with
+/// which `attempt` found a plan: more memory, recomputing, more ranks, another number of stages, fewer
+/// microbatches, another schedule, a lighter update rule. `least`: where some plan exists at all.
+Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, PlannerOptions options,
+                     const std::optional<LeastNeed>& least, const TryPlan& attempt);
+
+}  // namespace millrace

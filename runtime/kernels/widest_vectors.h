@@ -1,0 +1,13 @@
+// Compiles a function for several vector widths; the widest that the machine has is chosen when the program
+// starts. Sanitizers start later than that choice, so their builds go without. The attribute is for functions
+// that are no templates, because GCC makes no clones of templates.
+#pragma once
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define MILLRACE_WIDEST_VECTORS __attribute__((target_clones("avx512f", "fma", "default")))
+#define MILLRACE_HAS_FMA __builtin_cpu_supports("fma")
+#else
+#define MILLRACE_WIDEST_VECTORS
+#define MILLRACE_HAS_FMA false
+#endif

@@ -1,0 +1,48 @@
+#include "runtime/profile/array_division.h"
+
+#include <algorithm>
+
+namespace millrace {
+namespace {
+
+// Seconds of the mean layer, forward and backward. The start of a longer layer takes a negligible part of it.
+constexpr double kLongLayer = 2e-3;
+// Seconds of a job's microbatch. A longer one is held to kGainOfLong: larger arrays take more memory, so they
+// must gain more than the error of a measurement. Not all sizes are tried then. For a shorter one fewer,
+// larger arrays are preferred (kGainOfShort), because an array's step also takes time beside its layers.
+constexpr double kLongJob = 1e-3;
+constexpr double kGainOfLong = 0.97, kGainOfShort = 1.03;
+
+}  // namespace
+
+ArrayDivision divide_jobs(const DividedRun& run, const std::function<double(std::size_t)>& seconds_of) {
+  const auto arrays_of = [&](std::size_t size) { return (run.jobs + size - 1) / size; };
+  const auto step_s = [&](const TriedArray& one) {
+    const double fills = static_cast<double>(arrays_of(one.jobs)) * run.microbatches;
+    return one.job_s * (1 + (run.stages - 1) / fills);
+  };
+  ArrayDivision division;
+  TriedArray best{};
+  double least_s = 0;  // of all that were tried: small losses must not add up
+  int no_faster = 0;
+  for (std::size_t size = 1; size <= run.jobs;) {
+    const TriedArray& tried =
+        division.tried.emplace_back(TriedArray{size, seconds_of(size) / static_cast<double>(size)});
+    const double job_s = division.tried.front().job_s;
+    const double gain = job_s > kLongJob ? kGainOfLong : kGainOfShort;
+    const double to_beat = job_s > kLongJob ? step_s(best) : least_s;
+    if (size == 1 || step_s(tried) < gain * to_beat) {
+      best = tried;
+      no_faster = 0;
+    } else {
+      ++no_faster;
+    }
+    least_s = size == 1 ? step_s(tried) : std::min(least_s, step_s(tried));
+    if (job_s > kLongLayer * static_cast<double>(run.layers) || (no_faster == 2 && job_s > kLongJob)) break;
+    size = size == run.jobs ? size + 1 : std::min(2 * size, run.jobs);
+  }
+  division.arrays = arrays_of(best.jobs);
+  return division;
+}
+
+}  // namespace millrace

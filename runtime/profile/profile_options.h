@@ -1,0 +1,28 @@
+// The options of the profiler of layers. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "runtime/rules/precision.h"
+#include "runtime/rules/update_options.h"
+
+namespace millrace {
+
+struct ProfileOptions {
+  int microbatch = 1;  ///< samples
+  int warmup = 2;      ///< uncounted passes before the first block
+  /// passes in a block. The time of a layer is its median over the passes of all blocks
+  int repetitions = 5;
+  int blocks = 3;  ///< number of blocks; LayerGraph::measured.spread says how far their totals differ
+  /// called before each block, e.g. to meet other ranks so that all compute at once
+  std::function<void()> before_block;
+  /// Called after each pass over the model, with the number of passes done and of all. May be empty.
+  std::function<void(std::int64_t done, std::int64_t total)> progress;
+  std::uint64_t seed = 0;
+  RuleOptions rule;
+  Precision precision = Precision::Float32;
+  bool sync_batch_norm = false;  ///< compute as replicas that share their batch statistics
+};
+
+}  // namespace millrace

@@ -1,0 +1,692 @@
+#include "runtime/profile/profiler.h"
+#include "runtime/train/trainable.h"
+
+#include <algorithm>
+#include <set>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/median.h"
+#include "runtime/stage/flat_blocks.h"
+#include "runtime/stage/layer_runner.h"
+#include "runtime/stage/parameter_store.h"
+
+namespace millrace {
+namespace {
+
+// Layers are timed as in a step of several microbatches, in which copies of the weights are worth making.
+constexpr int kMicrobatchesOfStep = 8;
+
+/// Seconds of one quantity, one for each repetition.
+using Samples = std::vector<double>;
+
+struct LayerSamples {
+  Samples forward, backward_input, backward_weight;
+};
+
+/// The times of one of the measured microbatches.
+struct BatchSamples {
+  Samples forward, loss, backward;  ///< sums over all layers
+  std::vector<LayerSamples> layers;
+};
+
+std::int64_t elements_of(const Shape& shape) {
+  std::int64_t elements = 1;
+  for (std::int64_t d : shape) elements *= d;
+  return elements;
+}
+
+Bytes bytes_of(const TensorSpec& spec) {
+  return static_cast<Bytes>(c10::elementSize(spec.dtype)) * elements_of(spec.shape);
+}
+
+/// Runs one microbatch through the whole model as one stage, by the program that training runs.
+class Pass final : private LayerObserver {
+ public:
+  Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options, Clock& clock,
+       Device& device)
+      : saved_bytes(layout.model.layers.size()),
+        workspace_bytes(layout.model.layers.size()),
+        program_(compile_stage(layout, StageId(0))),
+        runner_(program_, store, std::vector(static_cast<std::size_t>(store.jobs()), options.seed)),
+        store_(store),
+        clock_(clock),
+        device_(device),
+        growth_(layout.model.layers.size()) {
+    runner_.set_observer(this);
+    if (options.sync_batch_norm) runner_.set_replicas(&alone_);
+  }
+
+  /// Runs a pass. Times are added to `counted`. If it is null, memory is measured instead, with
+  /// `output_bytes` by layer.
+  void run(const Batch& batch, BatchSamples* counted, std::span<const Bytes> output_bytes = {}) {
+    counted_ = counted;
+    output_bytes_ = output_bytes;
+    const TimePoint start = clock_.now();
+    forward(batch);
+    if (counted) counted->forward.push_back(Seconds(clock_.now() - start).count());
+    run_heads();
+    if (!counted) measure_saved();
+    const TimePoint turn = clock_.now();
+    slot_.values.assign(slot_.values.size(), {});
+    runner_.backward_layer_by_layer(slot_, store_.current());
+    if (counted) counted->backward.push_back(Seconds(clock_.now() - turn).count());
+  }
+
+  /// Returns the seconds of a pass as training runs it, without a look at single layers.
+  double plain_seconds(const Batch& batch) {
+    BatchSamples not_asked;
+    counted_ = &not_asked;
+    runner_.set_observer(nullptr);
+    const TimePoint start = clock_.now();
+    forward(batch);
+    run_heads();
+    slot_.values.assign(slot_.values.size(), {});
+    runner_.backward(slot_, store_.current(), [](int) {});
+    device_.synchronize();
+    const double seconds = Seconds(clock_.now() - start).count();
+    runner_.set_observer(this);
+    return seconds;
+  }
+
+  std::vector<Bytes> saved_bytes, workspace_bytes;
+
+ private:
+  void forward(const Batch& batch) {
+    slot_.clear();
+    slot_.values.resize(program_.num_places);
+    slot_.gradients.resize(program_.num_places);
+    for (const auto& [field, place] : program_.fields) slot_.values[place] = batch.fields[field];
+    runner_.forward(slot_, 0, store_.current(), LayerRunner::Run::Train);
+  }
+
+  /// Stands for the sum over replicas but adds nothing. Batch normalisation then computes as it does among
+  /// replicas. The planner prices the messages that they exchange.
+  struct NoReplicas final : ReplicaSum {
+    void add_up_(const at::Tensor&, const char*) override {}
+  };
+
+  void before(Phase phase, std::size_t) override {
+    if (phase != Phase::BackwardWeight && !counted_) memory_before_ = device_.memory().current;
+    if (phase == Phase::BackwardInput && !counted_) device_.reset_peak_memory();
+    start_ = clock_.now();
+  }
+
+  void after(Phase phase, std::size_t step) override {
+    device_.synchronize();
+    if (counted_) {
+      LayerSamples& s = counted_->layers[step];
+      Samples& into = phase == Phase::Forward         ? s.forward
+                      : phase == Phase::BackwardInput ? s.backward_input
+                                                      : s.backward_weight;
+      into.push_back(Seconds(clock_.now() - start_).count());
+      return;
+    }
+    if (phase == Phase::Forward) growth_[step] = device_.memory().current - memory_before_;
+    // The gradient that came in was there before, and counts as the layer's.
+    if (phase != Phase::Forward)
+      workspace_bytes[step] = device_.memory().peak - memory_before_ + output_bytes_[step];
+  }
+
+  void run_heads() {
+    const TimePoint start = clock_.now();
+    std::vector<double> sums(program_.num_sums, 0.0);
+    for (const HeadStep& head : program_.heads) {
+      const std::vector<at::Tensor> inputs = runner_.inputs_of(slot_, head);
+      Saved saved;
+      if (inputs[0].device().is_cpu())
+        head.head->forward(inputs, &saved, std::span(sums).subspan(head.sums, head.num_sums));
+      else
+        head.head->forward_on_device(inputs, &saved);
+      const std::span<const bool> needs(reinterpret_cast<const bool*>(head.needs.data()), head.needs.size());
+      runner_.add_gradients(slot_, head, head.head->backward(saved, {}, needs));
+    }
+    device_.synchronize();
+    if (counted_) counted_->loss.push_back(Seconds(clock_.now() - start).count());
+  }
+
+  /// Measures the bytes that a microbatch keeps until its backward. Each storage counts at the first layer
+  /// that keeps it; weights do not count.
+  void measure_saved() {
+    std::set<const void*> seen;
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      for (const at::Tensor& p : store_.current_parameters(static_cast<int>(i)))
+        seen.insert(p.storage().data());
+    }
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      saved_bytes[i] = 0;
+      for (const at::Tensor& t : slot_.saved[i].tensors) {
+        if (t.defined() && seen.insert(t.storage().data()).second)
+          saved_bytes[i] += static_cast<Bytes>(t.storage().nbytes());
+      }
+      // Autograd's graph does not say which tensors it keeps. So all that the forward left in memory counts,
+      // its outputs included.
+      if (slot_.saved[i].extra) saved_bytes[i] = std::max<Bytes>(saved_bytes[i], growth_[i]);
+    }
+  }
+
+  NoReplicas alone_;
+  StageProgram program_;
+  LayerRunner runner_;
+  ParameterStore& store_;
+  Clock& clock_;
+  Device& device_;
+  BatchSamples* counted_ = nullptr;
+  TimePoint start_{};
+  std::int64_t memory_before_ = 0;
+  LayerSlot slot_;
+  std::span<const Bytes> output_bytes_;  ///< by layer
+  std::vector<Bytes> growth_;            ///< by layer: bytes in memory after its forward less those before
+};
+
+/// Times updates of three sorts, one after the other: in place, with the version before kept, and in place
+/// after the norm of the gradient.
+class Updates {
+ public:
+  Updates(ParameterStore& store, std::size_t num_layers, const RuleOptions& rule, Clock& clock,
+          Device& device)
+      : store_(store), num_layers_(num_layers), clock_(clock), device_(device) {
+    for (int job = 0; job < store.jobs(); ++job)
+      rules_.push_back(make_update_rule(rule, store.jobs() > 1 ? store.job(job) : store));
+  }
+
+  enum { InPlace, Kept, AfterNorm, kTurns };
+
+  /// Does one update with a rate of 0. The weights stay as they are, and so do the times of layers.
+  void update() {
+    const int turn = done_ % kTurns;
+    // The first update of each sort touches fresh memory and does not count; in a run, an update takes the
+    // memory of an older version.
+    const bool counts = done_++ >= kTurns;
+    const MicrobatchId holder(done_);
+    if (turn == AfterNorm) {
+      const double seconds = timed([&] { square_sums_by_slot(store_, store_.flat_gradient()); });
+      if (counts) norm_.push_back(seconds);
+    }
+    if (turn == Kept) store_.pin(holder);
+    const double seconds = timed([&] {
+      store_.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
+        std::vector<UpdateRule::Update> updates;
+        for (int job = 0; job < store_.jobs(); ++job)
+          updates.push_back(JobRule{rules_[job].get(), job}.update(store_, weights, gradient, {}));
+        UpdateRule::apply_all_(updates);
+      });
+      // The time of copying weights counts as the update's.
+      for (std::size_t layer = 0; layer < num_layers_; ++layer)
+        store_.current_parameters(static_cast<int>(layer));
+    });
+    if (turn == Kept) store_.release(holder);
+    if (counts && turn != AfterNorm) (turn == Kept ? kept_ : in_place_).push_back(seconds);
+  }
+  bool enough() const { return std::min({in_place_.size(), kept_.size(), norm_.size()}) >= 3; }
+
+  void write_to(LayerGraph& graph) const {
+    const double bytes = double(store_.flat_weights().nbytes());
+    if (bytes <= 0) return;
+    graph.update_s_per_byte = median(in_place_) / bytes;
+    graph.update_copy_s_per_byte = std::max(0.0, median(kept_) - median(in_place_)) / bytes;
+    graph.norm_s_per_byte = median(norm_) / bytes;
+    for (const auto& rule : rules_) {
+      for (const auto& [name, tensor] : rule->state())
+        graph.rule_state_bytes += static_cast<Bytes>(tensor.nbytes());
+    }
+  }
+
+ private:
+  template <class Work>
+  double timed(Work&& work) {
+    const TimePoint start = clock_.now();
+    work();
+    device_.synchronize();
+    return Seconds(clock_.now() - start).count();
+  }
+
+  ParameterStore& store_;
+  std::size_t num_layers_;
+  std::vector<std::unique_ptr<UpdateRule>> rules_;  // by job
+  Clock& clock_;
+  Device& device_;
+  int done_ = 0;
+  Samples in_place_, kept_, norm_;
+};
+
+/// Returns the median of the passes from `first` on; 0 if there are none, as for a layer without weights.
+double middle(const Samples& samples, std::size_t first = 0) {
+  if (samples.size() <= first) return 0;
+  return median(Samples(samples.begin() + static_cast<std::ptrdiff_t>(first), samples.end()));
+}
+
+/// The seconds of one of the microbatches.
+struct BatchSeconds {
+  double loss = 0;
+  std::vector<LayerSeconds> layers;
+  double total() const {
+    double sum = loss;
+    for (const LayerSeconds& s : layers) sum += s.forward + s.backward_input + s.backward_weight;
+    return sum;
+  }
+  void operator+=(const BatchSeconds& more) {
+    loss += more.loss;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      layers[i].forward += more.layers[i].forward;
+      layers[i].backward_input += more.layers[i].backward_input;
+      layers[i].backward_weight += more.layers[i].backward_weight;
+    }
+  }
+};
+
+/// Returns medians over the passes from `first` on. The medians of layers add up to less than the median of a
+/// pass, and between layers memory is freed and tensors are handed over. So layers are scaled to add up to
+/// the whole.
+BatchSeconds seconds_of(const BatchSamples& batch, std::size_t first = 0) {
+  BatchSeconds seconds{.loss = middle(batch.loss, first), .layers = {}};
+  double forward = 0, backward = 0;
+  for (const LayerSamples& of : batch.layers) {
+    const LayerSeconds& s = seconds.layers.emplace_back(LayerSeconds{
+        middle(of.forward, first), middle(of.backward_input, first), middle(of.backward_weight, first)});
+    forward += s.forward;
+    backward += s.backward_input + s.backward_weight;
+  }
+  const double of_forward = forward > 0 ? middle(batch.forward, first) / forward : 1,
+               of_backward = backward > 0 ? middle(batch.backward, first) / backward : 1;
+  for (LayerSeconds& s : seconds.layers) {
+    s.forward *= of_forward;
+    s.backward_input *= of_backward;
+    s.backward_weight *= of_backward;
+  }
+  return seconds;
+}
+
+/// Samples by turn, then by microbatch. A model without turns has one entry.
+using TurnSamples = std::vector<std::vector<BatchSamples>>;
+
+/// Returns the seconds of each microbatch, all turns together.
+std::vector<BatchSeconds> seconds_of_each(const TurnSamples& turns, std::size_t first = 0) {
+  std::vector<BatchSeconds> each;
+  for (const BatchSamples& batch : turns.front()) each.push_back(seconds_of(batch, first));
+  for (std::size_t t = 1; t < turns.size(); ++t) {
+    for (std::size_t b = 0; b < each.size(); ++b) each[b] += seconds_of(turns[t][b], first);
+  }
+  return each;
+}
+
+/// Returns the mean of `of(batch)` over the microbatches.
+template <class Of>
+double mean(const std::vector<BatchSeconds>& batches, Of of) {
+  double sum = 0;
+  for (const BatchSeconds& batch : batches) sum += of(batch);
+  return sum / static_cast<double>(batches.size());
+}
+
+/// Returns the bytes of each tensor for a microbatch of `extent`, by index in StageLayout::tensors.
+std::vector<Bytes> tensor_bytes(const StageLayout& layout, const BatchExtent& extent) {
+  std::vector<Bytes> bytes;
+  std::vector<Shape> shapes = tensor_shapes(layout, extent);
+  for (std::size_t t = 0; t < shapes.size(); ++t)
+    bytes.push_back(bytes_of({.shape = std::move(shapes[t]), .dtype = layout.tensors[t].spec.dtype}));
+  return bytes;
+}
+
+/// Returns the bytes that each layer makes. `tensors` has the bytes of each tensor.
+std::vector<Bytes> output_bytes(const StageLayout& layout, const std::vector<Bytes>& tensors) {
+  std::vector<Bytes> bytes;
+  for (const auto& made : layout.makes) {
+    Bytes& sum = bytes.emplace_back();
+    for (int t : made) sum += tensors[t];
+  }
+  return bytes;
+}
+
+/// Returns the bytes of the fields that each layer reads. The fields of the heads count with the last layer.
+std::vector<Bytes> field_bytes(const StageLayout& layout, const std::vector<Bytes>& tensors) {
+  std::vector<std::set<int>> read(layout.reads.size());
+  const auto add = [&](std::set<int>& into, const std::vector<int>& all) {
+    for (const int t : all)
+      if (layout.tensors[t].field >= 0) into.insert(t);
+  };
+  for (std::size_t l = 0; l < read.size(); ++l) add(read[l], layout.reads[l]);
+  for (const std::vector<int>& head : layout.head_reads) add(read.back(), head);
+  std::vector<Bytes> bytes;
+  for (const std::set<int>& fields : read) {
+    Bytes& sum = bytes.emplace_back();
+    for (const int t : fields) sum += tensors[t];
+  }
+  return bytes;
+}
+
+/// Tells whether layer `l` reads `tensor` in a turn (`there`), and whether its gradient comes back (`back`).
+struct InTurn {
+  bool there = false, back = false;
+};
+InTurn in_turn(const StageLayout& turn, std::size_t l, const std::string& tensor) {
+  for (const int t : turn.reads[l]) {
+    const ModelTensor& read = turn.tensors[t];
+    if (read.name == tensor) return {.there = true, .back = read.wants_gradient};
+  }
+  return {};
+}
+
+/// Returns the bytes that go over a border between two layers: the mean over the microbatches, and each
+/// microbatch's if lengths differ. If `turn` is given, they are those that go there and back in that turn. In
+/// a job array the tensors "NAME@0", "NAME@1", ... are one edge.
+std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Bytes>& mean,
+                                const std::vector<std::vector<Bytes>>& of_each,
+                                const StageLayout* turn = nullptr) {
+  const bool array = layout.model.jobs() > 1;
+  std::vector<LayerEdge> edges;
+  for (std::size_t l = 0; l < layout.reads.size(); ++l) {
+    const auto first = std::ssize(edges);
+    std::set<int> read;
+    for (int t : layout.reads[l]) {
+      const ModelTensor& tensor = layout.tensors[t];
+      if (tensor.layer < 0 || !read.insert(t).second) continue;
+      LayerEdge edge{tensor.layer, static_cast<int>(l),
+                     array ? tensor.name.substr(0, tensor.name.rfind('@')) : tensor.name, mean[t]};
+      if (!of_each.empty()) edge.of_microbatches = of_each[t];
+      if (turn != nullptr) {
+        const InTurn ways = in_turn(*turn, l, tensor.name);
+        edge.gradient_bytes = ways.back ? edge.bytes : 0;
+        if (!ways.there) edge.bytes = 0;
+      }
+      const auto known = std::find_if(edges.begin() + first, edges.end(), [&](const LayerEdge& e) {
+        return array && e.producer == edge.producer && e.tensor == edge.tensor;
+      });
+      if (known == edges.end()) {
+        edges.push_back(std::move(edge));
+        continue;
+      }
+      known->bytes += edge.bytes;
+      if (edge.gradient_bytes) *known->gradient_bytes += *edge.gradient_bytes;
+      for (std::size_t m = 0; m < edge.of_microbatches.size(); ++m)
+        known->of_microbatches[m] += edge.of_microbatches[m];
+    }
+  }
+  return edges;
+}
+
+/// Returns half the distance between the slowest and the fastest block, as a share of the median.
+double spread_of(const Samples& totals) {
+  const auto [least, most] = std::minmax_element(totals.begin(), totals.end());
+  const double middle = median(totals);
+  return middle > 0 ? (*most - *least) / 2 / middle : 0;
+}
+
+/// Returns the part of `whole`, the graph of all turns, that one turn costs.
+LayerGraph turn_of(const LayerGraph& whole, const StageLayout& turn, const std::string& name,
+                   const std::vector<BatchSamples>& samples, const Pass& pass) {
+  LayerGraph graph = whole;
+  graph.turn = name;
+  graph.turns.clear();
+  graph.dimensions.clear();
+  graph.microbatches.clear();
+  std::vector<BatchSeconds> each;
+  for (const BatchSamples& batch : samples) each.push_back(seconds_of(batch));
+  graph.loss_s = mean(each, [](const BatchSeconds& batch) { return batch.loss; });
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    LayerNode& node = graph.nodes[i];
+    const auto seconds = [&](double LayerSeconds::*phase) {
+      return mean(each, [&](const BatchSeconds& batch) { return batch.layers[i].*phase; });
+    };
+    node.forward_s = seconds(&LayerSeconds::forward);
+    node.backward_input_s = seconds(&LayerSeconds::backward_input);
+    node.backward_weight_s = seconds(&LayerSeconds::backward_weight);
+    if (turn.model.layers[i].frozen) node.parameter_bytes = 0;
+    node.saved_bytes = pass.saved_bytes[i];
+    node.workspace_bytes = pass.workspace_bytes[i];
+    node.of_microbatches.clear();
+  }
+  return graph;
+}
+
+StageLayout layout_or_throw(const LayeredModel& model, const ProfileOptions& options) {
+  const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
+  Result<StageLayout> made = make_layout(model, whole, options.microbatch, options.precision);
+  if (!made) throw ConfigError(to_string(made.problems()));
+  refuse(untrainable_layers(*made, {options.sync_batch_norm}));
+  return *std::move(made);
+}
+
+ParameterStore store_of(const StageLayout& layout, const ProfileOptions& options, Device& device) {
+  ParameterStore store(layout, StageId(0),
+                       std::vector(static_cast<std::size_t>(layout.model.jobs()), options.seed),
+                       device.where());
+  store.make_copies(layout, StageId(0), kMicrobatchesOfStep);
+  return store;
+}
+
+/// Returns the layouts of all turns; for a model without turns the layout itself.
+std::vector<const StageLayout*> turns_of(const StageLayout& layout) {
+  std::vector<const StageLayout*> turns;
+  for (const StageLayout& turn : layout.turns) turns.push_back(&turn);
+  if (turns.empty()) turns.push_back(&layout);
+  return turns;
+}
+
+}  // namespace
+
+Batch random_batch(const LayeredModel& model, const BatchExtent& extent, Device& device) {
+  Batch batch;
+  for (const FieldSpec& field : model.fields) {
+    const Shape shape = field_shape(field, extent);
+    at::Tensor value;
+    if (at::isFloatingType(field.dtype))
+      value = at::randn(shape, at::TensorOptions(field.dtype));
+    else
+      value = at::randint(std::max<std::int64_t>(2, field.limit ? field.limit : 2), shape,
+                          at::TensorOptions(field.dtype));
+    batch.fields.push_back(device.upload(std::move(value)));
+  }
+  return batch;
+}
+
+ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, std::int64_t steps,
+                              int microbatches_per_step, int count, Device& device) {
+  const std::int64_t per_step = microbatches_per_step;
+  const auto elements_at = [&](std::int64_t position) {
+    const BatchExtent extent = source.extent(position);
+    std::int64_t elements = 0;
+    for (const FieldSpec& field : model.fields) elements += elements_of(field_shape(field, extent));
+    return elements;
+  };
+  struct Step {
+    std::int64_t elements = 0, first = 0;
+  };
+  std::vector<Step> all;
+  std::int64_t longest = 0, most = -1;
+  for (std::int64_t s = 0; s < steps; ++s) {
+    Step& step = all.emplace_back(Step{.first = s * per_step});
+    for (std::int64_t m = 0; m < per_step; ++m) {
+      const std::int64_t elements = elements_at(step.first + m);
+      step.elements += elements;
+      if (elements > most) most = elements, longest = step.first + m;
+    }
+  }
+  std::ranges::stable_sort(all, {}, &Step::elements);
+  const auto one = [&](std::int64_t position) {
+    source.seek(position);
+    ProfileBatches::One made{.extent = source.extent(position), .batch = source.get(position)};
+    for (at::Tensor& field : made.batch.fields) field = device.upload(std::move(field));
+    return made;
+  };
+  ProfileBatches batches;
+  const std::int64_t chosen = std::min(steps, (count + per_step - 1) / per_step);
+  for (std::int64_t i = 0; i < chosen; ++i) {
+    const Step& step = all[(2 * i + 1) * steps / (2 * chosen)];
+    for (std::int64_t m = 0; m < per_step; ++m) batches.timed.push_back(one(step.first + m));
+  }
+  if (steps > 0) batches.longest = one(longest);
+  return batches;
+}
+
+LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
+                         Device& device, ProfileBatches batches) {
+  at::NoGradGuard no_grad;
+  const StageLayout layout = layout_or_throw(model, options);
+  ParameterStore store = store_of(layout, options, device);
+  if (batches.timed.empty())
+    batches.timed.push_back({layout.nominal, random_batch(model, layout.nominal, device)});
+  const ProfileBatches::One& longest = batches.longest ? *batches.longest : batches.timed.back();
+
+  const std::vector<const StageLayout*> turns = turns_of(layout);
+  const int warmups = std::max(1, options.warmup);
+  const auto num_batches = static_cast<std::int64_t>(batches.timed.size());
+  std::int64_t passed = 0;
+  const auto pass_is_done = [&] {
+    // The 1 stands for the pass that tries kernels.
+    const std::int64_t timed = std::int64_t{options.blocks} * options.repetitions + 1;
+    if (options.progress)
+      options.progress(++passed, (timed * num_batches + warmups) * static_cast<std::int64_t>(turns.size()));
+  };
+  std::vector<std::unique_ptr<Pass>> passes;  // by turn
+  for (const StageLayout* turn : turns) {
+    passes.push_back(std::make_unique<Pass>(*turn, store, options, clock, device));
+    const std::vector<Bytes> longest_bytes = output_bytes(*turn, tensor_bytes(*turn, longest.extent));
+    for (int i = 0; i < warmups; ++i) {
+      passes.back()->run(longest.batch, nullptr, longest_bytes);
+      pass_is_done();
+    }
+  }
+  TurnSamples samples(turns.size(), std::vector<BatchSamples>(batches.timed.size()));
+  for (auto& of_turn : samples) {
+    for (BatchSamples& of : of_turn) of.layers.resize(model.layers.size());
+  }
+  Updates updates(store, model.layers.size(), options.rule, clock, device);
+  BatchSamples uncounted;
+  uncounted.layers.resize(model.layers.size());
+  const auto time_updates = [&] {
+    passes.back()->run(batches.timed.front().batch, &uncounted);
+    for (int i = 0; i < 2 * Updates::kTurns; ++i) updates.update();
+  };
+  // Kernels are tried at the first microbatch of a size (linear_kernels.h), so these passes do not count.
+  for (const ProfileBatches::One& one : batches.timed) {
+    for (const auto& pass : passes) {
+      pass->run(one.batch, &uncounted);
+      pass_is_done();
+    }
+  }
+  Samples totals;
+  for (int block = 0; block < options.blocks; ++block) {
+    if (options.before_block) options.before_block();
+    const std::size_t first = samples.front().front().loss.size();
+    for (int i = 0; i < options.repetitions; ++i) {
+      for (std::size_t b = 0; b < batches.timed.size(); ++b) {
+        for (std::size_t t = 0; t < passes.size(); ++t) {
+          passes[t]->run(batches.timed[b].batch, &samples[t][b]);
+          pass_is_done();
+        }
+      }
+    }
+    time_updates();
+    double total = 0;
+    for (const BatchSeconds& batch : seconds_of_each(samples, first)) total += batch.total();
+    totals.push_back(total);
+  }
+  while (!updates.enough()) time_updates();
+
+  LayerGraph graph{.model = model.name,
+                   .microbatch = options.microbatch,
+                   .device = device.name(),
+                   .precision = to_string(options.precision),
+                   .sync_batch_norm = options.sync_batch_norm};
+  std::vector<Bytes> mean_bytes(layout.tensors.size(), 0);
+  std::vector<std::vector<Bytes>> bytes_of_each(layout.tensors.size());  // by tensor
+  for (const ProfileBatches::One& one : batches.timed) {
+    const std::vector<Bytes> bytes = tensor_bytes(layout, one.extent);
+    for (std::size_t t = 0; t < bytes.size(); ++t) {
+      mean_bytes[t] += bytes[t];
+      bytes_of_each[t].push_back(bytes[t]);
+    }
+  }
+  for (Bytes& bytes : mean_bytes) bytes /= static_cast<Bytes>(batches.timed.size());
+  const std::vector<BatchSeconds> each = seconds_of_each(samples);
+  const std::vector<Bytes> mean_outputs = output_bytes(layout, mean_bytes);
+  const std::vector<Bytes> fields = field_bytes(layout, tensor_bytes(layout, longest.extent));
+  if (!model.dimensions.empty()) {
+    for (const Dimension& dimension : model.dimensions) graph.dimensions.push_back(dimension.name);
+    for (std::size_t b = 0; b < each.size(); ++b)
+      graph.microbatches.push_back({batches.timed[b].extent.lengths, each[b].total(), each[b].loss});
+  }
+  const bool lengths_differ = graph.microbatches.size() > 1;
+  graph.loss_s = mean(each, [](const BatchSeconds& batch) { return batch.loss; });
+  const auto most = [&](std::vector<Bytes> Pass::*bytes, std::size_t layer) {
+    Bytes result = 0;
+    for (const auto& pass : passes) result = std::max(result, (*pass.*bytes)[layer]);
+    return result;
+  };
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const NamedLayer& layer = model.layers[i];
+    const auto seconds = [&](double LayerSeconds::*phase) {
+      return mean(each, [&](const BatchSeconds& batch) { return batch.layers[i].*phase; });
+    };
+    Bytes parameter_bytes = 0;
+    for (const ParameterSpec& spec : layer.layer->parameters()) {
+      if (!spec.is_buffer && !layer.is_tied(spec)) parameter_bytes += bytes_of({.shape = spec.shape});
+    }
+    graph.nodes.push_back({.name = layer.name,
+                           .kind = layer.layer->kind(),
+                           .forward_s = seconds(&LayerSeconds::forward),
+                           .backward_input_s = seconds(&LayerSeconds::backward_input),
+                           .backward_weight_s = seconds(&LayerSeconds::backward_weight),
+                           .parameter_bytes = parameter_bytes,
+                           .lowered_bytes = store.bytes_of_copies(static_cast<int>(i)),
+                           .field_bytes = fields[i],
+                           .activation_bytes = mean_outputs[i],
+                           .saved_bytes = most(&Pass::saved_bytes, i),
+                           .workspace_bytes = most(&Pass::workspace_bytes, i)});
+    if (lengths_differ)
+      for (const BatchSeconds& batch : each) graph.nodes.back().of_microbatches.push_back(batch.layers[i]);
+  }
+  graph.edges =
+      edges_of(layout, mean_bytes, lengths_differ ? bytes_of_each : std::vector<std::vector<Bytes>>());
+  updates.write_to(graph);
+  graph.jobs = model.jobs();
+  graph.measured = {.ranks = 1, .blocks = options.blocks, .spread = spread_of(totals)};
+  std::vector<LayerGraph> of_turns;
+  for (std::size_t t = 0; t < layout.turns.size(); ++t) {
+    of_turns.push_back(turn_of(graph, layout.turns[t], model.turns[t].name, samples[t], *passes[t]));
+    of_turns.back().edges = edges_of(layout, mean_bytes, {}, turns[t]);
+  }
+  graph.turns = std::move(of_turns);
+  return graph;
+}
+
+double microbatch_seconds(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
+                          Device& device, const BetweenMicrobatches& between) {
+  constexpr std::int64_t kMostOthers = 1 << 28;  // bytes; no cache holds more for one core
+  constexpr double kShort = 2e-3;                // seconds; a shorter pass is repeated ten times as often
+  at::NoGradGuard no_grad;
+  const StageLayout layout = layout_or_throw(model, options);
+  ParameterStore store = store_of(layout, options, device);
+  const Batch batch = random_batch(model, layout.nominal, device);
+  std::vector<std::unique_ptr<Pass>> passes;  // by turn
+  for (const StageLayout* turn : turns_of(layout))
+    passes.push_back(std::make_unique<Pass>(*turn, store, options, clock, device));
+  const at::Tensor weights = store.flat_weights(), gradient = store.flat_gradient();
+  std::vector<at::Tensor> states;
+  for (int i = 0; i < between.rule_states; ++i) states.push_back(at::zeros_like(weights));
+  const auto of_a_job = static_cast<std::int64_t>(weights.nbytes()) / model.jobs();
+  const std::int64_t of_others = (2 + between.rule_states) * between.other_jobs * of_a_job;
+  at::Tensor others = at::zeros({std::min(kMostOthers, of_others)}, at::TensorOptions(at::kByte));
+  double least = 0;
+  const int few = std::max(1, options.repetitions);
+  for (int i = 0; i <= (least > kShort ? few : 10 * few); ++i) {
+    others.add_(1);
+    double seconds = 0;
+    for (const auto& pass : passes) seconds += pass->plain_seconds(batch);
+    const TimePoint start = clock.now();
+    for (at::Tensor& state : states) state.add_(gradient);
+    weights.mul_(1);
+    gradient.zero_();
+    device.synchronize();
+    seconds += Seconds(clock.now() - start).count() / between.microbatches;
+    if (i > 0) least = i == 1 ? seconds : std::min(least, seconds);
+  }
+  return least;
+}
+
+}  // namespace millrace

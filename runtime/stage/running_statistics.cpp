@@ -1,0 +1,80 @@
+#include "runtime/stage/running_statistics.h"
+
+#include <span>
+
+#include <ATen/ops/cat.h>
+
+namespace millrace {
+
+/// For the same number of microbatches each, the mean is what one replica would have with the means of their
+/// batches. It is taken in double, so that joining what is equal changes nothing. Counters take the largest,
+/// which is replica 0's.
+void RunningStatistics::join() {
+  if (!parts_.replicas) return;
+  std::vector<at::Tensor> flat;
+  const auto buffers = parts_.store.named_buffers();
+  for (const auto& [name, buffer] : buffers) flat.push_back(buffer.reshape({-1}).to(at::kDouble));
+  if (flat.empty()) return;
+  at::Tensor sums = at::cat(flat);
+  parts_.replicas->all_reduce(sums, "mean of running statistics, stage " + std::to_string(parts_.stage.value))
+      ->wait();
+  sums.div_(static_cast<double>(parts_.replicas->size()));
+  std::int64_t at = 0;
+  for (const auto& [name, buffer] : buffers) {
+    at::Tensor mean = sums.narrow(0, at, buffer.numel()).view(buffer.sizes());
+    buffer.copy_(buffer.is_floating_point() ? mean : mean.ceil());
+    at += buffer.numel();
+  }
+}
+
+/// Joins before each forward but the first, so that a run that goes on from a cut does the same.
+void RunningStatistics::before_forward(MicrobatchId microbatch, int replicas) {
+  if (!parts_.store.has_buffers()) return;
+  if (microbatch.value >= replicas) join();
+  const std::int64_t round = microbatch.value / replicas * replicas;
+  if (is_cut_ && round > 0 && is_cut_(round)) at_cut_.emplace(round, parts_.store.copy_of_buffers());
+}
+
+void RunningStatistics::pause(std::int64_t cut, bool asynchronous) {
+  const auto kept = at_cut_.find(cut);
+  if (kept != at_cut_.end()) {
+    of_newest_ = std::move(kept->second);
+    parts_.store.exchange_buffers(*of_newest_);
+  } else if (asynchronous) {
+    join();
+  }
+  at_cut_.erase(at_cut_.begin(), at_cut_.upper_bound(cut));
+}
+
+void RunningStatistics::resume() {
+  if (of_newest_) parts_.store.exchange_buffers(*of_newest_);
+  of_newest_.reset();
+}
+
+void RunningStatistics::set_ended(const std::vector<char>& ended) {
+  if (ended == ended_) return;
+  ended_ = ended;
+  if (parts_.store.has_buffers()) at_end_ = parts_.store.copy_of_buffers();
+  written_.clear();
+  const std::vector<int>& layers = parts_.layout.layers[parts_.stage.value];
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    std::size_t trained = 0;
+    for (const ParameterSpec& spec : parts_.layout.model.layers[layers[l]].layer->parameters()) {
+      if (spec.is_buffer) continue;
+      const at::Tensor& own = parts_.store.current_parameters(static_cast<int>(l))[trained++];
+      if (spec.written && spec.job >= 0 && ended_[spec.job]) written_.emplace_back(own, own.clone());
+    }
+  }
+}
+
+void RunningStatistics::restore_ended() {
+  for (std::size_t layer = 0; layer < at_end_.size(); ++layer) {
+    const std::span<at::Tensor> buffers = parts_.store.buffers(static_cast<int>(layer));
+    const std::size_t per_job = buffers.size() / ended_.size();
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      if (ended_[i / per_job]) buffers[i].copy_(at_end_[layer][i]);
+  }
+  for (const auto& [parameter, value] : written_) parameter.copy_(value);
+}
+
+}  // namespace millrace

@@ -1,0 +1,125 @@
+#include "runtime/stage/stage_heads.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include "runtime/base/error.h"
+#include "runtime/device/failures.h"
+
+namespace millrace {
+
+StageHeads::StageHeads(const StageProgram& program, const LayeredModel& model, const LayerRunner& layers,
+                       int microbatches_per_update)
+    : program_(program),
+      model_(model),
+      layers_(layers),
+      microbatches_per_update_(microbatches_per_update),
+      sums_(program.num_sums, 0.0) {}
+
+/// On a device the sums stay there until somebody asks: reading them would stall it at every microbatch.
+void StageHeads::forward(LayerSlot& slot, bool training) {
+  slot.heads.resize(program_.heads.size());
+  for (std::size_t h = 0; h < program_.heads.size(); ++h) {
+    const HeadStep& step = program_.heads[h];
+    const std::vector<at::Tensor> inputs = layers_.inputs_of(slot, step);
+    Saved* saved = training ? &slot.heads[h] : nullptr;
+    const auto begin = static_cast<std::int64_t>(step.sums), size = static_cast<std::int64_t>(step.num_sums);
+    try {
+      if (inputs[0].device().is_cpu()) {
+        step.head->forward(inputs, saved, std::span(sums_).subspan(step.sums, step.num_sums));
+        continue;
+      }
+      if (!sums_on_device_.defined())
+        sums_on_device_ =
+            at::zeros({static_cast<std::int64_t>(program_.num_sums)}, inputs[0].options().dtype(at::kDouble));
+      sums_on_device_.narrow(0, begin, size).add_(step.head->forward_on_device(inputs, saved));
+    } catch (...) {
+      rethrow_with("head " + step.named->name + ": ");
+    }
+  }
+}
+
+/// The microbatch's part of the loss of its step, by job. Equal microbatches have exactly 1 / their number.
+std::vector<LossScale> StageHeads::scales_of(const HeadStep& head, MicrobatchId microbatch,
+                                             const RunContext& context) {
+  const std::int64_t position = context.position_of(microbatch);
+  const std::int64_t first = position - position % microbatches_per_update_;
+  if (step_total_.first != first) {
+    BatchExtent total = context.extent_of(first);
+    for (std::int64_t p = first + 1; p < first + microbatches_per_update_; ++p) {
+      const BatchExtent one = context.extent_of(p);
+      total.samples += one.samples;
+      for (std::size_t i = 0; i < one.counts.size(); ++i) total.counts[i] += one.counts[i];
+    }
+    step_total_ = {first, std::move(total)};
+  }
+  const auto weight_in = [&](const BatchExtent& e) {
+    return static_cast<double>(head.count < 0 ? e.samples : e.counts.at(head.count));
+  };
+  const double all = std::max(1.0, weight_in(step_total_.second)),
+               own = weight_in(context.extent_of(position));
+  std::vector<LossScale> of_jobs;
+  for (const double scale : context.loss_scales) {
+    const double weight = head.named->weight * scale;
+    of_jobs.push_back({.share = weight * (own / all), .unit = weight / all});
+  }
+  return of_jobs;
+}
+
+void StageHeads::backward(LayerSlot& slot, const RunContext& context) {
+  for (std::size_t h = program_.heads.size(); h-- > 0;) {
+    const HeadStep& step = program_.heads[h];
+    const std::span<const bool> needs(reinterpret_cast<const bool*>(step.needs.data()), step.needs.size());
+    layers_.add_gradients(
+        slot, step,
+        step.head->backward_of_jobs(slot.heads[h], scales_of(step, slot.microbatch, context), needs));
+  }
+  slot.heads.clear();
+}
+
+void StageHeads::collect() {
+  if (!sums_on_device_.defined()) return;
+  const at::Tensor sums = std::exchange(sums_on_device_, {}).cpu();
+  for (std::size_t i = 0; i < sums_.size(); ++i) sums_[i] += sums.const_data_ptr<double>()[i];
+}
+
+void StageHeads::reduce(Communicator& replicas) {
+  if (program_.heads.empty()) return;
+  collect();
+  at::Tensor sums = at::tensor(sums_, at::kDouble);
+  replicas.all_reduce(sums, "REDUCE of the losses")->wait();
+  std::copy_n(sums.const_data_ptr<double>(), sums_.size(), sums_.begin());
+}
+
+void StageHeads::require_finite() {
+  collect();
+  const auto jobs = static_cast<std::size_t>(model_.jobs());
+  for (const HeadStep& step : program_.heads) {
+    std::size_t finite = 0;  // jobs of an array that go on
+    for (std::size_t job = 0; job < jobs; ++job)
+      finite += std::isfinite(sums_[step.sums + job * step.num_sums / jobs]);
+    if (const double loss = sums_[step.sums]; finite == 0)
+      throw NumericError("the loss is " + std::to_string(loss) +
+                             (program_.heads.size() > 1 ? " in head " + step.named->name : ""),
+                         "lower --lr or add --warmup-steps");
+  }
+}
+
+std::vector<double> StageHeads::take_sums() {
+  collect();
+  return std::exchange(sums_, std::vector<double>(program_.num_sums, 0.0));
+}
+
+LossSums StageHeads::losses_of(std::span<const double> sums) const {
+  if (program_.heads.empty()) return {};
+  std::vector<NamedValues> jobs = job_values(model_, sums);
+  NamedValues values = values_of_jobs(jobs);
+  return {.values = std::move(values),
+          .jobs = std::move(jobs),
+          .weight = sums[program_.heads.front().sums + program_.heads.front().num_sums - 1]};
+}
+
+}  // namespace millrace

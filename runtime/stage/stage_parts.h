@@ -1,0 +1,49 @@
+// The parts and options that a stage's executor is made of.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/base/masks_from.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
+#include "runtime/model/stage_layout.h"
+#include "runtime/stage/parameter_store.h"
+#include "runtime/stage/tied_exchange.h"
+#include "runtime/stage/update_rule.h"
+
+namespace millrace {
+
+struct ExecutorOptions {
+  std::vector<std::uint64_t> seeds{0};  ///< by job
+  /// Number of microbatches whose losses one update sums up. Their weights (samples, tokens) are known
+  /// beforehand, so each loss is scaled by its share at once.
+  int microbatches_per_update = 1;
+  double gradient_scale = 1;  ///< factor on gradients before the update: 1 / replicas if asynchronous, else 1
+  /// The greatest absolute value of a gradient's element, by job; 0 or no entry: gradients stay as they
+  /// are.
+  std::vector<double> clip_values{};
+  std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
+  /// Throw NumericError before an Update if the losses of all jobs are NaN or Inf (last stage).
+  bool stop_on_nonfinite = false;
+  /// Batch normalisation takes statistics over the microbatches that all replicas run at the same time. Their
+  /// schedule must pass check_rounds.
+  bool sync_batch_norm = false;
+  MasksFrom masks = MasksFrom::Device;
+};
+
+/// The parts that an executor works with. All must outlive it. `replicas` is null for a stage on one rank.
+struct ExecutorParts {
+  const StageLayout& layout;
+  StageId stage;
+  ParameterStore& store;
+  JobRules rules;
+  Communicator& world;
+  Communicator* replicas;
+  Device& device;
+  /// Empty: this rank holds no other stage, nothing is tied.
+  std::vector<std::vector<RankId>> ranks_of_stage{};
+  MessageNumbers numbers{};  ///< keeps messages of several models on the same ranks apart
+};
+
+}  // namespace millrace

@@ -1,0 +1,34 @@
+// The training loop of schedules that flush: the same actions for every step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/train/step_reports.h"
+
+namespace millrace {
+
+/// Runs the lists of actions step by step, turn by turn. Not thread-safe.
+class FlushingLoop {
+ public:
+  /// Makes the lists of actions, and proves that they end. Both must outlive the object. Throws ConfigError.
+  FlushingLoop(Training& training, StepReports& reports);
+
+  /// Trains until `end` steps are done, or to the step after which the run was asked to stop.
+  void run_to(std::int64_t end);
+
+ private:
+  void leave_out_ended_jobs();
+  bool in_stretches() const;
+  void go_a_stretch(std::int64_t end);
+
+  Training& t_;
+  StepReports& reports_;
+  RankRunner runner_;
+  std::vector<std::vector<Action>> turns_;  ///< the actions of a step, by turn
+  std::vector<char> ended_{};               ///< jobs that the actions do without; empty: none
+  std::int64_t stretch_ = 1;                ///< steps, where arrays take their turns in_stretches()
+};
+
+}  // namespace millrace

@@ -1,0 +1,175 @@
+#include "runtime/train/run_outputs.h"
+
+#include <chrono>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include <ATen/ops/full.h>
+
+#include "runtime/base/log.h"
+#include "runtime/base/run_files.h"
+
+namespace millrace {
+namespace {
+
+void require(const Status& status) {
+  if (!status) throw ConfigError(to_string(status.problems()));
+}
+
+}  // namespace
+
+std::filesystem::path RunOutputs::checkpoints() const {
+  return std::filesystem::path(t_.options.output_dir) / run_files::kCheckpoints;
+}
+
+/// Rank 0 gathers what the others write: their `folder` must be its own. Collective.
+void RunOutputs::require_shared(const std::filesystem::path& folder) const {
+  // A network file system may show a new file late.
+  constexpr std::chrono::seconds kPatience{3};
+  constexpr std::chrono::milliseconds kPause{20};
+  Communicator& ranks = t_.world.communicator;
+  if (ranks.size() == 1) return;
+  const bool first_rank = ranks.rank() == RankId(0);
+  const std::string probe =
+      run_files::kProbe + broadcast_text(ranks, first_rank ? new_run_id() : std::string());
+  const std::string host = broadcast_text(ranks, first_rank ? host_name() : std::string());
+  auto problem = t_.together("trying " + folder.string(), [&] {
+    if (first_rank) require(write_file_atomically(folder / probe, host + "\n"));
+  });
+  const auto seen = [&] {
+    std::error_code ignored;
+    return std::filesystem::exists(folder / probe, ignored);
+  };
+  if (!problem) {
+    problem = t_.together("looking for rank 0's file in " + folder.string(), [&] {
+      const TimePoint end = t_.world.clock.now() + kPatience;
+      while (!seen() && t_.world.clock.now() < end) t_.world.clock.sleep_until(t_.world.clock.now() + kPause);
+      if (seen()) return;
+      throw ConfigError(folder.string() + " on host " + host_name() +
+                            " is not the folder that rank 0 has on " + host +
+                            ": a file of rank 0 does not appear in it",
+                        "give a folder on a file system that all hosts share, the same for every rank");
+    });
+  }
+  std::error_code ignored;
+  if (first_rank) std::filesystem::remove(folder / probe, ignored);
+  if (problem) throw ConfigError(to_string(*problem));
+}
+
+void RunOutputs::claim() {
+  const bool first_rank = t_.world.communicator.rank() == RankId(0);
+  const std::string fresh = first_rank ? new_run_id() : "";
+  const auto problem = t_.together("preparing the outputs", [&] {
+    if (!t_.options.save_weights.empty()) require(make_place_for_file(t_.options.save_weights));
+    if (t_.options.output_dir.empty()) return;
+    require(make_writable_folder(t_.options.output_dir));
+    if (!first_rank) return;
+    Result<RunLock> held = RunLock::acquire(t_.options.output_dir, fresh, t_.options.launcher);
+    if (!held) throw ConfigError(to_string(held.problems()));
+    lock_ = std::move(*held);
+    if (t_.options.resume.empty() && !t_.options.overwrite) require(check_unused(t_.options.output_dir));
+  });
+  if (problem) throw ConfigError(problem->what);
+  if (!t_.options.output_dir.empty()) run_ = broadcast_text(t_.world.communicator, fresh);
+  if (!t_.options.output_dir.empty()) require_shared(t_.options.output_dir);
+  if (!t_.options.save_weights.empty())
+    require_shared(std::filesystem::absolute(t_.options.save_weights).parent_path());
+}
+
+void RunOutputs::resume_from(const CheckpointInfo& checkpoint, const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const bool own = !t_.options.output_dir.empty() && fs::weakly_canonical(folder, ignored).parent_path() ==
+                                                         fs::weakly_canonical(checkpoints(), ignored);
+  continues_ = broadcast_text(t_.world.communicator, own ? "own" : "") == "own";
+  if (continues_) run_ = checkpoint.run;
+  parent_ = continues_ ? checkpoint.parent : checkpoint.run + " step " + std::to_string(checkpoint.step);
+}
+
+/// Makes the folder this run's. Rank 0 calls it before the others open their files.
+void RunOutputs::take_folder() const {
+  const std::filesystem::path folder = t_.options.output_dir;
+  if (continues_ && t_.options.overwrite) {
+    throw ConfigError("--overwrite would delete " + t_.options.resume + ", which --resume goes on from",
+                      "leave one of them out, or give another --output-dir");
+  }
+  if (continues_) {
+    require(go_on_from(checkpoints(), run_, t_.done));
+  } else if (t_.options.overwrite) {
+    require(remove_earlier_run(folder));
+  } else {
+    require(check_unused(folder));
+  }
+  remove_unfinished(folder);
+  remove_failures(folder);
+  std::error_code ignored;
+  std::filesystem::remove(folder / run_files::kSummary, ignored);  // this run has none yet
+  require(t_.plan.save((folder / run_files::kPlan).string()));
+  if (t_.options.schedule) {
+    require(write_file_atomically(folder / run_files::kSchedule, t_.options.schedule->text));
+  } else {
+    std::filesystem::remove(folder / run_files::kSchedule, ignored);
+  }
+}
+
+void RunOutputs::open() {
+  if (t_.options.output_dir.empty()) return;
+  const int rank = t_.world.communicator.rank().value;
+  auto problem = t_.together("taking the output folder", [&] {
+    if (rank == 0) take_folder();
+  });
+  if (problem) throw ConfigError(problem->what);
+  problem = t_.together("opening the logs", [&] {
+    const std::filesystem::path folder = t_.options.output_dir;
+    t_.status = StatusBoard(folder / run_files::kStatus.of(rank), rank, t_.first().stage.value);
+    t_.log = StepLog(folder,
+                     {.run = run_,
+                      .rank = rank,
+                      .stage = t_.first().stage.value,
+                      .ranks = t_.world.communicator.size(),
+                      .writes_jobs = t_.is_one_of_several() && t_.owns_loss(),
+                      .first_job = t_.first_job(),
+                      .own_steps = t_.job_steps.apart(),
+                      .clock_ns = t_.world.clock.now().time_since_epoch().count(),
+                      .unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                     std::chrono::system_clock::now().time_since_epoch())
+                                     .count()},
+                     continues_ ? t_.done : 0);
+  });
+  if (problem) throw ConfigError(problem->what);
+  t_.report.run = run_;
+}
+
+void RunOutputs::finish() {
+  at::Tensor lines = at::full({1}, static_cast<double>(t_.log.lost_lines()), at::kDouble);
+  if (t_.world.communicator.size() > 1 && !t_.options.output_dir.empty())
+    t_.world.communicator.all_reduce(lines, "lost log lines")->wait();
+  t_.report.lost_log_lines = static_cast<std::int64_t>(*lines.const_data_ptr<double>());
+  if (t_.report.lost_log_lines > 0 && t_.owns_loss())
+    log_warning(std::to_string(t_.report.lost_log_lines) +
+                " line(s) of the steps' logs could not be written");
+}
+
+void RunOutputs::log_end() const {
+  if (t_.options.launcher != 0 || t_.options.output_dir.empty()) return;
+  if (const auto first = failure_of(t_.options.output_dir);
+      first && first->rank != t_.world.communicator.rank().value)
+    log_error("rank " + std::to_string(first->rank) + " failed before: " + first->error);
+  log_error("this rank ends after step " + std::to_string(t_.done) +
+            (t_.report.saved_step < 0
+                 ? "; no checkpoint was saved (--checkpoint-every N saves them)"
+                 : "; the newest checkpoint is of step " + std::to_string(t_.report.saved_step) +
+                       ": --resume " + t_.options.output_dir));
+}
+
+void RunOutputs::note_failure(ExitCode code, const std::string& error, const std::string& hint) const {
+  if (t_.options.output_dir.empty() || code == ExitCode::Requeue) return;
+  write_failure(t_.options.output_dir, {.rank = t_.world.communicator.rank().value,
+                                        .step = t_.done,
+                                        .exit_code = static_cast<int>(code),
+                                        .error = error,
+                                        .hint = hint});
+}
+
+}  // namespace millrace

@@ -1,0 +1,159 @@
+#include "runtime/train/step_reports.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <utility>
+
+#include "runtime/base/log.h"
+#include "runtime/base/median.h"
+#include "runtime/base/run_files.h"
+#include "runtime/device/host_memory.h"
+
+namespace millrace {
+namespace {
+
+/// Nothing is said of jobs that have ended.
+void leave_out(const std::vector<char>& ended, LossSums& losses) {
+  if (ended.empty()) return;
+  for (std::size_t job = 0; job < ended.size(); ++job)
+    if (ended[job]) losses.jobs[job].clear();
+  losses.values = values_of_jobs(losses.jobs);
+}
+
+}  // namespace
+
+bool StepReports::is_traced(std::int64_t step) const {
+  return std::ranges::any_of(windows_, [&](const TraceWindow& one) { return one.holds(step); });
+}
+
+void StepReports::begin() {
+  last_update_ = t_.world.clock.now();
+  cpu_at_last_update_ = process_cpu_seconds();
+}
+
+StepReports::Measured StepReports::measure(RankRunner& runner) {
+  const TimePoint now = t_.world.clock.now();
+  const double cpu_now = process_cpu_seconds();
+  Measured measured{.seconds = Seconds(now - std::exchange(last_update_, now)).count(),
+                    .cpu_s = cpu_now - std::exchange(cpu_at_last_update_, cpu_now),
+                    .ended = now,
+                    .times = runner.take_times()};
+  for (const JobUpdate& job : t_.stages->decision().jobs()) measured.gradient_norms.push_back(job.norm);
+  return measured;
+}
+
+void StepReports::step_ended(RankRunner& runner, std::int64_t step, std::vector<double> lr) {
+  Measured measured = measure(runner);
+  measured.lr = std::move(lr);
+  if (t_.has_last_stage()) measured.losses = t_.take_losses();
+  log(step, std::move(measured));
+}
+
+void StepReports::log(std::int64_t step, Measured measured) {
+  const double seconds = measured.seconds;
+  const int steps = t_.steps_per_update();  // of the job: the other replicas had theirs
+  step_seconds_.push_back(seconds / steps);
+  t_.report.steps += steps;
+  std::int64_t samples = 0;  // of a job, all replicas; an epoch's last step may have fewer
+  for (std::int64_t p = t_.position_of(step); p < t_.position_of(step + steps); ++p)
+    samples += t_.sources.front().train->extent(p).samples;
+  samples_per_s_.push_back(double(samples) / seconds);
+  const std::int64_t newest = step + steps - 1;
+  StepRecord record{.step = newest,
+                    .times = measured.times,
+                    .step_s = seconds,
+                    .ended_s = Seconds(measured.ended.time_since_epoch()).count(),
+                    .cpu_s = measured.cpu_s,
+                    .samples_per_s = samples_per_s_.back(),
+                    .lr = std::move(measured.lr),
+                    .gradient_norms = std::move(measured.gradient_norms),
+                    .peak_memory_bytes = t_.world.device.memory().peak,
+                    .resident_memory_bytes = peak_resident_bytes(),
+                    .weight_versions = t_.stages->peak_versions(),
+                    .stashed = t_.stages->peak_stash()};
+  if (t_.stages->decision().scales_loss()) {
+    for (const JobUpdate& job : t_.stages->decision().jobs()) {
+      record.loss_scales.push_back(job.loss_scale);
+      record.skipped.push_back(job.skipped);
+    }
+  }
+  const JobSteps& job_steps = t_.job_steps;
+  for (std::size_t job = 0; job_steps.apart() && job < job_steps.size(); ++job)
+    record.own_steps.push_back(newest - job_steps.joined(job));
+  record.ended = job_steps.ended_at(step);
+  if (t_.has_last_stage()) {
+    record.losses = joined(std::move(measured.losses));
+    leave_out(record.ended, *record.losses);
+    require_a_finite_loss(*record.losses, newest);
+    t_.report.losses.push_back(record.losses->mean_loss());
+    report_jobs(record);
+  }
+  t_.log.write(record);
+  if (is_traced(step)) {
+    for (const Span& span : t_.trace.spans_from(step)) {  // not all: what is traced is not to be slowed down
+      if (span.step == step) spans_.push_back(span);
+    }
+  }
+  const bool prints = std::ranges::count(record.skipped, 1) > 0 || newest + 1 == t_.last_step() ||
+                      (newest + 1) / t_.options.print_every > step / t_.options.print_every;
+  if (t_.owns_loss() && prints) t_.log.print(record, t_.last_step());
+}
+
+void StepReports::report_jobs(const StepRecord& record) {
+  const std::vector<NamedValues>& losses = record.losses->jobs;
+  std::vector<JobReport>& jobs = t_.report.jobs;
+  if (jobs.empty() && t_.is_one_of_several()) {
+    for (std::size_t job = 0; job < losses.size(); ++job)
+      jobs.push_back({.first_step = t_.job_steps.own(job, t_.start)});
+  }
+  for (std::size_t job = 0; job < jobs.size(); ++job) {
+    jobs[job].steps = t_.job_steps.own(job, record.step + 1);
+    if (losses[job].empty()) continue;  // it has ended
+    const std::int64_t own = record.step - t_.job_steps.joined(job);
+    const double loss = losses[job].front().second;
+    jobs[job].losses.push_back(loss);
+    const bool skipped = !record.skipped.empty() && record.skipped[job];  // its weights are as they were
+    if (std::isfinite(loss) || skipped || jobs[job].nonfinite_step >= 0) continue;
+    jobs[job].nonfinite_step = own;
+    if (t_.owns_loss())
+      log_warning(t_.name_of_job(job) + "the loss of its step " + std::to_string(own) + " is " +
+                  std::to_string(loss) + "; the other jobs go on");
+  }
+}
+
+/// Several arrays end where no job has a finite loss any more. An executor judges a single array.
+void StepReports::require_a_finite_loss(const LossSums& losses, std::int64_t step) const {
+  const auto finite = [](const NamedValues& job) { return job.empty() || std::isfinite(job.front().second); };
+  if (!t_.options.stop_on_nonfinite || t_.stages->decision().scales_loss() || t_.num_arrays() == 1 ||
+      std::ranges::any_of(losses.jobs, finite))
+    return;
+  throw NumericError("step " + std::to_string(step) + ": the loss of every job is NaN or infinite",
+                     "lower --lr or add --warmup-steps");
+}
+
+void StepReports::paused(SpanKind kind, TimePoint from) {
+  if (!is_traced(t_.done - 1)) return;
+  spans_.push_back({.kind = kind,
+                    .step = t_.done - 1,
+                    .start = from.time_since_epoch().count(),
+                    .end = t_.world.clock.now().time_since_epoch().count()});
+}
+
+void StepReports::write_trace() const {
+  if (t_.options.output_dir.empty() || spans_.empty()) return;
+  const auto path =
+      std::filesystem::path(t_.options.output_dir) / run_files::kTrace.of(t_.world.communicator.rank().value);
+  if (Status status = write_file_atomically(path, spans_to_json(spans_)); !status)
+    log_warning(to_string(status.problems()));
+}
+
+void StepReports::finish() {
+  const auto after_first = [](const std::vector<double>& values) {
+    return median({values.begin() + (values.size() > 1), values.end()});
+  };
+  t_.report.median_step_s = after_first(step_seconds_);
+  t_.report.samples_per_s = after_first(samples_per_s_);
+}
+
+}  // namespace millrace

@@ -1,0 +1,61 @@
+// Measures the steps of a rank, logs them, and keeps the spans of those that are traced.
+#pragma once
+
+#include <vector>
+
+#include "runtime/trace/trace_windows.h"
+#include "runtime/train/training.h"
+
+namespace millrace {
+
+/// Turns what a rank measures into records, log lines and spans. Not thread-safe.
+class StepReports {
+ public:
+  /// The measurements of a step, before it is logged.
+  struct Measured {
+    double seconds = 0, cpu_s = 0;
+    TimePoint ended{};
+    std::vector<double> lr{};  ///< by job
+    StepTimes times{};
+    std::vector<double> gradient_norms{};  ///< by job
+    std::vector<LossSums> losses{};        ///< by array; on ranks of the last stage
+  };
+
+  /// `training` must outlive the object.
+  explicit StepReports(Training& training) : t_(training) {}
+
+  /// Says which steps are traced. Comes once, when the run's first step is known.
+  void trace(std::vector<TraceWindow> windows) { windows_ = std::move(windows); }
+  const std::vector<TraceWindow>& traced() const { return windows_; }
+  bool is_traced(std::int64_t step) const;
+
+  /// Training begins, or goes on after a rest: the first step's time starts now.
+  void begin();
+  /// Returns what happened since the previous call, or since begin().
+  Measured measure(RankRunner& runner);
+  /// Logs step `step` of this rank, of which a rank with replicas has had one of several. Throws NumericError
+  /// where no job of several arrays has a finite loss.
+  void log(std::int64_t step, Measured measured);
+  /// Logs the step whose Update has just ended.
+  void step_ended(RankRunner& runner, std::int64_t step, std::vector<double> lr);
+  /// The ranks did something else between two traced steps, from `from` until now.
+  void paused(SpanKind kind, TimePoint from);
+
+  /// Writes the spans of the traced steps into the output folder, if there is one. A failure is a warning.
+  void write_trace() const;
+  /// Puts the medians over the steps into the report.
+  void finish();
+
+ private:
+  void report_jobs(const StepRecord& record);
+  void require_a_finite_loss(const LossSums& losses, std::int64_t step) const;
+
+  Training& t_;
+  std::vector<TraceWindow> windows_;
+  std::vector<Span> spans_;                           ///< of traced steps
+  std::vector<double> step_seconds_, samples_per_s_;  ///< by update
+  TimePoint last_update_{};
+  double cpu_at_last_update_ = 0;
+};
+
+}  // namespace millrace
