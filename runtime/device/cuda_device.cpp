@@ -75,7 +75,7 @@ class CudaDevice final : public Device {
   DeviceMemory memory() const override {
     using c10::CachingAllocator::StatType;
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(index_);
-    const auto& allocated = stats.allocated_bytes[StatType::AGGREGATE];
+    const auto& allocated = stats.allocated_bytes[static_cast<std::size_t>(StatType::AGGREGATE)];
     return {.current = allocated.current, .peak = allocated.peak, .total = total_};
   }
 
