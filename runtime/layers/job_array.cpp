@@ -69,39 +69,6 @@ std::string text_of(std::span<const at::Tensor> inputs, std::size_t per_job, boo
   return text.str();
 }
 
-// In the following functions `all` has `per_job` tensors of each job, job after job.
-
-/// Tells whether the i-th tensors of all jobs come together (jobs_together()).
-bool come_together(std::span<const at::Tensor> all, std::size_t i, std::size_t per_job) {
-  return all.size() > per_job && jobs_together(all[i], all[per_job + i]);
-}
-std::vector<char> which_come_together(std::span<const at::Tensor> all, std::size_t per_job) {
-  std::vector<char> which(per_job);
-  for (std::size_t i = 0; i < per_job; ++i) which[i] = come_together(all, i, per_job);
-  return which;
-}
-
-std::vector<at::Tensor> all_together(std::span<const at::Tensor> all, std::size_t per_job) {
-  std::vector<at::Tensor> result;
-  result.reserve(per_job);
-  for (std::size_t i = 0; i < per_job; ++i) result.push_back(together(all, i, per_job));
-  return result;
-}
-
-/// Returns `all` with each job's tensors in their own places. `room` holds them if some came together.
-std::span<const at::Tensor> apart(std::span<const at::Tensor> all, std::size_t per_job,
-                                  std::vector<at::Tensor>& room) {
-  std::vector<at::Tensor> parts;
-  for (std::size_t i = 0; i < per_job; ++i) {
-    if (!come_together(all, i, per_job)) continue;
-    if (room.empty()) room.assign(all.begin(), all.end());
-    parts.clear();
-    append_unstacked(all[i], parts);
-    for (std::size_t b = 0; b < parts.size(); ++b) room[b * per_job + i] = std::move(parts[b]);
-  }
-  return room.empty() ? all : std::span<const at::Tensor>(room);
-}
-
 /// Returns a job's tensor as its own run has it: dense, and at an address where tensors begin. A part of an
 /// array's tensor may begin elsewhere, where a BLAS may add in another order.
 at::Tensor as_own(const at::Tensor& t) {
@@ -112,7 +79,7 @@ at::Tensor as_own(const at::Tensor& t) {
   return begins ? t.contiguous() : t.clone(at::MemoryFormat::Contiguous);
 }
 
-/// Puts the i-th tensors of all jobs, `whole` [B, ...], into `all`: together, or each in its own place.
+/// Puts the i-th tensors of all jobs, `whole` [B, ...], into `all`: together or apart (JobTensors).
 void put(at::Tensor whole, std::vector<at::Tensor>& all, std::size_t i, bool as_one) {
   if (as_one) {
     all[i] = std::move(whole);
@@ -258,8 +225,8 @@ class JobLayer : public MultiLayer {
     SavedJobs* mine = keep_jobs(saved, fused, jobs_.size());
     if (fused) return forward_fused(inputs, parameters, buffers, context, mine);
     std::vector<at::Tensor> room;
-    return forward_loop(apart(inputs, inputs.size() / jobs_.size(), room), parameters, buffers, context,
-                        mine);
+    return forward_loop(JobTensors(inputs, inputs.size() / jobs_.size()).apart(room), parameters, buffers,
+                        context, mine);
   }
 
   std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor> grads,
@@ -268,17 +235,18 @@ class JobLayer : public MultiLayer {
     SavedJobs& mine = *std::static_pointer_cast<SavedJobs>(saved.extra);
     if (mine.fused) return backward_input_fused(grads, parameters, mine, needs);
     std::vector<at::Tensor> room;
-    return backward_input_loop(apart(grads, grads.size() / jobs_.size(), room), parameters, mine, needs);
+    return backward_input_loop(JobTensors(grads, grads.size() / jobs_.size()).apart(room), parameters, mine,
+                               needs);
   }
 
   void backward_weight_all(std::span<const at::Tensor> grads, Saved& saved,
                            std::span<at::Tensor> sums) const override {
     SavedJobs& mine = *std::static_pointer_cast<SavedJobs>(saved.extra);
     if (parameters_ == 0) return;
-    if (mine.fused) return backward_weight_fused(together(grads, 0, 1), mine, sums);
+    if (mine.fused) return backward_weight_fused(JobTensors(grads, 1).of_all_jobs(0), mine, sums);
     std::vector<at::Tensor> room;
     const std::size_t made = grads.size() / jobs_.size();
-    grads = apart(grads, made, room);
+    grads = JobTensors(grads, made).apart(room);
     std::vector<at::Tensor> dense(made);
     for (std::size_t b = 0; b < jobs_.size(); ++b) {
       for (std::size_t i = 0; i < made; ++i) dense[i] = as_own(grads[b * made + i]);
@@ -364,7 +332,7 @@ class JobLayer : public MultiLayer {
   std::span<const at::Tensor> of_all_jobs(std::span<const at::Tensor> parameters,
                                           std::vector<at::Tensor>& room) const {
     if (const auto there = behind(parameters); !there.empty()) return there;
-    return room = all_together(parameters, parameters_);
+    return room = JobTensors(parameters, parameters_).of_all_jobs();
   }
   /// Copies tensors back of which a kernel wrote to a copy: the tensors of jobs need not lie at equal
   /// distances.
@@ -382,9 +350,10 @@ class JobLayer : public MultiLayer {
                                         std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
                                         const CallContext& context, SavedJobs* saved) const {
     const std::size_t per_job = inputs.size() / jobs_.size();
-    if (saved) saved->together = which_come_together(inputs, per_job);
-    const std::vector<at::Tensor> whole = all_together(inputs, per_job);
-    std::vector<at::Tensor> room, statistics = all_together(buffers, buffers_), outputs(jobs_.size());
+    if (saved) saved->together = JobTensors(inputs, per_job).which_together();
+    const std::vector<at::Tensor> whole = JobTensors(inputs, per_job).of_all_jobs();
+    std::vector<at::Tensor> room, statistics = JobTensors(buffers, buffers_).of_all_jobs(),
+                                  outputs(jobs_.size());
     at::Tensor made = kernel_->forward(whole, of_all_jobs(parameters, room), statistics, context,
                                        saved ? &saved->saved[0] : nullptr);
     put_back(statistics, buffers);
@@ -396,8 +365,9 @@ class JobLayer : public MultiLayer {
                                                std::span<const bool> needs) const {
     const std::size_t per_job = needs.size() / jobs_.size();
     std::vector<at::Tensor> room, inputs(needs.size());
-    std::vector<at::Tensor> found = kernel_->backward_input(
-        together(grads, 0, 1), of_all_jobs(parameters, room), saved.saved[0], needs.first(per_job));
+    std::vector<at::Tensor> found =
+        kernel_->backward_input(JobTensors(grads, 1).of_all_jobs(0), of_all_jobs(parameters, room),
+                                saved.saved[0], needs.first(per_job));
     for (std::size_t i = 0; i < found.size(); ++i)
       if (found[i].defined()) put(std::move(found[i]), inputs, i, saved.together[i]);
     return inputs;
@@ -405,7 +375,7 @@ class JobLayer : public MultiLayer {
   void backward_weight_fused(const at::Tensor& grad, SavedJobs& saved, std::span<at::Tensor> sums) const {
     if (const auto there = behind(sums); !there.empty())
       return kernel_->backward_weight(grad, saved.saved[0], there);
-    std::vector<at::Tensor> whole = all_together(sums, parameters_);
+    std::vector<at::Tensor> whole = JobTensors(sums, parameters_).of_all_jobs();
     const bool views = std::ranges::all_of(
         whole, [&](const at::Tensor& t) { return t.storage().is_alias_of(sums.front().storage()); });
     if (views || sums.front().numel() == 0) return kernel_->backward_weight(grad, saved.saved[0], whole);
@@ -431,7 +401,7 @@ class JobLayer : public MultiLayer {
     const std::uint64_t key = key_of(inputs, per_job, context.training);
     if (const std::optional<bool> known = choices_->find(key)) return *known;
     std::vector<at::Tensor> room;
-    inputs = apart(inputs, per_job, room);
+    inputs = JobTensors(inputs, per_job).apart(room);
     KernelChoice choice{.layer = name_, .kind = kind(), .inputs = text_of(inputs, per_job, context.training)};
     if (const std::optional<bool> recalled = choices_->recalled(key)) {
       choice.fused = *recalled;
@@ -508,7 +478,7 @@ class JobLayer : public MultiLayer {
     const auto mix = [&](std::uint64_t value) { key = (key ^ value) * 0x100000001B3ULL; };  // FNV-1a's prime
     for (std::size_t i = 0; i < per_job; ++i) {
       mix(inputs.size() > per_job && inputs[i].is_same(inputs[i + per_job]));
-      for (std::int64_t size : inputs[i].sizes().slice(come_together(inputs, i, per_job)))
+      for (std::int64_t size : inputs[i].sizes().slice(JobTensors(inputs, per_job).is_together(i)))
         mix(static_cast<std::uint64_t>(size) + 1);
       mix(0);
     }
@@ -594,7 +564,7 @@ class JobHead final : public Head {
     SavedJobs* mine = keep_jobs(saved, fused, jobs_.size());
     if (fused) return kernel_->forward(whole(inputs, mine), mine ? &mine->saved[0] : nullptr, sums);
     std::vector<at::Tensor> room;
-    inputs = apart(inputs, read, room);
+    inputs = JobTensors(inputs, read).apart(room);
     for (std::size_t b = 0; b < jobs_.size(); ++b)
       jobs_[b]->forward(dense(inputs.subspan(b * read, read)), mine ? &mine->saved[b] : nullptr,
                         sums.subspan(b * per_job_, per_job_));
@@ -605,7 +575,7 @@ class JobHead final : public Head {
     SavedJobs* mine = keep_jobs(saved, fused, jobs_.size());
     if (fused) return kernel_->forward_on_device(whole(inputs, mine), mine ? &mine->saved[0] : nullptr);
     std::vector<at::Tensor> room, sums;
-    inputs = apart(inputs, read, room);
+    inputs = JobTensors(inputs, read).apart(room);
     for (std::size_t b = 0; b < jobs_.size(); ++b)
       sums.push_back(jobs_[b]->forward_on_device(dense(inputs.subspan(b * read, read)),
                                                  mine ? &mine->saved[b] : nullptr));
@@ -657,13 +627,13 @@ class JobHead final : public Head {
   bool fuses(std::span<const at::Tensor> inputs) const {
     if (!kernel_) return false;
     const std::size_t read = inputs.size() / jobs_.size();
-    const std::int64_t of_jobs = come_together(inputs, 0, read) ? inputs[0].size(0) : 1;
+    const std::int64_t of_jobs = JobTensors(inputs, read).is_together(0) ? inputs[0].size(0) : 1;
     return inputs[0].numel() / of_jobs <= most_elements_;
   }
   std::vector<at::Tensor> whole(std::span<const at::Tensor> inputs, SavedJobs* saved) const {
     const std::size_t read = inputs.size() / jobs_.size();
-    if (saved) saved->together = which_come_together(inputs, read);
-    return all_together(inputs, read);
+    if (saved) saved->together = JobTensors(inputs, read).which_together();
+    return JobTensors(inputs, read).of_all_jobs();
   }
   static std::vector<at::Tensor> dense(std::span<const at::Tensor> inputs) {
     std::vector<at::Tensor> result;
@@ -701,12 +671,37 @@ at::Tensor stacked(std::span<const at::Tensor> tensors) {
   return view_of(first, sizes, strides, first.storage_offset());
 }
 
-at::Tensor together(std::span<const at::Tensor> all, std::size_t i, std::size_t per_job) {
-  if (come_together(all, i, per_job)) return all[i];
+std::vector<char> JobTensors::which_together() const {
+  std::vector<char> which(per_job_);
+  for (std::size_t i = 0; i < per_job_; ++i) which[i] = is_together(i);
+  return which;
+}
+
+at::Tensor JobTensors::of_all_jobs(std::size_t i) const {
+  if (is_together(i)) return all_[i];
   std::vector<at::Tensor> of_jobs;
-  of_jobs.reserve(all.size() / per_job);
-  for (std::size_t at = i; at < all.size(); at += per_job) of_jobs.push_back(all[at]);
+  of_jobs.reserve(all_.size() / per_job_);
+  for (std::size_t at = i; at < all_.size(); at += per_job_) of_jobs.push_back(all_[at]);
   return stacked(of_jobs);
+}
+
+std::vector<at::Tensor> JobTensors::of_all_jobs() const {
+  std::vector<at::Tensor> result;
+  result.reserve(per_job_);
+  for (std::size_t i = 0; i < per_job_; ++i) result.push_back(of_all_jobs(i));
+  return result;
+}
+
+std::span<const at::Tensor> JobTensors::apart(std::vector<at::Tensor>& room) const {
+  std::vector<at::Tensor> parts;
+  for (std::size_t i = 0; i < per_job_; ++i) {
+    if (!is_together(i)) continue;
+    if (room.empty()) room.assign(all_.begin(), all_.end());
+    parts.clear();
+    append_unstacked(all_[i], parts);
+    for (std::size_t b = 0; b < parts.size(); ++b) room[b * per_job_ + i] = std::move(parts[b]);
+  }
+  return room.empty() ? all_ : std::span<const at::Tensor>(room);
 }
 
 void append_unstacked(const at::Tensor& stacked, std::vector<at::Tensor>& to) {

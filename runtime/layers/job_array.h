@@ -1,6 +1,6 @@
 // Layers and heads of a job array: B trainings of one form, run as one. Each edge of the model is B tensors,
 // one for each job, which may lie in one storage. So neither a kernel over all jobs nor a loop over the jobs
-// copies anything, whatever the layout. Between two kernels the B tensors can be one tensor (jobs_together).
+// copies anything, whatever the layout. Between two kernels the B tensors can be one tensor (JobTensors).
 // Source of the idea: HFTA (MLSys'21, arXiv 2102.02344).
 #pragma once
 
@@ -26,14 +26,29 @@ namespace millrace {
 at::Tensor stacked(std::span<const at::Tensor> tensors);
 /// Appends the B views of `stacked` [B, ...] to `to`.
 void append_unstacked(const at::Tensor& stacked, std::vector<at::Tensor>& to);
-/// Returns the i-th tensor of all jobs as one. `all` has `per_job` tensors of each job, job after job.
-/// Tensors that are not jobs_together() are stacked().
-at::Tensor together(std::span<const at::Tensor> all, std::size_t i, std::size_t per_job);
-/// Tells whether the B tensors of an edge are given together: the first is then all of them, [B, ...], and
-/// the others are undefined. `first` and `second` are the tensors of job 0 and job 1.
-inline bool jobs_together(const at::Tensor& first, const at::Tensor& second) {
-  return first.defined() && !second.defined();
-}
+/// The tensors of all jobs at one place of the model: `per_job` tensors of each job, job after job. Each of
+/// these comes in one of two forms. Apart: every job has its own tensor. Together: the first job's tensor is
+/// that of all jobs, [B, ...], and the other jobs' tensors are undefined. Kernels over jobs hand tensors on
+/// together; loops over jobs take them apart. A view: the tensors outlive it. Thread-safe.
+class JobTensors {
+ public:
+  JobTensors(std::span<const at::Tensor> all, std::size_t per_job) : all_(all), per_job_(per_job) {}
+
+  /// Tells whether the i-th tensor of a job is together with that of the other jobs.
+  bool is_together(std::size_t i) const {
+    return all_.size() > per_job_ && all_[i].defined() && !all_[per_job_ + i].defined();
+  }
+  std::vector<char> which_together() const;  ///< is_together() of each i
+  /// Returns the i-th tensor of all jobs, [B, ...]. If they are apart it is stacked().
+  at::Tensor of_all_jobs(std::size_t i) const;
+  std::vector<at::Tensor> of_all_jobs() const;  ///< for each i
+  /// Returns every tensor in its job's own place. `room` holds the tensors if some came together.
+  std::span<const at::Tensor> apart(std::vector<at::Tensor>& room) const;
+
+ private:
+  std::span<const at::Tensor> all_;
+  std::size_t per_job_;
+};
 
 /// One row of `--explain`.
 struct KernelChoice {

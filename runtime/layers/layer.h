@@ -109,7 +109,7 @@ struct CallContext {
   ReplicaSum* replicas = nullptr;
   /// The random_seed of each job of an array; empty for a layer of one job.
   std::span<const std::uint64_t> job_seeds{};
-  /// Tells by output of a job (1 or 0) whether a job array may return it with jobs_together() (job_array.h).
+  /// Tells by output of a job (1 or 0) whether a job array may return it together (JobTensors, job_array.h).
   /// Empty: none.
   std::span<const char> together{};
   MasksFrom masks = MasksFrom::Device;
@@ -201,7 +201,7 @@ class MultiLayer : public Layer {
                                                      std::span<const bool> needs) const = 0;
   virtual void backward_weight_all(std::span<const at::Tensor> /*grads_of_outputs*/, Saved& /*saved*/,
                                    std::span<at::Tensor> /*grads*/) const {}
-  /// Tells whether inputs and gradients of a job array may come with jobs_together() (job_array.h).
+  /// Tells whether inputs and gradients of a job array may come together (JobTensors, job_array.h).
   virtual bool takes_together() const { return false; }
 
  private:

@@ -30,8 +30,8 @@ ArrayDivision divide_jobs(const DividedRun& run, const std::function<double(std:
         division.tried.emplace_back(TriedArray{size, seconds_of(size) / static_cast<double>(size)});
     const double job_s = division.tried.front().job_s;
     const double gain = job_s > kLongJob ? kGainOfLong : kGainOfShort;
-    const double to_beat = job_s > kLongJob ? step_s(best) : least_s;
-    if (size == 1 || step_s(tried) < gain * to_beat) {
+    const auto to_beat = [&] { return job_s > kLongJob ? step_s(best) : least_s; };
+    if (size == 1 || step_s(tried) < gain * to_beat()) {
       best = tried;
       no_faster = 0;
     } else {

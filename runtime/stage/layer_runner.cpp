@@ -55,7 +55,7 @@ std::vector<at::Tensor> LayerRunner::inputs_of(const LayerSlot& slot, const Head
   std::vector<at::Tensor> inputs;
   for (int place : head.inputs) {
     const at::Tensor& value = slot.values[place];
-    // The tensor is undefined if the first job's has the values of all jobs (jobs_together()).
+    // The tensor is undefined if the first job's has the values of all jobs (JobTensors).
     inputs.push_back(value.defined() ? widened(value) : value);
   }
   return inputs;

@@ -249,7 +249,7 @@ std::vector<std::vector<at::Tensor>> ParameterStore::views_of(const at::Tensor& 
       continue;
     const std::size_t per_job = slots.size() / static_cast<std::size_t>(jobs_);
     for (std::size_t i = 0; i < per_job; ++i) {
-      at::Tensor of_all = together(std::span(views).first(slots.size()), i, per_job);
+      at::Tensor of_all = JobTensors(std::span(views).first(slots.size()), per_job).of_all_jobs(i);
       views.push_back(std::move(of_all));
     }
   }

@@ -120,12 +120,9 @@ void bring_together(std::vector<at::Tensor>& all, std::size_t per_job) {
   }
 }
 void take_apart(std::vector<at::Tensor>& all, std::size_t per_job) {
-  for (std::size_t i = 0; i < per_job && per_job < all.size(); ++i) {
-    if (!jobs_together(all[i], all[per_job + i])) continue;
-    std::vector<at::Tensor> parts;
-    append_unstacked(all[i], parts);
-    for (std::size_t b = 0; b < parts.size(); ++b) all[b * per_job + i] = parts[b];
-  }
+  std::vector<at::Tensor> room;
+  const auto apart = JobTensors(all, per_job).apart(room);
+  all = {apart.begin(), apart.end()};
 }
 
 enum class Edges { Apart, Together };

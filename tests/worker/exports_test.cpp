@@ -1,6 +1,7 @@
 // Real runs written for other tools: spans, values and phases lie on one time line.
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <set>
@@ -130,6 +131,19 @@ TEST_F(Exports, AFailedRunIsNoSuccessAndOldFilesAreRead) {
   const Ran old = run("trace convert out --to mllog --out b");
   EXPECT_EQ(old.code, 0) << old.output;
   EXPECT_NE(old.output.find("do not say the time of day"), std::string::npos) << old.output;
+}
+
+TEST_F(Exports, OfALaunchedJobStandInItsFolder) {
+  write("job.yaml", "model: mlp\nwidth: 32\nstages: 2\nmicrobatches: 2\nsteps: 4\noutput-dir: out\n");
+  const Ran refused = run("launch job.yaml --log mllog,xml");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.output.find("--log: unknown"), std::string::npos) << refused.output;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out")) << "it started";
+  const Ran ran = run("launch job.yaml --log mllog,csv");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  ASSERT_EQ(run("trace convert out --to mllog,csv --out a").code, 0);
+  for (const char* file : {"run.mllog", "values.csv"})
+    EXPECT_EQ(bytes("out/export/" + std::string(file)), bytes("a/" + std::string(file))) << file;
 }
 
 }  // namespace

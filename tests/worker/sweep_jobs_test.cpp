@@ -131,6 +131,17 @@ TEST_F(SweepJobs, OneThatFailsSaysWhyAndEndsNobodyElse) {
   EXPECT_EQ(run("sweep sweep.yaml -o out").code, 1) << "a failure stays on record";
 }
 
+TEST_F(SweepJobs, JobsThatGoOverTheMemoryTogetherAreEndedAndNotMeasured) {
+  // A worker takes more than 30 MiB before its first step. Its steps go on until the pool has looked.
+  write("sweep.yaml", std::string(kJob) +
+                          "lists: {lr: [0.1, 0.2]}\nmodes: [concurrent]\n"
+                          "measure: {memory: 30MiB, dry_iterations: 1000000, dry_repeats: 1, repeats: 1}\n");
+  const Ran ran = run("sweep sweep.yaml -o out");
+  EXPECT_EQ(ran.code, 2) << ran.output;
+  EXPECT_NE(ran.output.find("went over the memory limit"), std::string::npos) << ran.output;
+  EXPECT_NE(ran.output.find("not even one job runs in mode concurrent"), std::string::npos) << ran.output;
+}
+
 TEST_F(SweepJobs, AKilledSweepGoesOnWithEveryResultOnce) {
   write("sweep.yaml", std::string(kJob) + "grid: {lr: [0.1, 0.2], seed: [1, 2, 3]}\nmodes: [concurrent]\n");
   ASSERT_EQ(run("sweep sweep.yaml -o whole").code, 0);
