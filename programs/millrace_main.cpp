@@ -36,6 +36,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/failure_text.h"
 #include "runtime/base/json.h"
+#include "runtime/base/option_names.h"
 #include "runtime/base/version.h"
 
 namespace millrace {
@@ -176,6 +177,7 @@ int dispatch(const std::vector<std::string>& args) {
 }  // namespace millrace
 
 int main(int argc, char** argv) {
+  millrace::set_option_names(millrace::OptionNames::Flags);
   try {
     return millrace::code_after_output(millrace::dispatch({argv + 1, argv + argc}));
   } catch (const millrace::Error& error) {

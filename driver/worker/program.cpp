@@ -81,6 +81,7 @@ int dispatch(const std::string& self, const std::vector<std::string>& args, cons
 
 int run_program(int argc, char** argv, const Additions& own, const Accelerator& accelerator) {
   ::signal(SIGXFSZ, SIG_IGN);  // as worker_program
+  set_option_names(OptionNames::Flags);
   if (const Problems problems = problems_of(own); !problems.empty())
     return report_problems(problems, ExitCode::Usage);
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);

@@ -12,10 +12,9 @@
 namespace millrace {
 
 /// Runs one of the commands `models`, `profile`, `plan`, `simulate`, `train` and `launch` with every flag
-/// that `millrace` has for it, and returns its exit code. `own.models` are found by --model, `own.datasets`
-/// by
-/// --data; their options are flags and keys of job files. The program is also its own worker: the ranks that
-/// it launches, and those of `millrace launch --worker ./program job.yaml`, run it again.
+/// that `millrace` has for it, and returns its exit code. `--model` finds own.models too and `--data` finds
+/// own.datasets; their options are flags and keys of job files. The program is also its own worker: the ranks
+/// that it launches, and those of `millrace launch --worker ./program job.yaml`, run it again.
 ///   int main(int argc, char** argv) { return millrace::run_program(argc, argv, {.models = {...}}); }
 /// 2 with a message where own names are not unique, or an option has another kind than a model of millrace's
 /// gives to its name.

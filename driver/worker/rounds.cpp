@@ -69,11 +69,9 @@ std::string round_folder(const std::string& output_dir, std::size_t round) {
   return (fs::path(output_dir) / run_files::kRounds.of(static_cast<int>(round))).string();
 }
 
-Result<std::vector<PlanRound>> rounds_of_plan(const std::string& file, std::size_t jobs) {
-  if (file.empty()) return std::vector<PlanRound>{};
-  const Result<Plan> plan = Plan::load(file);
-  if (!plan || plan->rounds.empty()) return std::vector<PlanRound>{};  // what is wrong is said elsewhere
-  const int planned = plan->num_jobs();
+Result<std::vector<PlanRound>> rounds_of_plan(const std::string& file, const Plan& plan, std::size_t jobs) {
+  if (plan.rounds.empty()) return std::vector<PlanRound>{};
+  const int planned = plan.num_jobs();
   if (planned != static_cast<int>(jobs)) {
     const std::string own = std::to_string(jobs);
     return Problem{
@@ -82,7 +80,7 @@ Result<std::vector<PlanRound>> rounds_of_plan(const std::string& file, std::size
             own,
         "give --fused and lists of " + std::to_string(planned) + " values, or plan again with --jobs " + own};
   }
-  return plan->rounds;
+  return plan.rounds;
 }
 
 Result<RoundState> state_of_round(const std::string& folder, const RoundGoal& goal) {

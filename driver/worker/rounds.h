@@ -14,9 +14,9 @@ namespace millrace {
 /// "OUT/round1"; empty without an output folder.
 std::string round_folder(const std::string& output_dir, std::size_t round);
 
-/// The rounds of the plan in `file` for `jobs` jobs: none where it is for any number, or cannot be read.
-/// Problem: it is for other numbers of jobs.
-Result<std::vector<PlanRound>> rounds_of_plan(const std::string& file, std::size_t jobs);
+/// Returns the rounds that `plan`, read from `file`, has for `jobs` jobs: none if it is for any number of
+/// jobs. Problem: it is for another number.
+Result<std::vector<PlanRound>> rounds_of_plan(const std::string& file, const Plan& plan, std::size_t jobs);
 
 /// The state of a round when a run goes on.
 enum class RoundState {

@@ -17,7 +17,10 @@ namespace millrace {
 Result<Rounds> rounds_from(const std::vector<TrainFlags>& jobs, const JobLists& lists, const Additions& own,
                            const Problems& flag_problems) {
   const TrainFlags& flags = jobs.front();
-  const Result<std::vector<PlanRound>> planned = rounds_of_plan(flags.plan, jobs.size());
+  PlanFile plan;
+  if (!flags.plan.empty()) plan = Plan::load(flags.plan);
+  const Result<std::vector<PlanRound>> planned =
+      plan && *plan ? rounds_of_plan(flags.plan, **plan, jobs.size()) : std::vector<PlanRound>{};
   if (!planned) return planned.problems();
   if (!planned->empty() && flags.arrays > 0)
     return Problem{"--arrays", "the plan says how the jobs are divided", "leave it out"};
@@ -42,7 +45,7 @@ Result<Rounds> rounds_from(const std::vector<TrainFlags>& jobs, const JobLists& 
     };
     std::optional<RoundPlace> place;
     if (sizes.size() > 1) place = {.round = r, .first_job = static_cast<int>(from)};
-    Result<TrainSpec> spec = spec_from(part(jobs), part(*models), own, flag_problems, place);
+    Result<TrainSpec> spec = spec_from(part(jobs), part(*models), plan, own, flag_problems, place);
     if (!spec) return spec.problems();
     for (const auto& [flag, values] : lists.lists) spec->lists.emplace_back(flag, part(values));
     std::string results = spec->options.output_dir;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "driver/cli/command_support.h"
 #include "driver/worker/rounds.h"
 #include "driver/worker/train_arrays.h"
+#include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
 #include "models/exported/exported_model.h"
 #include "runtime/base/log.h"
@@ -90,13 +92,12 @@ Problems compare_with_run(const TrainFlags& f, Plan& plan, std::vector<std::stri
 }
 
 /// `notes`: what the run has otherwise than the plan's predictions.
-Result<Plan> plan_from(const TrainFlags& f, const LayeredModel& model, std::optional<ScheduleFile>& file,
-                       std::vector<std::string>& notes) {
+Result<Plan> plan_from(const TrainFlags& f, const PlanFile& plan_file, const LayeredModel& model,
+                       std::optional<ScheduleFile>& file, std::vector<std::string>& notes) {
   std::optional<Plan> given;
-  if (!f.plan.empty()) {
-    Result<Plan> loaded = Plan::load(f.plan);
-    if (!loaded) return loaded;
-    given = *std::move(loaded);
+  if (plan_file) {
+    if (!*plan_file) return *plan_file;
+    given = **plan_file;
     if (Problems problems = compare_with_run(f, *given, notes); !problems.empty()) return problems;
     if (f.microbatches > 0) given->microbatches = f.microbatches;
     if (f.schedule) given->schedule = *f.schedule;
@@ -190,14 +191,14 @@ Problems rule_problems(const TrainFlags& flags, bool asynchronous) {
 }  // namespace
 
 Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vector<LayeredModel>& models,
-                            const Additions& own, const Problems& flag_problems,
+                            const PlanFile& plan_file, const Additions& own, const Problems& flag_problems,
                             const std::optional<RoundPlace>& place) {
   const TrainFlags& flags = jobs.front();
   const LayeredModel& model = models.front();
   TrainSpec spec{flags, {model}, model};
   spec.own = own;
   TrainOptions& o = spec.options;
-  Result<Plan> plan = plan_from(spec, model, o.schedule, spec.plan_notes);
+  Result<Plan> plan = plan_from(spec, plan_file, model, o.schedule, spec.plan_notes);
   if (plan && !plan->rounds.empty()) plan = plan->of_round(place ? place->round : 0);
   if (place) {
     o.first_job = place->first_job;

@@ -58,10 +58,14 @@ struct RoundPlace {
 /// Nothing is compared with what a run is not.
 void predicts_nothing(Plan& plan);
 
-/// `jobs`: what each job was told, one if it is no array. `models`: of each. `flag_problems`: values that do
-/// not fit their flags. `place`: where these jobs are a part of all.
+/// The plan that `--plan` names, or what is wrong with its file; empty without the flag.
+using PlanFile = std::optional<Result<Plan>>;
+
+/// Returns what the ranks need to train `jobs` (one, if the run is no array) with their `models`. It adds its
+/// problems to `flag_problems`, the values that do not fit their flags. `place` says which part of all jobs
+/// these are; it is empty if they are all of them.
 Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vector<LayeredModel>& models,
-                            const Additions& own, const Problems& flag_problems,
+                            const PlanFile& plan_file, const Additions& own, const Problems& flag_problems,
                             const std::optional<RoundPlace>& place);
 
 }  // namespace millrace

@@ -14,6 +14,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/launch/program_paths.h"
 #include "runtime/base/failure_text.h"
+#include "runtime/base/option_names.h"
 #include "runtime/device/failures.h"
 #include "runtime/device/host_memory.h"
 
@@ -89,6 +90,7 @@ constexpr WorkerCommand kWorkerCommands[] = {
 }  // namespace
 
 int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator) {
+  set_option_names(OptionNames::Flags);
   ::signal(SIGXFSZ, SIG_IGN);  // a file that grows over a limit is an error of its write, not the end
   const std::string name = args.empty() ? "" : args[0];
   const std::vector<std::string> rest(args.empty() ? args.end() : args.begin() + 1, args.end());

@@ -3,6 +3,9 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
+
+#include "runtime/base/option_names.h"
 
 namespace millrace {
 
@@ -18,11 +21,12 @@ enum class ExitCode : int {
   Requeue = 75,  ///< stopped early, state saved
 };
 
-/// Base of all run-time failures. `hint` (may be empty) says what the user can do.
+/// Base of all run-time failures. `hint` (may be empty) says what the user can do. Both name options as
+/// flags; readers get them as set_option_names says.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& what, std::string hint = {})
-      : std::runtime_error(what), code_(code), hint_(std::move(hint)) {}
+      : std::runtime_error(with_option_names(what)), code_(code), hint_(with_option_names(std::move(hint))) {}
   ExitCode code() const noexcept { return code_; }
   const std::string& hint() const noexcept { return hint_; }
   /// Throws the same class with `context` in front of the message.

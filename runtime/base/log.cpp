@@ -7,6 +7,9 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <string>
+
+#include "runtime/base/option_names.h"
 
 namespace millrace {
 namespace {
@@ -55,7 +58,8 @@ void log_line(LogLevel level, std::string_view message) {
   if (level < lowest_level) return;
   std::string line = prefix_text.empty() ? "" : "[" + prefix_text + "] ";
   line += wall_time() + " " + name_of(level) + " ";
-  for (char c : message) line += static_cast<unsigned char>(c) < 0x20 && c != '\t' ? ' ' : c;
+  for (char c : with_option_names(std::string(message)))
+    line += static_cast<unsigned char>(c) < 0x20 && c != '\t' ? ' ' : c;
   line += '\n';
   [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, line.data(), line.size());
 }

@@ -15,7 +15,8 @@ enum class LogLevel { Debug, Info, Warning, Error };
 void set_log_prefix(std::string prefix);
 void set_log_level(LogLevel level);
 
-/// Writes one line with one write(2); control characters are stripped. Thread-safe.
+/// Writes one line with one write(2), with the options' names as set_option_names says; control characters
+/// are stripped. Thread-safe.
 void log_line(LogLevel level, std::string_view message);
 
 inline void log_info(std::string_view m) {

@@ -1,6 +1,9 @@
 #include "runtime/base/result.h"
 
+#include <utility>
+
 #include "runtime/base/error.h"
+#include "runtime/base/option_names.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -8,7 +11,7 @@ namespace millrace {
 std::string to_string(const Problem& problem) {
   std::string text = problem.where.empty() ? problem.what : problem.where + ": " + problem.what;
   if (!problem.hint.empty()) text += ". Hint: " + problem.hint;
-  return escaped(text);
+  return escaped(with_option_names(std::move(text)));
 }
 
 std::string to_string(const Problems& problems) {

@@ -11,7 +11,8 @@
 namespace millrace {
 
 /// One thing that is wrong with an input: where it was found (`plan.json:3:7`, `--lr`), what is wrong
-/// (found and expected), and what to do about it (may be empty).
+/// (found and expected), and what to do about it (may be empty). Options are written as flags (`--lr`);
+/// to_string names them as the reader does.
 struct Problem {
   std::string where;
   std::string what;
@@ -20,7 +21,7 @@ struct Problem {
 
 using Problems = std::vector<Problem>;
 
-/// `where: what. Hint: hint` on one line each.
+/// `where: what. Hint: hint` on one line each, with the options' names as set_option_names says.
 std::string to_string(const Problem& problem);
 std::string to_string(const Problems& problems);
 inline void append(Problems& to, const Problems& more) {

@@ -14,7 +14,9 @@
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/ids.h"
+#include "runtime/base/option_names.h"
 #include "runtime/base/random.h"
+#include "runtime/base/result.h"
 #include "runtime/base/unfinished_file.h"
 
 namespace millrace {
@@ -146,6 +148,21 @@ TEST(UnfinishedFiles, ASignalThatEndsTheProcessRemovesThem) {
   };
   EXPECT_EXIT(ignores(), testing::ExitedWithCode(7), "");
   std::filesystem::remove_all(folder);
+}
+
+TEST(OptionNames, AreFieldsInAProgramThatLinksTheLibrary) {
+  const Problem problem{"--clip-norm", "is given beside --clip-value",
+                        "see a--b, 'x --2' and \"--lr-step-size N\""};
+  const std::string flags = to_string(problem);
+  EXPECT_EQ(flags,
+            "--clip-norm: is given beside --clip-value. Hint: see a--b, 'x --2' and \"--lr-step-size N\"");
+  set_option_names(OptionNames::Fields);
+  const std::string fields = to_string(problem);
+  const ConfigError error("--backend shm: none", "use --backend auto (or --host-memory)");
+  set_option_names(OptionNames::Flags);
+  EXPECT_EQ(fields, "clip_norm: is given beside clip_value. Hint: see a--b, 'x --2' and \"lr_step_size N\"");
+  EXPECT_STREQ(error.what(), "backend shm: none");
+  EXPECT_EQ(error.hint(), "use backend auto (or host_memory)");
 }
 
 TEST(Check, PrintsTheDetail) {

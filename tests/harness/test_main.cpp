@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/option_names.h"
 #include "tests/harness/allowed_skips.h"
 
 namespace millrace {
@@ -55,5 +56,6 @@ int run(int argc, char** argv) {
 }  // namespace millrace
 
 int main(int argc, char** argv) {
+  millrace::set_option_names(millrace::OptionNames::Flags);
   return millrace::run(argc, argv);
 }
