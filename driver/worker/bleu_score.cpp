@@ -86,9 +86,9 @@ class BleuScore final : public WeightsScore {
 
   std::string what() const override { return "translating " + text_->request.input; }
 
-  std::int64_t rounds() const override {
-    const std::size_t in_round = static_cast<std::size_t>(world_.size() * threads_);
-    return static_cast<std::int64_t>((batches_.size() + in_round - 1) / in_round);
+  std::int64_t parts() const override {
+    const std::size_t in_part = static_cast<std::size_t>(world_.size() * threads_);
+    return static_cast<std::int64_t>((batches_.size() + in_part - 1) / in_part);
   }
 
   void begin(const NamedTensors& weights) override {
@@ -98,9 +98,9 @@ class BleuScore final : public WeightsScore {
     translation_.emplace(text_->request, text_->languages);
   }
 
-  void work(std::int64_t round) override {
+  void work(std::int64_t part) override {
     const std::size_t threads = static_cast<std::size_t>(threads_);
-    const std::size_t first = std::min(mine_.size(), static_cast<std::size_t>(round) * threads);
+    const std::size_t first = std::min(mine_.size(), static_cast<std::size_t>(part) * threads);
     translation_->translate(
         *translator_, std::span(mine_).subspan(first, std::min(threads, mine_.size() - first)), threads_);
   }

@@ -44,7 +44,7 @@ bool same_times(const ScheduleCosts& a, const ScheduleCosts& b) {
 }
 
 /// Microbatches of the replica that has most.
-double rounds_of(ScheduleKind kind, int microbatches, std::size_t replicas) {
+double group_sizes(ScheduleKind kind, int microbatches, std::size_t replicas) {
   const auto r = static_cast<int>(replicas);
   if (is_asynchronous(kind)) return static_cast<double>(microbatches) / r;
   return (microbatches + r - 1) / r;
@@ -55,7 +55,7 @@ std::map<int, double> busy_seconds(ScheduleKind kind, int microbatches, const st
                                    const ScheduleCosts& costs) {
   std::map<int, double> busy;
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    const double seconds = rounds_of(kind, microbatches, stages[s].ranks.size()) *
+    const double seconds = group_sizes(kind, microbatches, stages[s].ranks.size()) *
                            (costs.forward[s] + costs.backward_input[s] + costs.backward_weight[s]);
     for (RankId rank : stages[s].ranks) busy[rank.value] += seconds;
   }

@@ -195,7 +195,7 @@ class CostModel {
   /// Returns a time below which no order of the actions can end.
   double busiest_rank_s(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages) const;
   Result<StepBreakdown> breakdown(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
-  /// Whether train --sync-batch-norm, if the profile is of that, takes such a plan (check_rounds).
+  /// Whether train --sync-batch-norm, if the profile is of that, takes such a plan (check_replicas_meet).
   bool replicas_can_meet(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
   /// Exact for one stage per rank in a fixed order; at least, for the others.
   Result<StashCounts> stash(ScheduleKind kind, const PipelineShape& shape);

@@ -53,8 +53,8 @@ std::uint64_t NumpyRandom::next_64() {
   constexpr Wide kMultiplier = Wide{2549297995355413924u} << 64 | 4865540595714422341u;
   state_ = state_ * kMultiplier + increment_;
   const auto value = static_cast<std::uint64_t>(state_ >> 64) ^ static_cast<std::uint64_t>(state_);
-  const auto turn = static_cast<unsigned>(state_ >> 122);
-  return value >> turn | value << (-turn & 63);
+  const auto rotation = static_cast<unsigned>(state_ >> 122);
+  return value >> rotation | value << (-rotation & 63);
 }
 
 std::uint32_t NumpyRandom::next_32() {

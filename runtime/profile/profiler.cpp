@@ -72,10 +72,10 @@ class Pass final : private LayerObserver {
     if (counted) counted->forward.push_back(Seconds(clock_.now() - start).count());
     run_heads();
     if (!counted) measure_saved();
-    const TimePoint turn = clock_.now();
+    const TimePoint middle = clock_.now();
     slot_.values.assign(slot_.values.size(), {});
     runner_.backward_layer_by_layer(slot_, store_.current());
-    if (counted) counted->backward.push_back(Seconds(clock_.now() - turn).count());
+    if (counted) counted->backward.push_back(Seconds(clock_.now() - middle).count());
   }
 
   /// Returns the seconds of a pass as training runs it, without a look at single layers.
@@ -195,20 +195,20 @@ class Updates {
       rules_.push_back(make_update_rule(rule, store.jobs() > 1 ? store.job(job) : store));
   }
 
-  enum { InPlace, Kept, AfterNorm, kTurns };
+  enum { InPlace, Kept, AfterNorm, kSorts };
 
   /// Does one update with a rate of 0. The weights stay as they are, and so do the times of layers.
   void update() {
-    const int turn = done_ % kTurns;
+    const int sort = done_ % kSorts;
     // The first update of each sort touches fresh memory and does not count; in a run, an update takes the
     // memory of an older version.
-    const bool counts = done_++ >= kTurns;
+    const bool counts = done_++ >= kSorts;
     const MicrobatchId holder(done_);
-    if (turn == AfterNorm) {
+    if (sort == AfterNorm) {
       const double seconds = timed([&] { square_sums_by_slot(store_, store_.flat_gradient()); });
       if (counts) norm_.push_back(seconds);
     }
-    if (turn == Kept) store_.pin(holder);
+    if (sort == Kept) store_.pin(holder);
     const double seconds = timed([&] {
       store_.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
         std::vector<UpdateRule::Update> updates;
@@ -220,8 +220,8 @@ class Updates {
       for (std::size_t layer = 0; layer < num_layers_; ++layer)
         store_.current_parameters(static_cast<int>(layer));
     });
-    if (turn == Kept) store_.release(holder);
-    if (counts && turn != AfterNorm) (turn == Kept ? kept_ : in_place_).push_back(seconds);
+    if (sort == Kept) store_.release(holder);
+    if (counts && sort != AfterNorm) (sort == Kept ? kept_ : in_place_).push_back(seconds);
   }
   bool enough() const { return std::min({in_place_.size(), kept_.size(), norm_.size()}) >= 3; }
 
@@ -560,7 +560,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   uncounted.layers.resize(model.layers.size());
   const auto time_updates = [&] {
     passes.back()->run(batches.timed.front().batch, &uncounted);
-    for (int i = 0; i < 2 * Updates::kTurns; ++i) updates.update();
+    for (int i = 0; i < 2 * Updates::kSorts; ++i) updates.update();
   };
   // Kernels are tried at the first microbatch of a size (linear_kernels.h), so these passes do not count.
   for (const ProfileBatches::One& one : batches.timed) {

@@ -22,11 +22,11 @@ Order asynchronous(const Place& place) {
 }
 
 int least_update_every(const PipelineShape& shape) {
-  const int round = shape.round();
+  const int cycle = shape.replica_cycle();
   int in_flight = 1;
   for (int s = 0; s < shape.num_stages(); ++s)
     in_flight = std::max(in_flight, (warm_up_of(shape, StageId(s)) + 1) * shape.replicas(StageId(s)));
-  return (in_flight + round - 1) / round * round;
+  return (in_flight + cycle - 1) / cycle * cycle;
 }
 
 }  // namespace millrace

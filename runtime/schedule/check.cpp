@@ -276,9 +276,9 @@ class Checker {
 };
 
 Problems deadlock(const Schedule& schedule, const PipelineShape& shape, Transport transport,
-                  std::vector<char> rounds = {}) {
+                  std::vector<char> meets = {}) {
   auto ranks = schedule.ranks;  // LockStep may move receives; here it only reads
-  LockStep lock_step(ranks, shape, transport, std::move(rounds));
+  LockStep lock_step(ranks, shape, transport, std::move(meets));
   if (lock_step.run()) return {};
   Problems problems;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -296,19 +296,19 @@ Problems deadlock(const Schedule& schedule, const PipelineShape& shape, Transpor
 
 }  // namespace
 
-Problems check_rounds(const Schedule& schedule, const PipelineShape& shape, Transport transport,
-                      const std::vector<StageId>& stages) {
+Problems check_replicas_meet(const Schedule& schedule, const PipelineShape& shape, Transport transport,
+                             const std::vector<StageId>& stages) {
   Problems problems;
-  std::vector<char> rounds(shape.num_stages(), 0);
+  std::vector<char> meets(shape.num_stages(), 0);
   for (const StageId stage : stages) {
     const auto& replicas = shape.ranks_of_stage[stage.value];
     if (replicas.size() < 2) continue;
-    rounds[stage.value] = 1;
+    meets[stage.value] = 1;
     const std::string where = "stage " + std::to_string(stage.value);
     const auto count = static_cast<std::int64_t>(replicas.size());
     if (shape.microbatches % count != 0) {
       problems.push_back({where,
-                          std::to_string(shape.microbatches) + " microbatches do not make whole rounds of " +
+                          std::to_string(shape.microbatches) + " microbatches do not make whole cycles of " +
                               std::to_string(count) + " replicas",
                           "give a multiple of the replicas"});
       continue;
@@ -325,7 +325,7 @@ Problems check_rounds(const Schedule& schedule, const PipelineShape& shape, Tran
       problems.push_back({where, "its replicas go through the microbatches in different orders", {}});
   }
   if (!problems.empty()) return problems;
-  return deadlock(schedule, shape, transport, std::move(rounds));
+  return deadlock(schedule, shape, transport, std::move(meets));
 }
 
 Problems check(const Schedule& schedule, const PipelineShape& shape, Transport transport) {

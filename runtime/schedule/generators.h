@@ -38,9 +38,9 @@ Order asynchronous(const Place& place);    // asynchronous.cpp; contains Update
 /// Several stages per place: the orders of all places of one replica. `chunks` is v.
 std::vector<Order> interleaved(int places, int chunks, int microbatches);     // interleaved.cpp
 std::vector<Order> interleaved_h1(int places, int chunks, int microbatches);  // interleaved.cpp
-/// Returns the microbatches of each round of the interleaved schedules. Rounds are of PyTorch's size m /
+/// Returns the microbatches of each group of the interleaved schedules. Groups are of PyTorch's size m /
 /// max(1, m div p) if that divides m. Otherwise their sizes differ by at most one, larger first.
-std::vector<int> rounds_of(int places, int microbatches);
+std::vector<int> group_sizes(int places, int microbatches);
 std::vector<Order> zero_bubble_v(int places, int chunks, int microbatches);  // v_schedules.cpp
 std::vector<Order> v_half(int places, int chunks, int microbatches);         // v_schedules.cpp
 std::vector<Order> v_min(int places, int chunks, int microbatches);          // v_schedules.cpp
@@ -55,7 +55,7 @@ struct StashShape {
   int warm_up = 0;       ///< Place's, of the first stage
   int most_warm_up = 0;
 
-  int round() const { return rounds_of(places, microbatches)[0]; }  ///< microbatches of the longest round
+  int group() const { return group_sizes(places, microbatches)[0]; }  ///< microbatches of the largest group
 };
 
 /// The generator of a kind. It makes the order of one rank, or the orders of all places of one replica at
@@ -81,11 +81,11 @@ inline constexpr Generator kGenerators[] = {
     {ScheduleKind::PipeDream2BW, asynchronous, nullptr, one_more_than_warm_up},
     {ScheduleKind::Interleaved, nullptr, interleaved,
      [](const StashShape& s) {
-       return (s.chunks - 1) * s.round() + (s.chunks > 1 ? 2 : 1) * (s.places - 1 - s.first) + 1;
+       return (s.chunks - 1) * s.group() + (s.chunks > 1 ? 2 : 1) * (s.places - 1 - s.first) + 1;
      }},
     {ScheduleKind::ZeroBubbleH1, zero_bubble_h1, interleaved_h1,
      [](const StashShape& s) {
-       return s.chunks == 1 ? s.most_warm_up + 1 : (s.chunks - 1) * s.round() + s.places;
+       return s.chunks == 1 ? s.most_warm_up + 1 : (s.chunks - 1) * s.group() + s.places;
      }},
     {ScheduleKind::ZeroBubbleH2, zero_bubble_h2, nullptr,
      [](const StashShape& s) { return 2 * s.most_warm_up + 1; }},

@@ -8,10 +8,10 @@ namespace {
 
 /// The (chunk, microbatch) sequence that every place forwards: round by round, in each all microbatches of
 /// chunk 0, then of chunk 1 ... The backward sequence has the chunks in reverse.
-std::vector<std::pair<int, int>> chunk_steps(const std::vector<int>& rounds, int chunks, bool backward) {
+std::vector<std::pair<int, int>> chunk_steps(const std::vector<int>& groups, int chunks, bool backward) {
   std::vector<std::pair<int, int>> steps;
   int first = 0;
-  for (int size : rounds) {
+  for (int size : groups) {
     for (int c = 0; c < chunks; ++c)
       for (int m = first; m < first + size; ++m) steps.emplace_back(backward ? chunks - 1 - c : c, m);
     first += size;
@@ -23,8 +23,8 @@ std::vector<std::pair<int, int>> chunk_steps(const std::vector<int>& rounds, int
 /// each I from the `lag`-th on, the rest at the end.
 Order interleaved_place(int place, int places, int chunks, int microbatches, int warm_up, bool split,
                         int lag) {
-  const auto rounds = rounds_of(places, microbatches);
-  const auto forward = chunk_steps(rounds, chunks, false), backward = chunk_steps(rounds, chunks, true);
+  const auto groups = group_sizes(places, microbatches);
+  const auto forward = chunk_steps(groups, chunks, false), backward = chunk_steps(groups, chunks, true);
   const int total = chunks * microbatches;
   warm_up = std::min(total, warm_up);
   Order order;
@@ -43,7 +43,7 @@ Order interleaved_place(int place, int places, int chunks, int microbatches, int
 
 }  // namespace
 
-std::vector<int> rounds_of(int places, int microbatches) {
+std::vector<int> group_sizes(int places, int microbatches) {
   const int count = std::max(1, microbatches / places);
   std::vector<int> sizes(count, microbatches / count);
   for (int i = 0; i < microbatches % count; ++i) ++sizes[i];
@@ -53,7 +53,7 @@ std::vector<int> rounds_of(int places, int microbatches) {
 /// arXiv 2104.04473, section 2.2. Warm-up of place r: all but the last chunk of the first round, and two
 /// forwards for each later place; with one chunk it is 1F1B.
 std::vector<Order> interleaved(int places, int chunks, int microbatches) {
-  const int first = rounds_of(places, microbatches)[0];
+  const int first = group_sizes(places, microbatches)[0];
   std::vector<Order> orders;
   for (int r = 0; r < places; ++r) {
     const int warm_up = (chunks - 1) * first + (chunks > 1 ? 2 : 1) * (places - 1 - r);
@@ -65,7 +65,7 @@ std::vector<Order> interleaved(int places, int chunks, int microbatches) {
 /// Makes the interleaved order for ZB-H1 (PyTorch's InterleavedZeroBubble): half the warm-up between places,
 /// W from the r-th I on.
 std::vector<Order> interleaved_h1(int places, int chunks, int microbatches) {
-  const int first = rounds_of(places, microbatches)[0];
+  const int first = group_sizes(places, microbatches)[0];
   std::vector<Order> orders;
   for (int r = 0; r < places; ++r) {
     const int warm_up = (chunks - 1) * first + (places - 1 - r);

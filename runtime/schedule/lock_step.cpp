@@ -6,11 +6,11 @@
 namespace millrace {
 
 LockStep::LockStep(std::vector<std::vector<Action>>& ranks, const PipelineShape& shape, Transport transport,
-                   std::vector<char> rounds)
+                   std::vector<char> stages_that_meet)
     : ranks_(ranks),
       shape_(shape),
       transport_(transport),
-      rounds_(std::move(rounds)),
+      stages_that_meet_(std::move(stages_that_meet)),
       messages_(shape),
       at_(ranks.size(), 0),
       posted_until_(ranks.size(), 0),

@@ -11,13 +11,13 @@ namespace millrace {
 
 /// A run of all ranks' lists. A receive completes when its send was posted. Under Rendezvous a send completes
 /// when its receive was posted; an exchange (message.h) is posted at once and completes as a whole. The k-th
-/// Reduce of a stage completes when all replicas of the stage have reached theirs. `rounds` says by stage
-/// whether replicas also meet in their k-th forward or backward; empty: nowhere. Linear in the number of
-/// actions. The transfers must belong to the shape (Checker::structure first).
+/// Reduce of a stage completes when all replicas of the stage have reached theirs. `stages_that_meet` says by
+/// stage whether replicas also meet in their k-th forward or backward; empty: nowhere. Linear in the number
+/// of actions. The transfers must belong to the shape (Checker::structure first).
 class LockStep {
  public:
   LockStep(std::vector<std::vector<Action>>& ranks, const PipelineShape& shape, Transport transport,
-           std::vector<char> rounds = {});
+           std::vector<char> stages_that_meet = {});
   /// Runs until no rank can go on. Returns true if every rank came to its end.
   bool run();
   /// Moves receives up to the place where their rank stands, if a posted send waits for them; then those
@@ -38,7 +38,7 @@ class LockStep {
   bool pass_reduce(std::size_t rank, const Action& action);
   bool meets(const Action& action) const {
     if (action.op == Op::Reduce) return true;
-    return !rounds_.empty() && rounds_[action.stage.value] &&
+    return !stages_that_meet_.empty() && stages_that_meet_[action.stage.value] &&
            (action.op == Op::Forward || action.op == Op::Backward || action.op == Op::BackwardInput);
   }
   void wake(std::size_t rank);
@@ -47,7 +47,7 @@ class LockStep {
   std::vector<std::vector<Action>>& ranks_;
   const PipelineShape& shape_;
   Transport transport_;
-  std::vector<char> rounds_;
+  std::vector<char> stages_that_meet_;
   MessageIndex messages_;
   std::vector<std::size_t> at_, posted_until_, ready_;
   std::vector<char> is_ready_, in_barrier_, released_;

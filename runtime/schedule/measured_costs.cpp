@@ -342,9 +342,9 @@ Result<double> replayed_stretch(const Plan& plan, const PipelineShape& shape, co
   const std::int64_t traced = of_step;
   if (is_asynchronous(plan.schedule)) {
     // The messages of microbatches before and after cross the borders: they take the mean times.
-    const std::int64_t turn = turn_of(shape), fill = filling_of(shape);
-    from = fill + each.first % turn;
-    run.microbatches = static_cast<int>((from + each.steps * of_step + turn - 1) / turn * turn + fill);
+    const std::int64_t period = period_of(shape), fill = filling_of(shape);
+    from = fill + each.first % period;
+    run.microbatches = static_cast<int>((from + each.steps * of_step + period - 1) / period * period + fill);
   }
   Result<Schedule> schedule = schedule_of(plan, run, Transport::Buffered, file);
   if (!schedule) return schedule.problems();

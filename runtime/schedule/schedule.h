@@ -72,7 +72,7 @@ struct PipelineShape {
   int replicas(StageId stage) const;
   /// Returns the least number of microbatches that gives all replicas of a stage equally many, for every
   /// stage.
-  int round() const;
+  int replica_cycle() const;
   RankId rank_of(StageId stage, MicrobatchId microbatch) const;
   int array_of(MicrobatchId microbatch) const {
     return arrays == 1 ? 0 : static_cast<int>(microbatch.value / (microbatches / arrays));
@@ -97,8 +97,8 @@ PipelineShape v_shape(int p, int microbatches, int replicas = 1);
 PipelineShape shape_of(const Plan& plan, int microbatches = 0);
 
 /// Returns the number of microbatches after which the order of an asynchronous schedule repeats.
-int turn_of(const PipelineShape& shape);
-/// Returns the number of such repetitions that fill an asynchronous pipeline, or drain it.
+int period_of(const PipelineShape& shape);
+/// Returns the number of microbatches, in whole periods, that fill an asynchronous pipeline, or drain it.
 int filling_of(const PipelineShape& shape);
 
 struct Schedule {
@@ -176,10 +176,10 @@ Problems check(const Schedule& schedule, const PipelineShape& shape, Transport t
 
 /// Finds reasons why the replicas of `stages` cannot wait for each other within every forward and backward;
 /// empty: they can. Layers wait so if their statistics are over the microbatches of all replicas.
-/// Microbatches k r to k r + r - 1 of r replicas are a round. Every replica must go through the rounds in one
+/// Microbatches k r to k r + r - 1 of r replicas are a cycle. Every replica must go through the cycles in one
 /// order, and no circle of waits may arise. The schedule must be flushing and valid.
-Problems check_rounds(const Schedule& schedule, const PipelineShape& shape, Transport transport,
-                      const std::vector<StageId>& stages);
+Problems check_replicas_meet(const Schedule& schedule, const PipelineShape& shape, Transport transport,
+                             const std::vector<StageId>& stages);
 
 /// Costs for one microbatch in seconds. The index is the stage, or the link in the order of all_links().
 struct ScheduleCosts {
@@ -195,8 +195,9 @@ struct ScheduleCosts {
   /// Then all ranks wait for each other and exchange for `agreement` seconds. Empty: there is no such norm.
   std::vector<double> norm{};
   double agreement = 0;
-  /// By stage: whether its replicas wait for each other within every forward and backward (check_rounds). No
-  /// replica then ends before the last one to begin has had its time. Empty: nowhere.
+  /// By stage: whether its replicas wait for each other within every forward and backward
+  /// (check_replicas_meet). No replica then ends before the last one to begin has had its time. Empty:
+  /// nowhere.
   std::vector<char> meets{};
 
   /// Returns the seconds of sending or receiving an activation or a gradient, by link.

@@ -15,7 +15,7 @@ using Lists = std::vector<std::vector<Action>>;
 std::int64_t period_of(ScheduleKind kind, const PipelineShape& shape) {
   if (updates_after_several(kind))
     return shape.update_every > 0 ? shape.update_every : least_update_every(shape);
-  return shape.round();
+  return shape.replica_cycle();
 }
 
 /// Index after the last Update of microbatches below `cut`.

@@ -56,19 +56,19 @@ int PipelineShape::replicas(StageId stage) const {
   return static_cast<int>(ranks_of_stage[stage.value].size());
 }
 
-int PipelineShape::round() const {
+int PipelineShape::replica_cycle() const {
   int result = 1;
   for (const auto& ranks : ranks_of_stage) result = std::lcm(result, static_cast<int>(ranks.size()));
   return result;
 }
 
-int turn_of(const PipelineShape& shape) {
-  return std::lcm(std::max(1, shape.update_every), shape.round());
+int period_of(const PipelineShape& shape) {
+  return std::lcm(std::max(1, shape.update_every), shape.replica_cycle());
 }
 
 int filling_of(const PipelineShape& shape) {
-  const int turn = turn_of(shape);
-  return (4 * shape.num_ranks() + turn - 1) / turn * turn;
+  const int period = period_of(shape);
+  return (4 * shape.num_ranks() + period - 1) / period * period;
 }
 
 RankId PipelineShape::rank_of(StageId stage, MicrobatchId microbatch) const {

@@ -59,7 +59,7 @@ class Simulator {
         arrival_(messages_.size(), kNotYet),
         ranks_(schedule.ranks.size()),
         barriers_(static_cast<std::size_t>(shape.num_stages())),
-        rounds_(barriers_.size()),
+        meetings_(barriers_.size()),
         may_meet_(may_meet) {
     result_.ranks.resize(ranks_.size());
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -227,11 +227,11 @@ class Simulator {
   /// All begin when the last replica has come, as the first exchange lets none go on before. True if the rank
   /// went past it.
   bool meet(std::size_t r, const Action& a) {
-    Barrier& round = rounds_[index(a.stage)];
-    round.time = std::max(round.time, ranks_[r].time);
-    round.waiting.push_back(r);
-    if (round.waiting.size() < static_cast<std::size_t>(shape_.replicas(a.stage))) return false;
-    const Barrier met = std::exchange(round, {});
+    Barrier& meeting = meetings_[index(a.stage)];
+    meeting.time = std::max(meeting.time, ranks_[r].time);
+    meeting.waiting.push_back(r);
+    if (meeting.waiting.size() < static_cast<std::size_t>(shape_.replicas(a.stage))) return false;
+    const Barrier met = std::exchange(meeting, {});
     double seconds = 0;
     for (const std::size_t member : met.waiting)
       seconds = std::max(seconds, duration(member, schedule_.ranks[member][ranks_[member].at]));
@@ -436,7 +436,7 @@ class Simulator {
   std::vector<double> arrival_;  // by message
   std::vector<Rank> ranks_;
   std::vector<Barrier> barriers_;  // by stage
-  std::vector<Barrier> rounds_;    // by stage: of computations whose replicas meet
+  std::vector<Barrier> meetings_;  // by stage: of computations whose replicas meet
   bool may_meet_;                  // false: the lists do not let them
   Barrier agreement_;
   std::vector<int> waiting_;  // by message: the rank that waits for it
@@ -458,7 +458,7 @@ Problems check_meetings(const Schedule& schedule, const PipelineShape& shape, Tr
   if (is_asynchronous(schedule.kind))
     return {Problem{to_string(schedule.kind), "its replicas take turns, so that no two run at the same time",
                     "use a schedule that flushes"}};
-  return check_rounds(schedule, shape, transport, stages);
+  return check_replicas_meet(schedule, shape, transport, stages);
 }
 
 Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,

@@ -72,7 +72,7 @@ double steady_step(const Schedule& schedule, const PipelineShape& shape, const S
                    const SimulationOptions& options = {});
 
 /// Repeats each rank's list of a flushing schedule `steps` times. `shape` gets the microbatches of all steps.
-/// The microbatches of a step are rounded up to whole rounds of the replicas, so that each step begins with
+/// The microbatches of a step are rounded up to whole cycles of the replicas, so that each step begins with
 /// the first replica.
 Schedule repeat_steps(const Schedule& schedule, PipelineShape& shape, int steps);
 

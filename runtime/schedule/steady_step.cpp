@@ -15,8 +15,8 @@ constexpr int kSteps = 4;  // the first fills the pipeline; the difference of th
 
 Schedule repeat_steps(const Schedule& schedule, PipelineShape& shape, int steps) {
   MILLRACE_CHECK(!is_asynchronous(schedule.kind));
-  const int turn = shape.round();
-  const int numbers = (shape.microbatches + turn - 1) / turn * turn;
+  const int cycle = shape.replica_cycle();
+  const int numbers = (shape.microbatches + cycle - 1) / cycle * cycle;
   shape.microbatches = numbers * steps;
   shape.arrays *= steps;
   Schedule repeated{.kind = schedule.kind, .ranks = {}};

@@ -27,7 +27,7 @@ struct ExecutorOptions {
   /// Throw NumericError before an Update if the losses of all jobs are NaN or Inf (last stage).
   bool stop_on_nonfinite = false;
   /// Batch normalisation takes statistics over the microbatches that all replicas run at the same time. Their
-  /// schedule must pass check_rounds.
+  /// schedule must pass check_replicas_meet.
   bool sync_batch_norm = false;
   MasksFrom masks = MasksFrom::Device;
 };

@@ -40,8 +40,8 @@ void check_followers(const Training& t) {
   const std::int64_t apart = t.sources.front().train->extent(t.position_of(1)).follows;
   for (const PlanStage& stage : t.plan.stages) {
     const auto replicas = static_cast<std::int64_t>(stage.ranks.size());
-    const std::int64_t turn = t.asynchronous() ? replicas : microbatches_per_step(t.plan);
-    if (replicas == 1 || apart % turn == 0) continue;
+    const std::int64_t together = t.asynchronous() ? replicas : microbatches_per_step(t.plan);
+    if (replicas == 1 || apart % together == 0) continue;
     throw ConfigError(
         "the windows of " + t.plan.model +
             " follow each other, and the replicas of a stage take turns: the state of one would "
@@ -215,11 +215,11 @@ NamedTensors Evaluations::whole_weights() const {
 bool Evaluations::run_score() {
   const TimePoint begin = t_.world.clock.now();
   score_->begin(whole_weights());
-  const std::int64_t total = score_->rounds();
+  const std::int64_t total = score_->parts();
   bool asked = false;
   for (std::int64_t next = 0; next < total && !asked; ++next) {
     t_.status.update(t_.done,
-                     score_->what() + ", round " + std::to_string(next + 1) + " of " + std::to_string(total));
+                     score_->what() + ", part " + std::to_string(next + 1) + " of " + std::to_string(total));
     if (const auto problem = t_.together(score_->what(), [&] { score_->work(next); }))
       throw Error(ExitCode::RunFailed, to_string(*problem));
     asked = asked_to_stop() && next + 1 < total;

@@ -52,7 +52,7 @@ std::vector<Action> actions_of_step(const Plan& plan, const StageLayout& layout,
   Schedule schedule = checked_schedule(plan, shape, world, options.schedule);
   if (options.sync_batch_norm) {
     const Problems problems =
-        check_rounds(schedule, shape, transport_of(world), stages_with_statistics(layout));
+        check_replicas_meet(schedule, shape, transport_of(world), stages_with_statistics(layout));
     if (!problems.empty()) {
       throw ConfigError("--sync-batch-norm: the replicas cannot wait for each other at every microbatch of " +
                             to_string(plan.schedule) + ": " + to_string(problems),

@@ -19,19 +19,19 @@ AnyRank::~AnyRank() = default;
 
 bool AnyRank::next(bool mine) {
   if (!group_) return mine;
-  Round round{.votes = at::full({1}, mine ? 1.0 : 0.0, at::kFloat)};
-  round.pending = group_->all_reduce(round.votes, "stop or go on");
-  rounds_.push_back(std::move(round));
-  if (rounds_.size() <= lag_) return false;
-  rounds_.front().pending->wait();
-  const bool any = *rounds_.front().votes.const_data_ptr<float>() > 0;
-  rounds_.pop_front();
+  Vote vote{.votes = at::full({1}, mine ? 1.0 : 0.0, at::kFloat)};
+  vote.pending = group_->all_reduce(vote.votes, "stop or go on");
+  pending_votes_.push_back(std::move(vote));
+  if (pending_votes_.size() <= lag_) return false;
+  pending_votes_.front().pending->wait();
+  const bool any = *pending_votes_.front().votes.const_data_ptr<float>() > 0;
+  pending_votes_.pop_front();
   return any;
 }
 
 void AnyRank::finish() {
-  for (Round& round : rounds_) round.pending->wait();
-  rounds_.clear();
+  for (Vote& vote : pending_votes_) vote.pending->wait();
+  pending_votes_.clear();
 }
 
 StopVote::StopVote(Communicator& world, const StopFlag* flag, const StopReach& reach)

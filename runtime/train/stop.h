@@ -39,14 +39,14 @@ class AnyRank {
   void finish();
 
  private:
-  struct Round {
+  struct Vote {
     at::Tensor votes;  ///< [1], float32: the number of ranks that answered true
     std::unique_ptr<Pending> pending;
   };
 
   std::size_t lag_;
   std::unique_ptr<Communicator> group_;  ///< null: this rank is alone
-  std::deque<Round> rounds_;             ///< oldest first
+  std::deque<Vote> pending_votes_;       ///< oldest first
 };
 
 /// A vote on stopping. At the end of each step every rank says whether it was asked to stop. All ranks

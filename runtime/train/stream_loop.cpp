@@ -54,8 +54,8 @@ StreamLoop::StreamLoop(Training& training, StepReports& reports, std::int64_t ol
     });
   }
   if (t_.last_step() != t_.options.steps && t_.owns_loss())
-    log_warning("--steps " + std::to_string(t_.options.steps) + " ends within a round of " +
-                std::to_string(t_.round) + " minibatches, which the replicas share: the run ends after " +
+    log_warning("--steps " + std::to_string(t_.options.steps) + " ends within a cycle of " +
+                std::to_string(t_.cycle) + " minibatches, which the replicas share: the run ends after " +
                 std::to_string(t_.last_step()));
 }
 

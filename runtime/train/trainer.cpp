@@ -103,7 +103,7 @@ void Trainer::Impl::open(const std::vector<TrainedArray>& arrays, std::unique_pt
   t.stages = std::make_unique<RankStages>(t.world.communicator, t.world.device, t.layouts, t.plan,
                                           stage_options_of(t));
   open_sources(arrays);
-  t.stop = std::make_unique<StopVote>(t.world.communicator, t.options.stop, stop_reach(t.plan, t.round));
+  t.stop = std::make_unique<StopVote>(t.world.communicator, t.options.stop, stop_reach(t.plan, t.cycle));
   evaluations.emplace(t, std::move(score));
   checkpoints.emplace(t, outputs, *evaluations, arrays, std::move(settings));
   checkpoints->load();
@@ -160,7 +160,7 @@ std::int64_t Trainer::Impl::next_event() const {
   std::int64_t next = std::min(t.job_steps.last(), evaluations->next_after(t.done));
   if (const std::int64_t every = t.options.checkpoint_every; every > 0)
     next = std::min(next, (t.done / every + 1) * every);
-  return t.end_of_round(next);
+  return t.end_of_cycle(next);
 }
 
 bool Trainer::Impl::saves_after(std::int64_t step) const {
@@ -200,7 +200,7 @@ bool Trainer::Impl::advance(std::int64_t most) {
     evaluations->begin_averages();
     t.stages->go_on();
   }
-  run_to(std::min(next_event(), t.end_of_round(t.done + most)));
+  run_to(std::min(next_event(), t.end_of_cycle(t.done + most)));
   report.stopped = report.stopped && t.done < t.last_step();
   evaluated_last = !report.stopped && evaluations->is_due(t.done);
   const bool saves = !report.stopped && saves_after(t.done);

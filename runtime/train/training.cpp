@@ -56,7 +56,7 @@ Training::Training(World w, const std::vector<TrainedArray>& arrays, Plan p, Tra
       layouts(layouts_or_throw(arrays, plan, options)),
       model(with_all_jobs(arrays)),
       job_steps(wanted_steps(options), asynchronous()) {
-  if (updates_after_each()) round = shape_of(plan).round();
+  if (updates_after_each()) cycle = shape_of(plan).replica_cycle();
 }
 
 std::string Training::name_of_job(std::size_t job) const {

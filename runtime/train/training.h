@@ -26,8 +26,8 @@ struct Training {
   TrainOptions options;
   std::vector<StageLayout> layouts;  ///< by array
   LayeredModel model;                ///< of all jobs
-  /// Steps in which every replica has its turn as often: all events come after whole rounds.
-  std::int64_t round = 1;
+  /// Steps in which every replica takes a minibatch equally often. All events come after whole cycles.
+  std::int64_t cycle = 1;
   std::int64_t start = 0;  ///< steps done when this run began
   std::int64_t done = 0;
   JobSteps job_steps;
@@ -61,16 +61,16 @@ struct Training {
   RunnerParts runner_parts();
 
   std::int64_t position_of(std::int64_t step) const { return step * microbatches_per_step(plan); }
-  /// Returns `step`, or the first one after it that ends a round.
-  std::int64_t end_of_round(std::int64_t step) const {
-    return start + (step - start + round - 1) / round * round;
+  /// Returns `step`, or the first one after it that ends a cycle.
+  std::int64_t end_of_cycle(std::int64_t step) const {
+    return start + (step - start + cycle - 1) / cycle * cycle;
   }
-  std::int64_t last_step() const { return end_of_round(job_steps.last()); }
+  std::int64_t last_step() const { return end_of_cycle(job_steps.last()); }
   /// Returns the step after which the run was asked to stop, or StopVote::kNever.
   std::int64_t limit() const;
   /// Whether something that happens every `every` steps happens after `step`.
   bool is_due(std::int64_t every, std::int64_t step) const {
-    return every > 0 && step > start && step / every > (step - round) / every;
+    return every > 0 && step > start && step / every > (step - cycle) / every;
   }
   /// Returns the learning rates of step `step`, by job, and gives them to the updates that follow.
   std::vector<double> set_rates(std::int64_t step);

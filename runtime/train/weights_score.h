@@ -11,21 +11,21 @@
 namespace millrace {
 
 /// A score of the weights. Every rank has one, and all ranks make the same calls. The work is cut into
-/// rounds. Between rounds the ranks check whether one of them was asked to stop. Not thread-safe.
+/// parts. Between parts the ranks check whether one of them was asked to stop. Not thread-safe.
 class WeightsScore {
  public:
   virtual ~WeightsScore() = default;
-  virtual std::string what() const = 0;     ///< the work's name in messages, e.g. "translating"
-  virtual std::int64_t rounds() const = 0;  ///< number of rounds, the same on all ranks
+  virtual std::string what() const = 0;    ///< the work's name in messages, e.g. "translating"
+  virtual std::int64_t parts() const = 0;  ///< number of parts, the same on all ranks
   /// Takes the whole model's parameters by name: float32 on the CPU, the same on all ranks. They do not
   /// change until end().
   virtual void begin(const NamedTensors& weights) = 0;
-  /// Does this rank's part of a round. It may be called in any thread and must not communicate.
-  virtual void work(std::int64_t round) = 0;
+  /// Does this rank's share of a part. It may be called in any thread and must not communicate.
+  virtual void work(std::int64_t part) = 0;
   /// Returns the values, the same on all ranks. A target is set for the first value. Collective; called after
-  /// the last round. Throws NumericError, on all ranks, if the weights are useless.
+  /// the last part. Throws NumericError, on all ranks, if the weights are useless.
   virtual NamedValues finish(std::int64_t step) = 0;
-  /// Forgets the weights. It is also called if the rounds were broken off.
+  /// Forgets the weights. It is also called if the parts were broken off.
   virtual void end() = 0;
 };
 

@@ -39,7 +39,7 @@ struct ShapeCase {
 };
 
 /// Whether the schedule is defined for the shape: chunks where it has them, and for the asynchronous ones
-/// whole rounds of replicas and updates.
+/// whole cycles of replicas and updates.
 inline bool is_defined(const ShapeCase& c) {
   if (c.microbatches < c.replicas) return false;
   if (c.arrays > 1 && (is_asynchronous(c.kind) || c.microbatches % c.replicas != 0)) return false;

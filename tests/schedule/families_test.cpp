@@ -257,7 +257,7 @@ TEST(Families, AsynchronousSchedulesHaveNoBubbleAfterTheFill) {
 }
 
 TEST(Families, InterleavedTakesAnyNumberOfMicrobatches) {
-  // A step that is not whole rounds costs no more than the next one that is.
+  // A step that is not whole cycles costs no more than the next one that is.
   for (int p : {2, 3, 4, 5}) {
     for (int v = 2; v <= 4; ++v) {
       for (int m = p; m <= 4 * p; ++m) {

@@ -228,7 +228,7 @@ TEST(Draw, ShowsEveryRankAndEscapes) {
 TEST(Rounds, ReplicasThatMeetNeedOneOrderAndWholeRounds) {
   const auto rounds = [](const PipelineShape& shape, ScheduleKind kind, std::vector<StageId> stages) {
     const Schedule schedule = *make_schedule(kind, shape);
-    return check_rounds(schedule, shape, Transport::Buffered, stages);
+    return check_replicas_meet(schedule, shape, Transport::Buffered, stages);
   };
   PipelineShape shape = chain_shape(2, 8, 2);
   for (const ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::ZeroBubbleH1})
@@ -246,8 +246,8 @@ TEST(Rounds, ReplicasThatMeetNeedOneOrderAndWholeRounds) {
     if (list[i].op == Op::Forward) forwards.push_back(i);
   }
   std::swap(list[forwards[0]], list[forwards[1]]);
-  EXPECT_EQ(check_rounds(schedule, shape, Transport::Buffered, {StageId(1)}).size(), 1u);
-  EXPECT_TRUE(check_rounds(schedule, shape, Transport::Buffered, {StageId(0)}).empty());
+  EXPECT_EQ(check_replicas_meet(schedule, shape, Transport::Buffered, {StageId(1)}).size(), 1u);
+  EXPECT_TRUE(check_replicas_meet(schedule, shape, Transport::Buffered, {StageId(0)}).empty());
 }
 
 TEST(Rounds, AWaitInACircleIsFound) {
@@ -263,7 +263,7 @@ TEST(Rounds, AWaitInACircleIsFound) {
                                    {compute(Op::Forward, 1, 0), compute(Op::Backward, 1, 0)},
                                    {compute(Op::Forward, 1, 1), compute(Op::Backward, 1, 1)}});
   ASSERT_TRUE(check(schedule, shape, Transport::Buffered).empty());
-  const Problems problems = check_rounds(schedule, shape, Transport::Buffered, {StageId(1)});
+  const Problems problems = check_replicas_meet(schedule, shape, Transport::Buffered, {StageId(1)});
   ASSERT_FALSE(problems.empty());
   EXPECT_NE(to_string(problems).find("stuck"), std::string::npos);
 }

@@ -47,7 +47,7 @@ TEST(JobSteps, ARunThatDidMoreThanItIsNowToDoKeepsItsCount) {
 
 TEST(JobSteps, AsynchronousJobsEndTogether) {
   JobSteps jobs({3, 3}, true);
-  EXPECT_EQ(jobs.own(0, 4), 4) << "the round is finished";
+  EXPECT_EQ(jobs.own(0, 4), 4) << "the cycle is finished";
   EXPECT_TRUE(jobs.ended_at(4).empty());
 }
 

@@ -273,7 +273,7 @@ TEST_F(Replicas, WhereTheyCannotMeetSynchronisedBatchNormalisationIsRefused) {
   TrainOptions synchronised = options(2);
   synchronised.sync_batch_norm = true;
   for (const auto& [kind, microbatches, part] :
-       {std::tuple{ScheduleKind::PipeDream, 4, "take turns"}, {ScheduleKind::OneFOneB, 5, "whole rounds"}}) {
+       {std::tuple{ScheduleKind::PipeDream, 4, "take turns"}, {ScheduleKind::OneFOneB, 5, "whole cycles"}}) {
     try {
       train(model, plan_for(model, {2}, microbatches, kind), synchronised);
       ADD_FAILURE() << to_string(kind);
