@@ -17,10 +17,11 @@
 #include "driver/cli/compute_specs.h"
 #include "driver/cli/job_lists.h"
 #include "driver/cli/translate_spec.h"
+#include "driver/hosts/agent_command.h"
+#include "driver/hosts/program_paths.h"
 #include "driver/launch/launch_command.h"
 #include "driver/launch/model_flags.h"
 #include "driver/launch/network_launch.h"
-#include "driver/launch/program_paths.h"
 #include "driver/launch/translate_launch.h"
 #include "driver/plan/plan_command.h"
 #include "driver/simulate/simulate_command.h"
@@ -115,6 +116,7 @@ constexpr Command kCommands[] = {
      [](const std::vector<std::string>& a) {
        return launch_command(a, {.check = check_log_formats, .run = export_run});
      }},
+    {"agent", "Run", agent_spec, agent_command},
     {"sweep", "Run", sweep_spec, sweep_command},
     {"tune", "Run", tune_spec, tune_command},
     {"fuse", "Run", fuse_spec,

@@ -17,8 +17,12 @@ namespace {
 constexpr int kMostRanks = 4096;
 // What the launcher says to every rank; a job that set them would fight it.
 constexpr const char* kLauncherVariables[] = {
-    "RANK",        "LOCAL_RANK",  "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR", "MASTER_PORT", "MILLRACE_STORE", "MILLRACE_LAUNCHER_PID"};
+    "RANK",           "LOCAL_RANK",          "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",    "MASTER_PORT",         "MILLRACE_STORE", "MILLRACE_LAUNCHER_PID",
+    "MILLRACE_TOKEN", "MILLRACE_TOKEN_FILE", "MILLRACE_RUN",   "MILLRACE_FOLDERS"};
+// Keys of a job that are no flags of `train`, in the order of messages.
+constexpr const char* kJobKeys[] = {"name", "ranks",   "worker",          "env", "args", "hosts",
+                                    "on",   "workdir", "remote-millrace", "ssh"};
 
 std::string with_dashes(std::string_view name) {
   std::string result(name);
@@ -87,6 +91,7 @@ class JobReader {
     }
     job.environment = environment_;
     place_ranks(job);
+    place_hosts(job);
     const std::string* folder = job.find("output-dir");
     job.output_dir = folder ? *folder : "runs/" + job.name;
     if (!folder) job.train.emplace_back("output-dir", job.output_dir);
@@ -171,6 +176,16 @@ class JobReader {
       read_ranks(value);
     } else if (key == "worker") {
       worker_ = scalar(key, value).value_or("");
+    } else if (key == "hosts") {
+      read_hosts(value);
+    } else if (key == "on") {
+      read_engine(value);
+    } else if (key == "workdir") {
+      hosts_.workdir = scalar(key, value).value_or("");
+    } else if (key == "remote_millrace" || key == "remote-millrace") {
+      hosts_.millrace = scalar(key, value).value_or("");
+    } else if (key == "ssh") {
+      hosts_.ssh = scalar(key, value).value_or("ssh");
     } else if (key == "env") {
       members_of(key, value, [&](const std::string& k, const Json& v) { variable(k, v); });
     } else if (key == "args") {
@@ -214,6 +229,46 @@ class JobReader {
     }
     ranks_ = static_cast<int>(*ranks);
     ranks_where_ = place(value);
+  }
+
+  /// "node1:2,node2:2", or a list of such words.
+  void read_hosts(const Json& value) {
+    hosts_where_ = place(value);
+    hosts_.list.clear();
+    if (!value.is_array()) {
+      hosts_.list = scalar("hosts", value).value_or("");
+      return;
+    }
+    for (const Json& item : value.items()) {
+      const std::optional<std::string> text = scalar("hosts", item);
+      if (text) hosts_.list += (hosts_.list.empty() ? "" : ",") + *text;
+    }
+  }
+
+  void read_engine(const Json& value) {
+    const std::optional<std::string> text = scalar("on", value);
+    if (!text) return;
+    if (*text != "local" && *text != "ssh")
+      problems_.push_back({place(value), "on: '" + *text + "' is no engine", "write local or ssh"});
+    engine_ = *text;
+    engine_where_ = place(value);
+  }
+
+  void place_hosts(JobSpec& job) {
+    if (engine_ == "ssh" && hosts_.list.empty())
+      problems_.push_back({engine_where_, "on: ssh needs hosts", "for example hosts: [node1:2, node2:2]"});
+    if (engine_ == "local" || hosts_.list.empty()) return;
+    const auto add = [&](Problems problems) {
+      for (Problem& problem : problems)
+        problems_.push_back({hosts_where_, problem.where + ": " + problem.what, problem.hint});
+    };
+    Result<std::vector<HostEntry>> entries = parse_hosts(hosts_.list);
+    if (!entries) return add(entries.problems());
+    const Result<std::vector<int>> counts = ranks_of_hosts(*entries, job.ranks);
+    if (!counts) return add(counts.problems());
+    job.hosts = hosts_;
+    job.hosts.entries = *std::move(entries);
+    job.hosts.ranks = *counts;
   }
 
   void variable(const std::string& key, const Json& value) {
@@ -312,7 +367,7 @@ class JobReader {
   }
 
   void unknown(const Value& value, const Models& models) {
-    std::vector<std::string> names{"name", "ranks", "worker", "env", "args"};
+    std::vector<std::string> names(std::begin(kJobKeys), std::end(kJobKeys));
     for (const Flag& flag : flags_) names.push_back(flag.name);
     for (const ModelDescription& model : models)
       for (const ModelOption& option : model.options) names.push_back(option.name);
@@ -437,6 +492,8 @@ class JobReader {
   TrainFlags flag_values_;  ///< where values are tried
   std::vector<Flag> flags_;
   std::string worker_;  ///< empty: millrace's
+  JobHosts hosts_;
+  std::string hosts_where_, engine_, engine_where_;
   std::vector<Value> values_;
   std::vector<Value> others_;  // no flags of `train`
   std::vector<List> lists_;    // of a job array
@@ -533,6 +590,11 @@ std::vector<std::string> train_arguments(const JobSpec& job) {
 std::string to_yaml(const JobSpec& job) {
   std::string text = "name: " + yaml_scalar(job.name) + "\nranks: " + std::to_string(job.ranks) + "\n";
   if (!job.worker.empty()) text += "worker: " + yaml_scalar(job.worker) + "\n";
+  if (!job.hosts.entries.empty()) {
+    text += "hosts: " + yaml_scalar(job.hosts.list) + "\nssh: " + yaml_scalar(job.hosts.ssh) + "\n";
+    if (!job.hosts.workdir.empty()) text += "workdir: " + yaml_scalar(job.hosts.workdir) + "\n";
+    if (!job.hosts.millrace.empty()) text += "remote_millrace: " + yaml_scalar(job.hosts.millrace) + "\n";
+  }
   for (const auto& [name, value] : job.train) {
     const auto list = std::find_if(job.lists.begin(), job.lists.end(),
                                    [&n = name](const auto& entry) { return entry.first == n; });

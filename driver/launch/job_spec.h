@@ -1,20 +1,31 @@
 // A job as `millrace launch` reads it: what to train, on how many ranks, and where the results go.
 // LibTorch-free.
-//   name, ranks, worker, env: {K: V}, args: {FLAG: VALUE}, and any flag of `millrace train` as a key, the
-//   model's own options included (docs/commands/launch.md). With `fused: true` flags take lists, a value for
-//   each job of the array.
+//   name, ranks, worker, env: {K: V}, args: {FLAG: VALUE}, hosts, on, workdir, remote_millrace, ssh, and any
+//   flag of `millrace train` as a key, the model's own options included (docs/commands/launch.md). With
+//   `fused: true` flags take lists, a value for each job of the array.
 #pragma once
 
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "driver/hosts/host_list.h"
 #include "driver/launch/model_flags.h"
 #include "runtime/base/json.h"
 #include "runtime/base/result.h"
 #include "runtime/plan/plan.h"
 
 namespace millrace {
+
+/// Where the ranks of a job run, if not all on this host.
+struct JobHosts {
+  std::string list;                ///< as it was given: "node1:2,node2:2"; empty: this host has all ranks
+  std::vector<HostEntry> entries;  ///< empty: this host has all ranks
+  std::vector<int> ranks;          ///< by host; the first ranks are on the first host
+  std::string workdir;   ///< the folder in which the ranks run; empty: the launcher's, on every host
+  std::string millrace;  ///< the program on the hosts; empty: the launcher's own path
+  std::string ssh = "ssh";
+};
 
 struct JobSpec {
   std::string name;
@@ -23,6 +34,7 @@ struct JobSpec {
   std::string output_dir;  ///< never empty; runs/NAME if the job does not say
   int ranks = 1;
   std::vector<int> stage_of_rank;  ///< -1: not known before the model is
+  JobHosts hosts;
   std::vector<std::pair<std::string, std::string>> environment;
   /// Flags of `train` without dashes, in the order of its --help, the model's own options behind the model;
   /// switches have the value "true".

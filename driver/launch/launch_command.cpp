@@ -12,9 +12,10 @@
 #include "data/files/data_kinds.h"
 #include "driver/cli/command_support.h"
 #include "driver/cli/compute_specs.h"
+#include "driver/hosts/program_paths.h"
 #include "driver/launch/console.h"
+#include "driver/launch/host_launch.h"
 #include "driver/launch/local_ranks.h"
-#include "driver/launch/program_paths.h"
 #include "driver/launch/task_environment.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
@@ -98,9 +99,9 @@ Status check_output(const JobSpec& job) {
 }
 
 /// The folder is this job's until the lock is let go.
-Result<RunLock> prepare_output(const JobSpec& job) {
+Result<RunLock> prepare_output(const JobSpec& job, const std::string& run) {
   if (Status made = make_writable_folder(job.output_dir); !made) return made.problems();
-  Result<RunLock> lock = RunLock::acquire(job.output_dir, "");
+  Result<RunLock> lock = RunLock::acquire(job.output_dir, run);
   if (!lock) return lock;
   if (Status unused = check_output(job); !unused) return unused.problems();
   if (Status made = make_writable_folder(fs::path(job.output_dir) / "logs"); !made) return made.problems();
@@ -122,6 +123,7 @@ void print_dry_run(const JobSpec& job, const std::vector<RankProcess>& processes
       for (const auto& [name, value] : process.environment) environment[name] = value;
       ranks.push_back(Json::object(
           {{"rank", process.rank}, {"stage", process.stage}, {"argv", argv}, {"environment", environment}}));
+      if (process.host >= 0) ranks.items().back()["host"] = job.hosts.entries[process.host].login();
     }
     std::printf(
         "%s\n",
@@ -132,7 +134,9 @@ void print_dry_run(const JobSpec& job, const std::vector<RankProcess>& processes
   for (const RankProcess& process : processes) {
     std::string line;
     for (const auto& [name, value] : process.environment) line += name + "=" + quoted(value) + " ";
-    std::printf("rank %d: %s%s\n", process.rank, line.c_str(), command_line(process.argv).c_str());
+    const std::string on = process.host < 0 ? "" : " on " + job.hosts.entries[process.host].login();
+    std::printf("rank %d%s: %s%s\n", process.rank, on.c_str(), line.c_str(),
+                command_line(process.argv).c_str());
   }
 }
 
@@ -244,6 +248,7 @@ std::string final_message(const LaunchOutcome& outcome, const JobSpec& job,
 
 struct LaunchFlags {
   std::optional<std::string> worker, output_dir, log;
+  std::optional<std::string> on, hosts, workdir, millrace, ssh;
   std::vector<std::string> sets;
   bool overwrite = false, dry_run = false;
   OutputFormat format = OutputFormat::Text;
@@ -252,7 +257,8 @@ struct LaunchFlags {
 CommandSpec spec_of(LaunchFlags& f) {
   CommandSpec spec;
   spec.command = "launch";
-  spec.summary = "Start the ranks of a job on this host, collect their logs, and end all when one fails.";
+  spec.summary =
+      "Start the ranks of a job, here or on other hosts, collect their logs, and end all when one fails.";
   spec.positionals = {"JOB.yaml"};
   spec.flags = {
       flag("", "worker", "PROGRAM",
@@ -277,9 +283,24 @@ CommandSpec spec_of(LaunchFlags& f) {
            into::text(f.log)),
       flag("", "format", "text|json", "Form of the final result, or of --dry-run.",
            into::choice(f.format, "format")),
+      flag("Hosts", "hosts", "LIST",
+           "Run the ranks on these hosts over ssh: [USER@]HOST[:RANKS],... The first ranks are on the first "
+           "host "
+           "(default: the job's hosts, else all ranks here).",
+           into::text(f.hosts)),
+      flag("Hosts", "on", "local|ssh", "Where ranks run: local ignores the job's hosts.", into::text(f.on)),
+      flag("Hosts", "workdir", "DIR",
+           "The folder on every host in which ranks run, and to which relative paths belong (default: the "
+           "path of "
+           "the current folder).",
+           into::text(f.workdir)),
+      flag("Hosts", "remote-millrace", "PROGRAM",
+           "millrace on the hosts (default: the path of this program).", into::text(f.millrace)),
+      flag("Hosts", "ssh", "PROGRAM", "The ssh client, or a program that is called like it.",
+           into::text(f.ssh)),
   };
   spec.examples = {"millrace launch job.yaml --set steps=200 --output-dir out",
-                   "millrace launch job.yaml --dry-run"};
+                   "millrace launch job.yaml --hosts node1:2,node2:2", "millrace launch job.yaml --dry-run"};
   return spec;
 }
 
@@ -357,13 +378,23 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
 }
 
 Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command) {
-  const Result<RunLock> lock = prepare_output(job);
+  const std::string run = new_run_id();
+  const Result<RunLock> lock = prepare_output(job, run);
   if (!lock) return lock.problems();
   const StoreFolder store;
   SteadyClock clock;
-  LaunchOutcome outcome = run_ranks(
-      rank_processes(job, worker, store.path()),
-      {.progress = [&] { return progress_of(job); }, .append_logs = job.find("resume") != nullptr}, clock);
+  std::vector<RankProcess> processes = rank_processes(job, worker, store.path());
+  for (RankProcess& process : processes) process.environment.emplace_back("MILLRACE_RUN", run);
+  LaunchOptions options;
+  if (!job.hosts.entries.empty()) {
+    processes = host_processes(job, std::move(processes), new_run_id() + new_run_id());
+    Result<LaunchOptions> made = host_options(job, processes);
+    if (!made) return made.problems();
+    options = *std::move(made);
+  }
+  options.progress = [&] { return progress_of(job); };
+  options.append_logs = job.find("resume") != nullptr;
+  LaunchOutcome outcome = run_ranks(processes, std::move(options), clock);
   note_failure(outcome, job);
   std::string message = final_message(outcome, job, resume_command);
   return JobEnd{std::move(outcome), std::move(message)};
@@ -376,13 +407,14 @@ std::string worker_of(const JobSpec& job) {
 Problems check_job(const JobSpec& job, const std::string& worker) {
   Problems problems;
   std::error_code ignored;
-  if (::access(worker.c_str(), X_OK) != 0) {
+  const bool here = job.hosts.entries.empty();
+  if (here && ::access(worker.c_str(), X_OK) != 0) {
     problems.push_back(
         {worker, "is missing: it is the program that trains",
          job.worker.empty() ? worker_hint(device_of(job)) : "--worker names a program that can be run"});
   }
   // A worker of the user's may know data sets by other names.
-  if (const std::string* data = job.find("data"); data && job.worker.empty()) {
+  if (const std::string* data = job.find("data"); data && job.worker.empty() && here) {
     for (const std::string& path : paths_of_data(*data)) {
       if (!fs::exists(path, ignored))
         problems.push_back({path, "is not there", "data: give a folder, or synthetic"});
@@ -434,7 +466,14 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
       append(problems, one.problems());
     }
   }
-  if (flags.worker) overrides.push_back({"worker", *flags.worker});
+  for (const auto& [key, value] : {std::pair("worker", &flags.worker),
+                                   {"on", &flags.on},
+                                   {"hosts", &flags.hosts},
+                                   {"workdir", &flags.workdir},
+                                   {"remote-millrace", &flags.millrace},
+                                   {"ssh", &flags.ssh}}) {
+    if (*value) overrides.push_back({key, **value});
+  }
   if (flags.output_dir) overrides.push_back({"output-dir", *flags.output_dir});
   if (flags.overwrite) overrides.push_back({"overwrite", "true"});
   if (flags.format == OutputFormat::Json) overrides.push_back({"format", "json"});
@@ -456,7 +495,9 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
   if (const Problems found = check_job(*job, worker); !found.empty())
     return exit_with(ExitCode::Usage, found);
   if (flags.dry_run) {
-    print_dry_run(*job, rank_processes(*job, worker, "FOLDER"), flags.format);
+    std::vector<RankProcess> processes = rank_processes(*job, worker, "FOLDER");
+    if (!job->hosts.entries.empty()) processes = host_processes(*job, std::move(processes), "TOKEN");
+    print_dry_run(*job, processes, flags.format);
     return 0;
   }
   try {

@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,12 +11,12 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
-#include <fstream>
 #include <map>
 #include <optional>
 
 #include "driver/launch/console.h"
 #include "runtime/base/error.h"
+#include "runtime/base/files.h"
 #include "runtime/base/units.h"
 
 namespace millrace {
@@ -33,32 +31,6 @@ constexpr std::chrono::milliseconds kResultsPatience{5000}, kStoryPatience{1000}
 // As long as ranks get on after a stop signal they are let: so many times the grace at most.
 constexpr int kMostGraces = 4;
 
-// ---- small owners
-// -------------------------------------------------------------------------------------------
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() { close(); }
-  void close() {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  }
-  int get() const { return fd_; }
-  bool is_open() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
-
-[[noreturn]] void throw_errno(const std::string& what, int error = errno) {
-  throw ConfigError(what + ": " + std::strerror(error));
-}
-
 void write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
@@ -67,56 +39,6 @@ void write_all(int fd, std::string_view text) {
     text.remove_prefix(n);
   }
 }
-
-/// Started by nohup: the job is to outlive its terminal.
-bool ignores_hangup() {
-  struct sigaction now {};
-  return ::sigaction(SIGHUP, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
-}
-
-/// Blocks the signals that the launcher reads through a descriptor; the destructor restores everything.
-class SignalGuard {
- public:
-  SignalGuard() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (int signal : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&set, signal);
-    if (!ignores_hangup()) sigaddset(&set, SIGHUP);
-    ::sigprocmask(SIG_BLOCK, &set, &old_mask_);
-    // An ignored SIGCHLD (inherited) would make exit codes vanish; SIGPIPE would end the launcher with its
-    // console.
-    struct sigaction plain {};
-    plain.sa_handler = SIG_DFL;
-    ::sigaction(SIGCHLD, &plain, &old_child_);
-    plain.sa_handler = SIG_IGN;
-    ::sigaction(SIGPIPE, &plain, &old_pipe_);
-    ::sigaction(SIGXFSZ, &plain, &old_size_);  // a log that grows over a limit must not, either
-    descriptor_ = Descriptor(::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
-    if (!descriptor_.is_open()) {
-      const int error = errno;
-      restore();
-      throw_errno("signalfd", error);
-    }
-  }
-  SignalGuard(const SignalGuard&) = delete;
-  SignalGuard& operator=(const SignalGuard&) = delete;
-  ~SignalGuard() { restore(); }
-  int descriptor() const { return descriptor_.get(); }
-  const sigset_t& old_mask() const { return old_mask_; }
-
- private:
-  void restore() {
-    ::sigaction(SIGCHLD, &old_child_, nullptr);
-    ::sigaction(SIGPIPE, &old_pipe_, nullptr);
-    ::sigaction(SIGXFSZ, &old_size_, nullptr);
-    ::sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
-  }
-  Descriptor descriptor_;
-  sigset_t old_mask_{};
-  struct sigaction old_child_ {};
-  struct sigaction old_pipe_ {};
-  struct sigaction old_size_ {};
-};
 
 /// The refusals (`error: ...`, `Hint: ...`) that ranks have printed. Every rank checks the job, so all of
 /// them may refuse it in the same words: the console shows those once.
@@ -166,14 +88,13 @@ class Stream {
 
   /// The process is gone: what it wrote is in the pipe. A grandchild may hold the other end for ever.
   void finish() {
-    if (!is_open()) return;
     pipe_.close();
     if (!pending_.empty()) pass_on(std::exchange(pending_, {}));
   }
 
   std::vector<std::string> last_lines() const { return {lines_.begin(), lines_.end()}; }
 
- private:
+  /// Bytes of the stream, out of the pipe or from the agent of another host.
   void take(std::string_view bytes) {
     if (log_.is_open()) write_all(log_.get(), bytes);
     pending_ += bytes;
@@ -185,6 +106,7 @@ class Stream {
     if (pending_.size() > kLongestLine) pass_on(std::exchange(pending_, {}));
   }
 
+ private:
   void pass_on(const std::string& line) {
     // The log lines of a rank name it themselves.
     const bool named = prefix_.empty() || line.rfind("[rank", 0) == 0;
@@ -204,74 +126,10 @@ class Stream {
   std::deque<std::string> lines_;
 };
 
-// ---- starting
-// -----------------------------------------------------------------------------------------------
-
-std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& added) {
-  std::vector<std::string> result;
-  for (char** entry = environ; *entry; ++entry) {
-    const std::string_view text(*entry);
-    const std::string_view name = text.substr(0, text.find('='));
-    const bool replaced =
-        std::any_of(added.begin(), added.end(), [&](const auto& a) { return a.first == name; });
-    if (!replaced) result.emplace_back(text);
-  }
-  for (const auto& [name, value] : added) result.push_back(name + "=" + value);
-  return result;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  for (std::string& text : texts) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
-}
-
-/// File actions and attributes of posix_spawn with their destructors.
-struct SpawnSettings {
-  posix_spawn_file_actions_t files{};
-  posix_spawnattr_t attributes{};
-  SpawnSettings(int out, int err, const sigset_t& mask) {
-    ::posix_spawn_file_actions_init(&files);
-    ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    ::posix_spawn_file_actions_adddup2(&files, out, 1);
-    ::posix_spawn_file_actions_adddup2(&files, err, 2);
-    ::posix_spawnattr_init(&attributes);
-    sigset_t defaults;
-    sigemptyset(&defaults);
-    for (int signal : {SIGPIPE, SIGCHLD, SIGINT, SIGTERM}) sigaddset(&defaults, signal);
-    if (!ignores_hangup()) sigaddset(&defaults, SIGHUP);
-    ::posix_spawnattr_setsigdefault(&attributes, &defaults);
-    ::posix_spawnattr_setsigmask(&attributes, &mask);
-    // A session of its own also gives each rank its own share of a busy machine, where the kernel shares by
-    // session (sched_autogroup).
-    ::posix_spawnattr_setflags(&attributes,
-                               POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  }
-  SpawnSettings(const SpawnSettings&) = delete;
-  SpawnSettings& operator=(const SpawnSettings&) = delete;
-  ~SpawnSettings() {
-    ::posix_spawn_file_actions_destroy(&files);
-    ::posix_spawnattr_destroy(&attributes);
-  }
-};
-
-struct Pipe {
-  Descriptor read;
-  Descriptor write;
-};
-
-Pipe make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
-  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
-
 Descriptor open_log(const std::string& path, bool append) {
   const int fd =
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | (append ? 0 : O_TRUNC), 0644);
-  if (fd < 0) throw_errno(path + " cannot be created");
+  if (fd < 0) throw ConfigError(path + " cannot be created: " + std::strerror(errno));
   return Descriptor(fd);
 }
 
@@ -280,48 +138,63 @@ Descriptor open_log(const std::string& path, bool append) {
 
 struct Running {
   RankExit result;
+  int host = -1;  ///< position among the hosts; -1: a process of this host
   Stream out;
   Stream err;
   bool alive = true;
 };
 
-class Launch {
+class Launch final : private HostEvents {
  public:
-  Launch(const LaunchOptions& options, Clock& clock)
-      : options_(options),
+  Launch(LaunchOptions options, Clock& clock)
+      : options_(std::move(options)),
         clock_(clock),
         start_(clock.now()),
-        out_(options.out, Console::kResults),
-        err_(options.err, Console::kStory) {}
+        out_(options_.out, Console::kResults),
+        err_(options_.err, Console::kStory) {}
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
   /// Only with live processes when something was thrown.
   ~Launch() {
     send(SIGKILL);
     for (Running& rank : ranks_) {
-      if (rank.alive) ::waitpid(rank.result.pid, nullptr, 0);
+      if (rank.alive && rank.host < 0) ::waitpid(rank.result.pid, nullptr, 0);
     }
   }
 
+  /// Connects to the hosts and lets their ranks start. Returns false if a signal came first. Throws
+  /// ConfigError.
+  bool start_hosts() {
+    if (options_.hosts.empty()) return true;
+    const Result<int> ready = prepare_hosts(options_.hosts, options_.host_deadline, signals_, clock_);
+    if (options_.hosts_ready) options_.hosts_ready();
+    if (!ready) throw ConfigError(to_string(ready.problems()));
+    interrupt_ = *ready;
+    if (interrupt_ != 0) return false;
+    const std::string port = std::to_string(options_.hosts.front()->port());
+    std::vector<std::pair<std::string, std::string>> added{{"MASTER_ADDR", options_.meeting_host},
+                                                           {"MASTER_PORT", port}};
+    if (!std::ranges::all_of(options_.hosts, &HostConnection::shares_output,
+                             [](const auto& host) -> const HostConnection& { return *host; }))
+      added.emplace_back("MILLRACE_FOLDERS", "apart");
+    for (const auto& host : options_.hosts) host->go(added);
+    return true;
+  }
+
   void start(const RankProcess& process) {
-    Pipe out = make_pipe(), err = make_pipe();
     Descriptor out_log, err_log;
     if (!process.log.empty()) {
       out_log = open_log(process.log + ".out", options_.append_logs);
       err_log = open_log(process.log + ".err", options_.append_logs);
     }
-    const SpawnSettings settings(out.write.get(), err.write.get(), signals_.old_mask());
-    std::vector<std::string> argv = process.argv, environment = environment_with(process.environment);
-    pid_t pid = -1;
-    const int error = ::posix_spawn(&pid, argv.at(0).c_str(), &settings.files, &settings.attributes,
-                                    pointers(argv).data(), pointers(environment).data());
-    if (error != 0)
-      throw_errno("rank " + std::to_string(process.rank) + " cannot be started (" + argv[0] + ")", error);
-    ranks_.push_back(
-        {.result = {.rank = process.rank, .stage = process.stage, .pid = pid},
-         .out = Stream(std::move(out.read), std::move(out_log), out_, "", process.rank),
-         .err = Stream(std::move(err.read), std::move(err_log), err_,
-                       "[rank " + std::to_string(process.rank) + "] ", process.rank, &refusals_)});
+    const std::string name = "rank " + std::to_string(process.rank);
+    ChildProcess child;
+    if (process.host < 0) child = start_child(name, process.argv, process.environment, signals_.old_mask());
+    ranks_.push_back({.result = {.rank = process.rank, .stage = process.stage, .pid = child.pid},
+                      .host = process.host,
+                      .out = Stream(std::move(child.out), std::move(out_log), out_, "", process.rank),
+                      .err = Stream(std::move(child.err), std::move(err_log), err_, "[" + name + "] ",
+                                    process.rank, &refusals_)});
   }
 
   LaunchOutcome run() {
@@ -335,7 +208,8 @@ class Launch {
         rank.out.drain();
         rank.err.drain();
       }
-      read_signals();
+      read_hosts();
+      for (const int signal : signals_.read()) interrupt(signal);
       reap();
     }
     err_.finish(kStoryPatience, signals_.descriptor());
@@ -356,6 +230,7 @@ class Launch {
         if (stream->is_open()) polled.push_back({.fd = stream->descriptor(), .events = POLLIN, .revents = 0});
       }
     }
+    for (const auto& host : options_.hosts) host->descriptors(polled);
     for (const Console* console : {&out_, &err_}) {
       if (console->is_waiting())
         polled.push_back({.fd = console->descriptor(), .events = POLLOUT, .revents = 0});
@@ -368,12 +243,37 @@ class Launch {
     ::poll(polled.data(), polled.size(), timeout);
   }
 
-  void read_signals() {
-    signalfd_siginfo info;
-    while (::read(signals_.descriptor(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-      const int signal = static_cast<int>(info.ssi_signo);
-      if (signal != SIGCHLD) interrupt(signal);
+  void read_hosts() {
+    for (std::size_t h = 0; h < options_.hosts.size(); ++h) {
+      HostConnection& host = *options_.hosts[h];
+      if (host.read(*this)) continue;
+      for (Running& rank : ranks_) {
+        if (!rank.alive || rank.host != static_cast<int>(h)) continue;
+        rank.result.lost = "host " + host.name() + " is lost: " + host.loss();
+        ended(rank, {.status = static_cast<int>(ExitCode::Peer), .signal = 0});
+      }
     }
+  }
+
+  Running* running(int rank) {
+    const auto found =
+        std::ranges::find_if(ranks_, [&](const Running& r) { return r.result.rank == rank && r.host >= 0; });
+    return found == ranks_.end() ? nullptr : &*found;
+  }
+
+  // ---- HostEvents
+  void wrote(int rank, bool to_stderr, std::string_view bytes) override {
+    if (Running* r = running(rank)) (to_stderr ? r->err : r->out).take(bytes);
+  }
+  void ended(int rank, pid_t pid, const ChildEnd& end, bool was_suspended) override {
+    Running* r = running(rank);
+    if (!r || !r->alive) return;
+    r->result.pid = pid;
+    r->result.was_suspended = was_suspended;
+    ended(*r, end);
+  }
+  void sent(const std::string& path, std::string_view content) override {
+    if (options_.keep_file) options_.keep_file(path, content);
   }
 
   void interrupt(int signal) {
@@ -422,23 +322,15 @@ class Launch {
 
   void send(int signal) const {
     for (const Running& rank : ranks_) {
-      if (rank.alive) ::kill(-rank.result.pid, signal);
+      if (rank.alive && rank.host < 0) ::kill(-rank.result.pid, signal);
     }
+    for (const auto& host : options_.hosts) host->signal(signal);
   }
 
   void reap() {
     for (Running& rank : ranks_) {
-      if (!rank.alive) continue;
-      // Look before taking: while the leader is a zombie, its group's number belongs to nobody else, so that
-      // what is left of the group can be ended safely.
-      siginfo_t info{};
-      const pid_t pid = rank.result.pid;
-      if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-          info.si_pid != pid)
-        continue;
-      ::kill(-pid, SIGKILL);
-      int status = 0;
-      if (::waitpid(pid, &status, 0) == pid) ended(rank, status);
+      if (!rank.alive || rank.host >= 0) continue;
+      if (const std::optional<ChildEnd> end = end_of(rank.result.pid)) ended(rank, *end);
     }
   }
 
@@ -446,19 +338,20 @@ class Launch {
     return signal == SIGTERM || (killed_ && signal == SIGKILL) || (signal != 0 && signal == interrupt_);
   }
 
-  void ended(Running& rank, int status) {
+  void ended(Running& rank, const ChildEnd& end) {
     RankExit& result = rank.result;
     rank.alive = false;
-    result.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    result.signal = end.signal;
+    result.status = end.status;
     result.after_s = Seconds(clock_.now() - start_).count();
     result.order = num_ended_++;
     // Somebody asked this rank to stop, and it told the others: they are saving, too.
     if (result.exit_code() == static_cast<int>(ExitCode::Requeue) && !stopping_) let_finish();
     const bool by_us = stopping_ && (is_stop_by_us(result.signal) || result.exit_code() == 128 + SIGTERM);
-    result.consequence = by_us ||
-                         (result.failed() && result.exit_code() == static_cast<int>(ExitCode::Peer)) ||
-                         (stopping_ && result.exit_code() == static_cast<int>(ExitCode::Requeue));
+    result.consequence =
+        by_us ||
+        (result.failed() && result.lost.empty() && result.exit_code() == static_cast<int>(ExitCode::Peer)) ||
+        (stopping_ && result.exit_code() == static_cast<int>(ExitCode::Requeue));
     for (Stream* stream : {&rank.out, &rank.err}) {
       stream->drain();
       stream->finish();
@@ -470,18 +363,9 @@ class Launch {
     if (stopping_ && !breaks_off) return;
     finishing_ = false;
     for (Running& other : ranks_) {
-      if (other.alive) other.result.was_suspended = is_suspended(other.result.pid);
+      if (other.alive && other.host < 0) other.result.was_suspended = is_suspended(other.result.pid);
     }
     stop(SIGTERM, options_.grace);
-  }
-
-  /// By SIGSTOP or a debugger.
-  static bool is_suspended(pid_t pid) {
-    std::string stat;
-    std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/stat"), stat);
-    const std::size_t end = stat.rfind(')');  // of the program's name, which may hold anything
-    return end != std::string::npos && end + 2 < stat.size() &&
-           (stat[end + 2] == 'T' || stat[end + 2] == 't');
   }
 
   /// The earliest failure, but a rank that only lost its peer gives way to the one that failed by itself.
@@ -518,7 +402,7 @@ class Launch {
     return outcome;
   }
 
-  const LaunchOptions& options_;
+  LaunchOptions options_;
   Clock& clock_;
   TimePoint start_;
   SignalGuard signals_;
@@ -541,6 +425,7 @@ class Launch {
 int LaunchOutcome::exit_code() const {
   if (first_failure >= 0) return exits[first_failure].exit_code();
   if (interrupt == 0 && !stopped_early) return 0;
+  if (exits.empty()) return 128 + interrupt;  // before any rank was started
   const auto all = [&](ExitCode code) {
     return std::all_of(exits.begin(), exits.end(), [&](const RankExit& e) {
       return e.exit_code() == static_cast<int>(code) || !e.failed();
@@ -550,10 +435,10 @@ int LaunchOutcome::exit_code() const {
   return all(ExitCode::Requeue) ? static_cast<int>(ExitCode::Requeue) : 128 + interrupt;
 }
 
-LaunchOutcome run_ranks(const std::vector<RankProcess>& processes, const LaunchOptions& options,
-                        Clock& clock) {
-  Launch launch(options, clock);
-  for (const RankProcess& process : processes) launch.start(process);
+LaunchOutcome run_ranks(const std::vector<RankProcess>& processes, LaunchOptions options, Clock& clock) {
+  Launch launch(std::move(options), clock);
+  if (launch.start_hosts())
+    for (const RankProcess& process : processes) launch.start(process);
   return launch.run();
 }
 

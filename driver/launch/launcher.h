@@ -1,27 +1,21 @@
-// Starts the ranks of a job as processes of this host, carries their output, and ends all when one fails.
-// Linux; no shell is involved. LibTorch-free.
+// Starts the ranks of a job, here or through agents on other hosts, carries their output, and ends all when
+// one fails. Linux; no shell is involved. LibTorch-free.
 #pragma once
 
 #include <sys/types.h>
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
+#include "driver/hosts/host_connection.h"
+#include "driver/hosts/rank_process.h"
 #include "runtime/base/clock.h"
 
 namespace millrace {
-
-/// One process to start.
-struct RankProcess {
-  int rank = 0;
-  int stage = -1;                                                ///< for messages; -1: unknown
-  std::vector<std::string> argv;                                 ///< argv[0] is the path of the program
-  std::vector<std::pair<std::string, std::string>> environment;  ///< on top of the launcher's own
-  std::string log;  ///< LOG.out and LOG.err get the raw output; empty: no files
-};
 
 /// How a process ended.
 struct RankExit {
@@ -34,6 +28,7 @@ struct RankExit {
   int order = 0;               ///< 0: seen first
   bool was_suspended = false;  ///< by SIGSTOP or a debugger, when another rank failed
   bool consequence = false;    ///< it ended by a signal of the launcher, or stopped because a peer was gone
+  std::string lost{};  ///< why the connection to the rank's host ended before the rank did; empty: it did not
   std::vector<std::string> last_lines;  ///< of stderr
 
   bool failed() const { return signal != 0 || status != 0; }
@@ -60,6 +55,14 @@ struct LaunchOptions {
   /// SIGTERM is put off, up to four times `interrupt_grace`.
   std::function<std::string()> progress;
   bool append_logs = false;
+  /// The hosts of ranks that are no processes of this one (RankProcess::host); empty: all are. They end with
+  /// the call.
+  std::vector<std::unique_ptr<HostConnection>> hosts{};
+  std::function<void()> hosts_ready{};  ///< called when all hosts have looked at the run's folder
+  std::string meeting_host{};           ///< the name or address of the first host, where the ranks meet
+  std::chrono::milliseconds host_deadline{60'000};  ///< of all hosts, until their ranks can start
+  /// Gets the files of hosts that do not see the run's folder: the path below it, and the content.
+  std::function<void(const std::string& path, std::string_view content)> keep_file{};
   int out = 1;  ///< gets the ranks' stdout, as it is
   int err = 2;  ///< gets the ranks' stderr line by line with "[rank k] " in front
 };
@@ -71,7 +74,6 @@ struct LaunchOptions {
 /// nobody reads holds up nothing: see console.h. No process is left when it returns or throws. Throws
 /// ConfigError if a process cannot be started or a log cannot be created. One call at a time in a process: it
 /// takes SIGCHLD and the stop signals for itself meanwhile.
-LaunchOutcome run_ranks(const std::vector<RankProcess>& processes, const LaunchOptions& options,
-                        Clock& clock);
+LaunchOutcome run_ranks(const std::vector<RankProcess>& processes, LaunchOptions options, Clock& clock);
 
 }  // namespace millrace

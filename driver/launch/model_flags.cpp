@@ -14,7 +14,7 @@
 #include <map>
 #include <optional>
 
-#include "driver/launch/program_paths.h"
+#include "driver/hosts/program_paths.h"
 
 extern char** environ;
 

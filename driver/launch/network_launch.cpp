@@ -11,7 +11,7 @@
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/local_ranks.h"
 #include "driver/launch/model_flags.h"
-#include "driver/launch/program_paths.h"
+#include "driver/hosts/program_paths.h"
 #include "runtime/base/error.h"
 
 namespace millrace {

@@ -26,6 +26,10 @@ std::string host_of(const std::string& machine) {
   return machine.substr(0, machine.rfind(':'));
 }
 
+bool is_local(const std::string& host) {
+  return host == "localhost" || host == "127.0.0.1" || host == "::1";
+}
+
 /// Appends members to an object and keeps their places in the file.
 class Writer {
  public:
@@ -106,6 +110,29 @@ class Converter {
     if (machines_.empty() && problems_.empty())
       in_.problem("machines", "machines lists no machine", "e.g. ['localhost:0', 'localhost:1']");
     writer_.put("ranks", static_cast<int>(machines_.size()), in_.any("machines"));
+    put_hosts();
+  }
+
+  /// "node1:2,node2:2" of node1:0, node1:1, node2:0, node2:1; nothing if all machines are localhost.
+  void put_hosts() {
+    std::vector<std::pair<std::string, int>> hosts;
+    for (const std::string& machine : machines_) {
+      const std::string host = host_of(machine);
+      if (!hosts.empty() && hosts.back().first == host) {
+        ++hosts.back().second;
+      } else if (std::ranges::find(hosts, host, &std::pair<std::string, int>::first) != hosts.end()) {
+        in_.problem("machines", "machines returns to " + host + " after another host",
+                    "list the machines of each host one after the other");
+        return;
+      } else {
+        hosts.emplace_back(host, 1);
+      }
+    }
+    if (std::ranges::all_of(hosts, [](const auto& host) { return is_local(host.first); })) return;
+    std::string list;
+    for (const auto& [host, ranks] : hosts)
+      list += (list.empty() ? "" : ",") + host + ":" + std::to_string(ranks);
+    writer_.put("hosts", list, in_.any("machines"));
   }
 
   /// Ranks of each stage by config_file; one stage on all ranks without it, as PipeDream's data-parallel
@@ -251,10 +278,6 @@ void add_notes_on_cut(const Json& json, StagesFrom stages, std::vector<std::stri
                     " has no effect: the schedule says how many minibatches a stage has under way");
 }
 
-bool is_local(const std::string& host) {
-  return host == "localhost" || host == "127.0.0.1" || host == "::1";
-}
-
 }  // namespace
 
 bool is_pipedream_job(const Json& json) {
@@ -276,7 +299,8 @@ std::vector<std::string> notes_on_pipedream_job(const Json& json, StagesFrom sta
     }
   }
   if (!hosts.empty())
-    notes.push_back("machines names " + *hosts.begin() + " and others: all ranks start on this host");
+    notes.push_back("machines names " + *hosts.begin() + (hosts.size() > 1 ? " and others" : "") +
+                    ": ranks start there, over ssh; --on local starts all on this host");
   add_notes_on_cut(json, stages, notes);
   for (const char* key : kIgnored) {
     if (json.find(key)) notes.push_back(std::string(key) + " has no effect");

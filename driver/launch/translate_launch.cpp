@@ -5,7 +5,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/cli/translate_spec.h"
 #include "driver/launch/local_ranks.h"
-#include "driver/launch/program_paths.h"
+#include "driver/hosts/program_paths.h"
 
 namespace millrace {
 

@@ -99,6 +99,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     ignore_size_limit_signal();
     Result<JobEnvironment> job = read_environment();
     if (!job) return report_problems(job.problems(), ExitCode::Usage);
+    for (TrainFlags& told : flags) told.options.folders_apart = job->folders_apart;
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
     if (const Status settled = settle_resume(flags, job->rank); !settled)
       return report_problems(settled.problems(), ExitCode::Usage);
@@ -134,7 +135,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     if (const Status resumed = go_on(rounds); !resumed)
       return report_problems(resumed.problems(), ExitCode::Checkpoint);
     if (first.dry_run) return print_dry_run(rounds);
-    if (!rounds.flags.options.output_dir.empty()) {  // else there is nowhere to save: the signals just end it
+    if (rounds.flags.options.saves()) {  // else there is nowhere to save: the signals just end it
       for (Round& round : rounds.all) round.spec.options.stop = &stop_flag;
       stop_on_signals();
     }

@@ -105,7 +105,7 @@ void claim_folder(Rounds& rounds) {
     if (!status) throw ConfigError(to_string(status.problems()));
   };
   require(make_writable_folder(o.output_dir));
-  Result<RunLock> lock = RunLock::acquire(o.output_dir, new_run_id(), launcher_process());
+  Result<RunLock> lock = RunLock::acquire(o.output_dir, new_run_id(), launched_run());
   if (!lock) throw ConfigError(to_string(lock.problems()));
   rounds.lock = *std::move(lock);
   if (o.overwrite && !rounds.continues)

@@ -77,8 +77,7 @@ Status open_data(Round& round, OpenDatasets& open) {
     spec.options.steps = steps * spec.epochs;
     for (JobOptions& job : spec.options.jobs) job.steps = spec.options.steps;
     if (spec.options.evaluate_every == 0) spec.options.evaluate_every = steps;
-    if (spec.options.checkpoint_every == 0 && !spec.options.output_dir.empty())
-      spec.options.checkpoint_every = steps;
+    if (spec.options.checkpoint_every == 0 && spec.options.saves()) spec.options.checkpoint_every = steps;
   }
   if (const Status text = open_bleu_text(spec, *sets); !text) return text;
   // Ranks must see the same data, and a run that is resumed the data that it began with.

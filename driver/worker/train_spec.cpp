@@ -165,6 +165,12 @@ Problems conflicts(const TrainFlags& f) {
     problems.push_back({"--checkpoint-every", "needs a place for the checkpoints", "give --output-dir DIR"});
   if (o.checkpoint_at_end && o.output_dir.empty())
     problems.push_back({"--checkpoint-at-end", "needs a place for the checkpoint", "give --output-dir DIR"});
+  const char* in_common = "the hosts have output folders of their own";
+  const char* share = "give an --output-dir that all hosts see, or leave it out";
+  if (o.folders_apart && o.checkpoint_every > 0) problems.push_back({"--checkpoint-every", in_common, share});
+  if (o.folders_apart && o.checkpoint_at_end) problems.push_back({"--checkpoint-at-end", in_common, share});
+  if (o.folders_apart && !o.save_weights.empty()) problems.push_back({"--save-weights", in_common, share});
+  if (o.folders_apart && !o.resume.empty()) problems.push_back({"--resume", in_common, share});
   if (o.overwrite && o.output_dir.empty())
     problems.push_back({"--overwrite", "says nothing without an output folder", "give --output-dir DIR"});
   append(problems, bleu_flag_problems(f.bleu));
@@ -253,7 +259,7 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
       spec.decorators.push_back(*std::move(links));
   }
   if (!problems.empty()) return problems;
-  o.launcher = launcher_process();
+  o.launched_run = launched_run();
   o.settings.emplace_back("keep-last", spec.keep_last ? "true" : "false");
   for (const auto& setting : recorded_options(spec.model.name, spec.model.options, own.models))
     o.settings.push_back(setting);

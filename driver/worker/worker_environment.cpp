@@ -160,6 +160,7 @@ Result<JobEnvironment> read_environment() {
   if (!token) return token.problems();
   job.token = *std::move(token);
   job.has_launcher = !environment("MILLRACE_LAUNCHER_PID").empty();
+  job.folders_apart = environment("MILLRACE_FOLDERS") == "apart";
   job.store_folder = environment("MILLRACE_STORE");
   if (job.store_folder.empty()) {
     if (!environment("MASTER_ADDR").empty()) job.address = environment("MASTER_ADDR");
@@ -180,8 +181,8 @@ void die_with_launcher() {
   if (std::to_string(::getppid()) != launcher) std::exit(static_cast<int>(ExitCode::Peer));
 }
 
-int launcher_process() {
-  return std::atoi(environment("MILLRACE_LAUNCHER_PID").c_str());
+std::string launched_run() {
+  return environment("MILLRACE_RUN");
 }
 
 JoinedJob join_job(const JobEnvironment& job, const JoinOptions& join, const Device& device,

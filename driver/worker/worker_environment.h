@@ -25,7 +25,8 @@ struct JobEnvironment {
   std::string job;        ///< TORCHELASTIC_RUN_ID, or the scheduler's job, if there is one
   std::string scheduler;  ///< "Slurm (srun): SLURM_PROCID=1 ..."; empty: RANK says where this process stands
   std::string token;  ///< of MILLRACE_TOKEN or the file MILLRACE_TOKEN_FILE: who has another one cannot join
-  bool has_launcher = false;  ///< of ours: the store's folder is its, and only for this job
+  bool folders_apart = false;  ///< TrainOptions::folders_apart
+  bool has_launcher = false;   ///< of ours: the store's folder is its, and only for this job
 };
 
 /// Reads torchrun's variables, or where there are none those of Slurm and MPI (task_environment.h).
@@ -36,8 +37,9 @@ Result<JobEnvironment> read_environment();
 /// The launcher's death ends this process too: no orphan holds memory or ports.
 void die_with_launcher();
 
-/// The process of `millrace launch` that started this one; 0: none.
-int launcher_process();
+/// Returns the run for which `millrace launch` holds the output folder's lock; empty: it did not start this
+/// process.
+std::string launched_run();
 
 struct JoinOptions {
   Backend backend = Backend::Auto;

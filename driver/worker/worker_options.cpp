@@ -12,7 +12,7 @@
 #include <ATen/Parallel.h>
 
 #include "driver/cli/command_support.h"
-#include "driver/launch/program_paths.h"
+#include "driver/hosts/program_paths.h"
 #include "runtime/base/failure_text.h"
 #include "runtime/base/option_names.h"
 #include "runtime/device/failures.h"

@@ -12,7 +12,7 @@
 
 #include "driver/bleu/bleu_command.h"
 #include "driver/cli/command_support.h"
-#include "driver/launch/program_paths.h"
+#include "driver/hosts/program_paths.h"
 #include "driver/launch/translate_launch.h"
 #include "experiments/report/report.h"
 #include "experiments/runs/run_data.h"

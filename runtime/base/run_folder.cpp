@@ -90,7 +90,8 @@ std::string new_run_id() {
   return printed("%016llx", static_cast<unsigned long long>(value));
 }
 
-Result<RunLock> RunLock::acquire(const fs::path& folder, const std::string& run, pid_t launcher) {
+Result<RunLock> RunLock::acquire(const fs::path& folder, const std::string& run,
+                                 const std::string& launched_run) {
   const fs::path path = folder / run_files::kLock;
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (fd < 0)
@@ -104,7 +105,7 @@ Result<RunLock> RunLock::acquire(const fs::path& folder, const std::string& run,
       return lock;
     }
     const Holder holder = holder_of(path);
-    if (launcher > 0 && holder.pid == launcher && holder.host == host_name()) return RunLock();
+    if (!launched_run.empty() && holder.run == launched_run) return RunLock();
     return in_use(folder, holder);
   }
   const std::string text = Json::object({{"format", "millrace-lock-1"},

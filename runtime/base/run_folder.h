@@ -27,10 +27,10 @@ class RunLock {
  public:
   RunLock() = default;  ///< holds nothing
   /// Takes the lock. It is a Problem if another run holds it (the Problem names that run), or if the folder
-  /// cannot be written. `launcher` is the process that started this one, and may hold the lock for it; 0:
-  /// none. On a file system without locks the function only warns.
+  /// cannot be written. If a launcher holds the lock for `launched_run`, the result holds nothing and is no
+  /// Problem; empty: there is no launcher. On a file system without locks the function only warns.
   static Result<RunLock> acquire(const std::filesystem::path& folder, const std::string& run,
-                                 pid_t launcher = 0);
+                                 const std::string& launched_run = {});
   ~RunLock();
   RunLock(RunLock&&) noexcept;
   RunLock& operator=(RunLock&&) noexcept;

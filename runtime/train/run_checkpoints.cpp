@@ -400,7 +400,7 @@ void RunCheckpoints::save_final_weights() {
   if (!problem) return;
   t_.report.lost.push_back("the weights (" + to_string(*problem) + ")");
   // What was trained is not thrown away while there is another place for it.
-  if (!t_.options.output_dir.empty() && t_.report.saved_step != t_.done) save();
+  if (t_.options.saves() && t_.report.saved_step != t_.done) save();
 }
 
 void RunCheckpoints::finish() {

@@ -65,14 +65,14 @@ void RunOutputs::claim() {
     if (t_.options.output_dir.empty()) return;
     require(make_writable_folder(t_.options.output_dir));
     if (!first_rank) return;
-    Result<RunLock> held = RunLock::acquire(t_.options.output_dir, fresh, t_.options.launcher);
+    Result<RunLock> held = RunLock::acquire(t_.options.output_dir, fresh, t_.options.launched_run);
     if (!held) throw ConfigError(to_string(held.problems()));
     lock_ = std::move(*held);
     if (t_.options.resume.empty() && !t_.options.overwrite) require(check_unused(t_.options.output_dir));
   });
   if (problem) throw ConfigError(problem->what);
   if (!t_.options.output_dir.empty()) run_ = broadcast_text(t_.world.communicator, fresh);
-  if (!t_.options.output_dir.empty()) require_shared(t_.options.output_dir);
+  if (t_.options.saves()) require_shared(t_.options.output_dir);
   if (!t_.options.save_weights.empty())
     require_shared(std::filesystem::absolute(t_.options.save_weights).parent_path());
 }
@@ -152,7 +152,7 @@ void RunOutputs::finish() {
 }
 
 void RunOutputs::log_end() const {
-  if (t_.options.launcher != 0 || t_.options.output_dir.empty()) return;
+  if (!t_.options.launched_run.empty() || t_.options.output_dir.empty()) return;
   if (const auto first = failure_of(t_.options.output_dir);
       first && first->rank != t_.world.communicator.rank().value)
     log_error("rank " + std::to_string(first->rank) + " failed before: " + first->error);

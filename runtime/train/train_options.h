@@ -49,6 +49,11 @@ struct TrainOptions {
   /// first dimension) / this number.
   std::int64_t rate_per_length = 0;
   std::string output_dir;  ///< folder of this run alone (base/run_folder.h); empty: no files
+  /// Hosts have output folders of their own, whose files the launcher gathers. There are no checkpoints then:
+  /// their parts would lie on several hosts.
+  bool folders_apart = false;
+  /// Returns whether the run has a place for checkpoints.
+  bool saves() const { return !output_dir.empty() && !folders_apart; }
   bool overwrite = false;  ///< delete an earlier run there instead of refusing
   std::string resume;      ///< checkpoint folder to go on from; empty: start anew
   /// Keys of run_settings that may differ from the checkpoint's; "all": every one.
@@ -58,7 +63,8 @@ struct TrainOptions {
   /// settings that decide the run and that the trainer does not know (data, dropout): run_settings
   Settings settings;
   Settings rank_settings;  ///< further settings that must be the same on all ranks
-  int launcher = 0;        ///< id of the process that may hold the output folder's lock for this run; 0: none
+  /// The run for which a launcher holds the output folder's lock; empty: there is no launcher.
+  std::string launched_run{};
   std::chrono::milliseconds checkpoint_deadline{3'600'000};  ///< limit of saving or verifying a checkpoint
   std::int64_t checkpoint_every = 0;  ///< steps between checkpoints; 0: only `checkpoint_at_end` saves one
   bool checkpoint_at_end = false;

@@ -230,7 +230,7 @@ void Trainer::Impl::finish() {
   if (!report.stopped && !evaluated_last) report.stopped = !evaluations->run();
   if (report.stopped) {
     if (t.owns_loss()) log_warning("asked to stop: saving step " + std::to_string(t.done));
-    if (!t.options.output_dir.empty()) checkpoints->save();
+    if (t.options.saves()) checkpoints->save();
   } else {
     if (report.reached_target && t.options.checkpoint_at_end && report.saved_step != t.done)
       checkpoints->save();

@@ -94,8 +94,8 @@ TEST_F(RunFolder, ASecondHolderIsRefusedAndTheFirstIsNamed) {
   for (const std::string& part : {std::string("run aaaa"), "process " + std::to_string(::getpid())})
     EXPECT_NE(text.find(part), std::string::npos) << text;
   // Our launcher holds it for us, another process does not.
-  EXPECT_TRUE(RunLock::acquire(folder_, "cccc", ::getpid()));
-  EXPECT_FALSE(RunLock::acquire(folder_, "cccc", ::getpid() + 1));
+  EXPECT_TRUE(RunLock::acquire(folder_, "cccc", "aaaa"));
+  EXPECT_FALSE(RunLock::acquire(folder_, "cccc", "bbbb"));
   *first = RunLock();
   EXPECT_TRUE(RunLock::acquire(folder_, "dddd"));
 }

@@ -38,7 +38,7 @@ class Launcher : public testing::Test {
         ::open(folder_.path("console.err").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     options.out = out;
     options.err = err;
-    const LaunchOutcome outcome = run_ranks(processes, options, clock_);
+    const LaunchOutcome outcome = run_ranks(processes, std::move(options), clock_);
     ::close(out);
     ::close(err);
     for (const RankExit& exit : outcome.exits)
@@ -158,7 +158,7 @@ TEST_F(Launcher, AMissingProgramLeavesNobodyBehind) {
 
 /// Signals go to the whole process: the launch runs in a child of its own. `signal` 0: none.
 int launch_and_signal(const TemporaryFolder& folder, const std::string& script, int signal, int times = 1,
-                      const LaunchOptions& options = {}) {
+                      LaunchOptions options = {}) {
   const std::string ready = folder.path("ready.0");
   const pid_t launcher = ::fork();
   if (launcher == 0) {
@@ -166,7 +166,7 @@ int launch_and_signal(const TemporaryFolder& folder, const std::string& script, 
     const LaunchOutcome outcome = run_ranks({{.rank = 0,
                                               .argv = {"/bin/sh", "-c", script},
                                               .environment = {{"RANK", "0"}, {"FOLDER", folder.path()}}}},
-                                            options, clock);
+                                            std::move(options), clock);
     ::_exit(outcome.first_failure >= 0 ? 99 : outcome.exit_code());
   }
   SteadyClock clock;

@@ -225,7 +225,7 @@ TEST(Draw, ShowsEveryRankAndEscapes) {
   EXPECT_EQ(std::ranges::count(draw_text(s, 60), '\n'), 3);
 }
 
-TEST(Rounds, ReplicasThatMeetNeedOneOrderAndWholeRounds) {
+TEST(ReplicasThatMeet, NeedOneOrderAndWholeCycles) {
   const auto rounds = [](const PipelineShape& shape, ScheduleKind kind, std::vector<StageId> stages) {
     const Schedule schedule = *make_schedule(kind, shape);
     return check_replicas_meet(schedule, shape, Transport::Buffered, stages);
@@ -250,7 +250,7 @@ TEST(Rounds, ReplicasThatMeetNeedOneOrderAndWholeRounds) {
   EXPECT_TRUE(check_replicas_meet(schedule, shape, Transport::Buffered, {StageId(0)}).empty());
 }
 
-TEST(Rounds, AWaitInACircleIsFound) {
+TEST(ReplicasThatMeet, WaitInACircle) {
   // Stage 0 on one rank gives the second replica its microbatch only when the first one's gradient is back.
   PipelineShape shape = chain_shape(2, 2);
   shape.ranks_of_stage = {{RankId(0)}, {RankId(1), RankId(2)}};

@@ -1,4 +1,4 @@
-#include "driver/launch/program_paths.h"
+#include "driver/hosts/program_paths.h"
 
 #include <cstdlib>
 #include <filesystem>

@@ -1,0 +1,398 @@
+#include "driver/hosts/agent_command.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "driver/cli/command_support.h"
+#include "driver/hosts/agent_job.h"
+#include "driver/hosts/frames.h"
+#include "driver/hosts/program_paths.h"
+#include "runtime/base/choices.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/files.h"
+#include "runtime/base/numbers.h"
+#include "runtime/base/run_files.h"
+#include "runtime/base/version.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kPollMs = 200;                       // also the age of the ranks' status at the launcher
+constexpr std::chrono::milliseconds kGrace{2000};  // from SIGTERM to SIGKILL when the launcher is gone
+constexpr Bytes kMostResultBytes = 64 * kMiB;      // larger files of a run stay where they are
+constexpr std::size_t kMostStatusBytes = 4096;     // smaller files are sent again only if they have changed
+
+struct AgentRank {
+  int rank = 0;
+  ChildProcess process;
+  bool alive = true;
+  bool was_suspended = false;
+};
+
+/// The launcher is gone, or sent what no launcher sends.
+struct Disconnected {};
+/// The ranks cannot run here.
+struct RefusedJob {
+  Problems problems;
+};
+
+/// Returns a TCP port that nobody listens on.
+int free_port() {
+  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  auto* plain = reinterpret_cast<sockaddr*>(&address);
+  if (::bind(socket.get(), plain, size) != 0 || ::getsockname(socket.get(), plain, &size) != 0) return 29500;
+  return ntohs(address.sin_port);
+}
+
+/// The files of a run that are not the launcher's folder's already, by time of their last change.
+class ResultFiles {
+ public:
+  explicit ResultFiles(fs::path folder) : folder_(std::move(folder)) { changed(); }
+
+  /// Returns the paths, below the folder, of files that have changed since the last call.
+  std::vector<fs::path> changed() {
+    std::vector<fs::path> paths;
+    std::error_code error;
+    fs::recursive_directory_iterator it(folder_, fs::directory_options::skip_permission_denied, error);
+    for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
+      const fs::path name = it->path().filename();
+      if (it->is_directory(error) &&
+          (name == run_files::kCheckpoints || name == "logs" || name == "inputs")) {
+        it.disable_recursion_pending();
+        continue;
+      }
+      if (!it->is_regular_file(error) || name.string().find(".tmp.") != std::string::npos) continue;
+      const fs::file_time_type time = it->last_write_time(error);
+      const auto [before, is_new] = seen_.try_emplace(it->path(), time);
+      if (error || (!is_new && before->second == time)) continue;
+      before->second = time;
+      paths.push_back(it->path().lexically_relative(folder_));
+    }
+    return paths;
+  }
+
+ private:
+  fs::path folder_;
+  std::map<fs::path, fs::file_time_type> seen_;
+};
+
+class Agent {
+ public:
+  int run() {
+    ::fcntl(STDIN_FILENO, F_SETFL, O_NONBLOCK);
+    write_all(kAgentGreeting);
+    char host[256] = {};
+    ::gethostname(host, sizeof host - 1);
+    send(FrameType::Hello, Json::object({{"version", MILLRACE_VERSION}, {"host", std::string(host)}}));
+    try {
+      while (!started_ || any_alive()) {
+        wait();
+        if (!signals_.read().empty()) throw Disconnected();
+        read_launcher();
+        read_ranks();
+        if (results_ && clock_.now() >= next_status_) send_status();
+      }
+      if (results_) send_results();
+      send(FrameType::Done, Json::object());
+      return static_cast<int>(ExitCode::Done);
+    } catch (const RefusedJob& refused) {
+      end_ranks();
+      write_all(to_bytes(FrameType::Refused, to_string(refused.problems)));
+      return static_cast<int>(ExitCode::Usage);
+    } catch (const Disconnected&) {
+      end_ranks();
+      return static_cast<int>(ExitCode::Peer);
+    } catch (const PeerError&) {  // bytes that are no frames
+      end_ranks();
+      return static_cast<int>(ExitCode::Peer);
+    }
+  }
+
+ private:
+  // ---- the launcher
+
+  void write_all(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = ::write(STDOUT_FILENO, bytes.data(), bytes.size());
+      if (n > 0) {
+        bytes.remove_prefix(static_cast<std::size_t>(n));
+      } else if (n < 0 && errno == EAGAIN) {
+        pollfd room{STDOUT_FILENO, POLLOUT, 0};
+        ::poll(&room, 1, kPollMs);
+      } else if (n == 0 || errno != EINTR) {
+        throw Disconnected();
+      }
+    }
+  }
+  void send(FrameType type, const Json& json) { write_all(to_bytes(type, json.dump())); }
+
+  void read_launcher() {
+    char buffer[1 << 16];
+    for (;;) {
+      const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
+      if (n == 0) throw Disconnected();
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EAGAIN) break;
+      if (n < 0) throw Disconnected();
+      frames_.add({buffer, static_cast<std::size_t>(n)});
+    }
+    while (const std::optional<Frame> frame = frames_.next()) take(*frame);
+  }
+
+  void take(const Frame& frame) {
+    switch (frame.type) {
+      case FrameType::Job:
+        return prepare(frame.payload);
+      case FrameType::File:
+        return keep_input(frame.payload);
+      case FrameType::Go:
+        return start(frame.payload);
+      case FrameType::Signal:
+        return pass_on(number_of<int>(frame.payload).value_or(0));
+      default:
+        throw Disconnected();
+    }
+  }
+
+  static Json parsed(const std::string& payload) {
+    const Result<Json> json = parse_json(payload, "the launcher's frame");
+    if (!json) throw RefusedJob{json.problems()};
+    return *json;
+  }
+
+  // ---- before the ranks start
+
+  void prepare(const std::string& payload) {
+    Result<AgentJob> job = agent_job_from(parsed(payload));
+    if (!job) throw RefusedJob{job.problems()};
+    job_ = *std::move(job);
+    Problems problems;
+    std::error_code error;
+    fs::create_directories(job_.directory, error);
+    if (::chdir(job_.directory.c_str()) != 0)
+      throw RefusedJob{
+          {Problem{job_.directory, std::strerror(errno), "workdir: give a folder of every host"}}};
+    if (job_.worker.empty())
+      job_.worker = worker_path(value_named<ComputeDevice>(job_.device).value_or(ComputeDevice::Cpu));
+    if (::access(job_.worker.c_str(), X_OK) != 0)
+      problems.push_back({job_.worker, "is missing: it is the program that trains",
+                          "build millrace on every host, or give worker: PROGRAM"});
+    const bool shared = fs::exists(fs::path(job_.output_dir) / job_.probe, error);
+    if (!shared) {
+      if (const Status made = make_writable_folder(job_.output_dir); !made) append(problems, made.problems());
+    }
+    Json paths = Json::array();
+    for (const AgentInput& input : job_.inputs) {
+      if (input.hash.empty()) {
+        if (!fs::exists(input.path, error))
+          problems.push_back(
+              {input.path, "is not there", "put it on every host: it is too large to be sent"});
+      } else if (file_hash(input.path) != input.hash) {
+        missing_.insert(input.path);
+        paths.push_back(input.path);
+      }
+    }
+    if (!problems.empty()) throw RefusedJob{problems};
+    if (!shared) {
+      for (const RankProcess& rank : job_.ranks)
+        fs::remove(fs::path(job_.output_dir) / run_files::kStatus.of(rank.rank), error);
+      results_.emplace(job_.output_dir);
+    }
+    send(FrameType::Need, Json::object({{"paths", paths}}));
+    if (missing_.empty()) ready();
+  }
+
+  /// Inputs that this host lacks, or has otherwise, go into the run's folder under the name of their hash.
+  void keep_input(std::string_view payload) {
+    const std::string path = take_path(payload);
+    const auto wanted = std::ranges::find(job_.inputs, path, &AgentInput::path);
+    if (missing_.erase(path) == 0 || wanted == job_.inputs.end()) throw Disconnected();
+    const fs::path folder = fs::path(job_.output_dir) / "inputs";
+    const std::string own =
+        (folder / (wanted->hash.substr(0, 16) + "-" + fs::path(path).filename().string())).string();
+    if (const Status made = make_writable_folder(folder); !made) throw RefusedJob{made.problems()};
+    if (const Status written = write_file_atomically(own, payload, Readers::Private); !written)
+      throw RefusedJob{written.problems()};
+    if (file_hash(own) != wanted->hash)
+      throw RefusedJob{{Problem{path, "arrived with another content", "launch again"}}};
+    for (RankProcess& rank : job_.ranks) {
+      for (std::string& word : rank.argv) {  // "--plan=plan.json"
+        if (word == path)
+          word = own;
+        else if (word.ends_with("=" + path))
+          word.replace(word.size() - path.size(), path.size(), own);
+      }
+    }
+    if (missing_.empty()) ready();
+  }
+
+  void ready() {
+    send(FrameType::Ready, Json::object({{"shared", !results_.has_value()}, {"port", free_port()}}));
+  }
+
+  // ---- the ranks
+
+  void start(const std::string& payload) {
+    const Json go = parsed(payload);
+    const Json* added = go.find("environment");
+    if (started_ || job_.ranks.empty() || !added || !added->is_object()) throw Disconnected();
+    started_ = true;
+    for (RankProcess& rank : job_.ranks) {
+      rank.argv.insert(rank.argv.begin(), job_.worker);
+      for (const auto& [name, value] : added->members())
+        if (value.is_string()) rank.environment.emplace_back(name, value.as_string());
+      rank.environment.emplace_back("MILLRACE_LAUNCHER_PID", std::to_string(::getpid()));
+      try {
+        ranks_.push_back({rank.rank, start_child("rank " + std::to_string(rank.rank), rank.argv,
+                                                 rank.environment, signals_.old_mask())});
+      } catch (const ConfigError& error) {
+        throw RefusedJob{{Problem{"", error.what(), error.hint()}}};
+      }
+    }
+  }
+
+  bool any_alive() const { return std::ranges::any_of(ranks_, &AgentRank::alive); }
+
+  void wait() const {
+    std::vector<pollfd> polled{{STDIN_FILENO, POLLIN, 0}, {signals_.descriptor(), POLLIN, 0}};
+    for (const AgentRank& rank : ranks_) {
+      for (const Descriptor* stream : {&rank.process.out, &rank.process.err})
+        if (stream->is_open()) polled.push_back({stream->get(), POLLIN, 0});
+    }
+    ::poll(polled.data(), polled.size(), kPollMs);
+  }
+
+  void read_ranks() {
+    for (AgentRank& rank : ranks_) {
+      drain(rank, rank.process.out, FrameType::Output);
+      drain(rank, rank.process.err, FrameType::ErrorOutput);
+      if (!rank.alive) continue;
+      const std::optional<ChildEnd> end = end_of(rank.process.pid);
+      if (!end) continue;
+      rank.alive = false;
+      drain(rank, rank.process.out, FrameType::Output);
+      drain(rank, rank.process.err, FrameType::ErrorOutput);
+      rank.process.out.close();  // a grandchild may hold the other end for ever
+      rank.process.err.close();
+      if (results_) send_status();
+      send(FrameType::Exit, Json::object({{"rank", rank.rank},
+                                          {"pid", std::int64_t{rank.process.pid}},
+                                          {"status", end->status},
+                                          {"signal", end->signal},
+                                          {"suspended", rank.was_suspended}}));
+    }
+  }
+
+  void drain(const AgentRank& rank, Descriptor& stream, FrameType type) {
+    char buffer[1 << 15];
+    while (stream.is_open()) {
+      const ssize_t n = ::read(stream.get(), buffer, sizeof buffer);
+      if (n > 0)
+        write_all(to_bytes(type, with_rank(rank.rank, {buffer, static_cast<std::size_t>(n)})));
+      else if (n < 0 && errno == EINTR)
+        continue;
+      else if (n < 0 && errno == EAGAIN)
+        return;
+      else
+        stream.close();
+    }
+  }
+
+  void pass_on(int signal) {
+    if (signal < 1 || signal >= NSIG) throw Disconnected();
+    for (AgentRank& rank : ranks_) {
+      if (!rank.alive) continue;
+      rank.was_suspended = rank.was_suspended || is_suspended(rank.process.pid);
+      ::kill(-rank.process.pid, signal);
+    }
+  }
+
+  /// Nobody supervises the ranks any more.
+  void end_ranks() {
+    const TimePoint kill_at = clock_.now() + kGrace;
+    for (const AgentRank& rank : ranks_)
+      if (rank.alive) ::kill(-rank.process.pid, SIGTERM);
+    bool killed = false;
+    while (any_alive()) {
+      for (AgentRank& rank : ranks_)
+        if (rank.alive && end_of(rank.process.pid)) rank.alive = false;
+      if (!killed && clock_.now() >= kill_at) {
+        killed = true;
+        for (const AgentRank& rank : ranks_)
+          if (rank.alive) ::kill(-rank.process.pid, SIGKILL);
+      }
+      clock_.sleep_until(clock_.now() + std::chrono::milliseconds(10));
+    }
+  }
+
+  // ---- what they write, where the launcher does not see this folder
+
+  void send_status() {
+    next_status_ = clock_.now() + std::chrono::milliseconds(kPollMs);
+    for (const AgentRank& rank : ranks_) send_file(run_files::kStatus.of(rank.rank));
+  }
+
+  void send_results() {
+    for (const fs::path& path : results_->changed()) send_file(path);
+  }
+
+  void send_file(const fs::path& path) {
+    const Result<std::string> content = read_regular_file(fs::path(job_.output_dir) / path, kMostResultBytes);
+    if (!content) return;
+    if (content->size() <= kMostStatusBytes) {
+      std::string& before = sent_[path];
+      if (before == *content) return;
+      before = *content;
+    }
+    std::string payload = path.string();
+    payload += '\0';
+    payload += *content;
+    write_all(to_bytes(FrameType::Result, payload));
+  }
+
+  SteadyClock clock_;
+  SignalGuard signals_;
+  FrameReader frames_;
+  AgentJob job_;
+  std::set<std::string> missing_;  ///< inputs that are still to come
+  std::vector<AgentRank> ranks_;
+  std::optional<ResultFiles> results_;  ///< only where the output folder is not the launcher's
+  std::map<fs::path, std::string> sent_;
+  TimePoint next_status_{};
+  bool started_ = false;
+};
+
+}  // namespace
+
+CommandSpec agent_spec() {
+  CommandSpec spec;
+  spec.command = "agent";
+  spec.summary =
+      "Run the ranks of this host for `millrace launch` on another host, which starts it over ssh.";
+  return spec;
+}
+
+int agent_command(const std::vector<std::string>& args) {
+  return run_command(agent_spec(), args, [](const Arguments&, const Problems& problems) {
+    if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+    return Agent().run();
+  });
+}
+
+}  // namespace millrace

@@ -1,0 +1,71 @@
+// The bytes between a launcher and the agent that runs ranks on another host: frames over the agent's
+// standard input and output.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace millrace {
+
+/// The first bytes of an agent. Whatever stands before them is a banner or a login shell's talk.
+inline constexpr const char* kAgentGreeting = "\nmillrace-agent-1\n";
+
+enum class FrameType : char {
+  // From the launcher. All are JSON but File and Signal.
+  Job = 'J',     ///< what to run (agent_job.h)
+  File = 'F',    ///< the path of an input, a zero byte, its content
+  Go = 'G',      ///< {environment}: what the ranks get too, such as where they meet; they start
+  Signal = 'S',  ///< a number in decimal digits, for all ranks
+  // From the agent. All are JSON but Refused, Output, ErrorOutput and Result.
+  Hello = 'H',    ///< {version, host}
+  Need = 'N',     ///< {paths}: the inputs that this host lacks
+  Ready = 'R',    ///< {shared, port}: the ranks can start; the output folder is the launcher's; a free port
+  Refused = '!',  ///< why the agent cannot run these ranks: a problem a line
+  Output = 'o',   ///< rank (4 bytes), what it wrote to stdout
+  ErrorOutput = 'e',  ///< rank (4 bytes), what it wrote to stderr
+  Exit = 'X',         ///< {rank, pid, status, signal, suspended}: how a rank ended
+  Result = 'C',       ///< the path of a file below the output folder, a zero byte, its content
+  Done = 'D',         ///< all ranks have ended and all results are here
+};
+
+struct Frame {
+  FrameType type = FrameType::Done;
+  std::string payload;
+};
+
+/// A longer frame is none of ours.
+inline constexpr std::uint32_t kLongestFrame = 256u << 20;
+
+std::string to_bytes(FrameType type, std::string_view payload);
+/// A payload that begins with a rank.
+std::string with_rank(int rank, std::string_view bytes);
+
+/// Cuts bytes into frames. Not thread-safe.
+class FrameReader {
+ public:
+  /// `greeting` is skipped with all before it; empty: the first byte is a frame's.
+  explicit FrameReader(std::string greeting = {}) : greeting_(std::move(greeting)) {}
+  void add(std::string_view bytes) { buffer_ += bytes; }
+  /// Returns the next frame; empty: more bytes are needed. Throws PeerError if the bytes are no frames, or if
+  /// 64 KiB came without the greeting.
+  std::optional<Frame> next();
+  bool is_greeted() const { return greeting_.empty(); }
+  /// Returns what came before the greeting, for messages.
+  const std::string& noise() const { return noise_; }
+
+ private:
+  std::string greeting_;
+  std::string noise_;
+  std::string buffer_;
+  std::size_t at_ = 0;
+};
+
+/// The rank of a payload, which is cut off from it. Throws PeerError.
+int take_rank(std::string_view& payload);
+/// The path before the zero byte of a payload, which is cut off from it. Throws PeerError.
+std::string take_path(std::string_view& payload);
+
+}  // namespace millrace

@@ -1,0 +1,311 @@
+#include "driver/hosts/host_connection.h"
+
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/base/error.h"
+#include "runtime/base/files.h"
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/base/version.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::size_t kKeptErrors = 4096;
+
+std::string last_line(const std::string& text) {
+  std::string last;
+  for (const std::string& line : split(text, '\n')) {
+    if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;
+  }
+  while (!last.empty() && std::isspace(static_cast<unsigned char>(last.back()))) last.pop_back();
+  return escaped(last);
+}
+
+std::string text_member(const Json& json, std::string_view key) {
+  const Json* value = json.find(key);
+  return value && value->is_string() ? value->as_string() : "";
+}
+
+std::int64_t number_member(const Json& json, std::string_view key) {
+  const Json* value = json.find(key);
+  return value && value->kind() == Json::Kind::Int ? value->as_int() : 0;
+}
+
+bool true_member(const Json& json, std::string_view key) {
+  const Json* value = json.find(key);
+  return value && value->kind() == Json::Kind::Bool && value->as_bool();
+}
+
+Json json_of(const Frame& frame) {
+  const Result<Json> json = parse_json(frame.payload, "the agent's frame");
+  if (!json) throw PeerError(to_string(json.problems()));
+  return *json;
+}
+
+/// "ssh -o BatchMode=yes -- node1 true": what shows the same without millrace.
+std::string command_to_try(const std::vector<std::string>& command) {
+  std::string text;
+  for (const std::string& word : command) text += (text.empty() ? "" : " ") + word;
+  return "try `" + text + "`";
+}
+
+}  // namespace
+
+HostConnection::~HostConnection() {
+  if (process_.pid < 0) return;
+  process_.in.close();  // the agent ends its ranks
+  if (done_ || !open_) {
+    // It has nothing left to do: wait a little for its end, which is that of ssh too.
+    for (int i = 0; i < 100 && !end_of(process_.pid); ++i) {
+      if (::waitpid(process_.pid, nullptr, WNOHANG) < 0) return;
+      ::usleep(10'000);
+    }
+  }
+  ::kill(-process_.pid, SIGTERM);
+  for (int i = 0; i < 300; ++i) {
+    if (end_of(process_.pid) || ::waitpid(process_.pid, nullptr, WNOHANG) != 0) return;
+    ::usleep(10'000);
+  }
+  ::kill(-process_.pid, SIGKILL);
+  ::waitpid(process_.pid, nullptr, 0);
+}
+
+void HostConnection::start(const sigset_t& mask) {
+  process_ = start_child("the connection to " + name_, command_, {}, mask, ChildInput::Pipe);
+  ::fcntl(process_.in.get(), F_SETFL, O_NONBLOCK);
+  open_ = true;
+}
+
+void HostConnection::send(FrameType type, std::string_view payload) {
+  outgoing_ += to_bytes(type, payload);
+  write_out();
+}
+
+void HostConnection::write_out() {
+  while (!outgoing_.empty() && process_.in.is_open()) {
+    const ssize_t n = ::write(process_.in.get(), outgoing_.data(), outgoing_.size());
+    if (n > 0)
+      outgoing_.erase(0, static_cast<std::size_t>(n));
+    else if (n < 0 && errno == EINTR)
+      continue;
+    else if (n < 0 && errno == EAGAIN)
+      return;
+    else
+      process_.in.close();  // the end of its output tells why
+  }
+}
+
+void HostConnection::go(const std::vector<std::pair<std::string, std::string>>& environment) {
+  Json variables = Json::object();
+  for (const auto& [name, value] : environment) variables[name] = value;
+  send(FrameType::Go, Json::object({{"environment", variables}}).dump());
+}
+
+void HostConnection::signal(int number) {
+  send(FrameType::Signal, std::to_string(number));
+}
+
+void HostConnection::descriptors(std::vector<pollfd>& to) const {
+  for (const Descriptor* stream : {&process_.out, &process_.err})
+    if (stream->is_open()) to.push_back({stream->get(), POLLIN, 0});
+  if (!outgoing_.empty() && process_.in.is_open()) to.push_back({process_.in.get(), POLLOUT, 0});
+}
+
+bool HostConnection::receive() {
+  write_out();
+  char buffer[1 << 16];
+  while (process_.err.is_open()) {
+    const ssize_t n = ::read(process_.err.get(), buffer, sizeof buffer);
+    if (n > 0) {
+      errors_.append(buffer, static_cast<std::size_t>(n));
+      if (errors_.size() > kKeptErrors) errors_.erase(0, errors_.size() - kKeptErrors);
+    } else if (n < 0 && errno == EAGAIN) {
+      break;
+    } else if (n == 0 || errno != EINTR) {
+      process_.err.close();
+    }
+  }
+  while (process_.out.is_open()) {
+    const ssize_t n = ::read(process_.out.get(), buffer, sizeof buffer);
+    if (n > 0) {
+      frames_.add({buffer, static_cast<std::size_t>(n)});
+      return true;  // frames first: a flood is taken piece by piece
+    }
+    if (n < 0 && errno == EAGAIN) return true;
+    if (n == 0 || errno != EINTR) process_.out.close();
+  }
+  return false;
+}
+
+/// Why the connecting process ended: its own last words are the best account.
+std::string HostConnection::exit_text() {
+  if (const std::string said = last_line(errors_); !said.empty()) return said;
+  if (const std::string said = last_line(frames_.noise()); !frames_.is_greeted() && !said.empty())
+    return "it answered '" + said + "', not as an agent";
+  return frames_.is_greeted() ? "the connection ended" : "it ended without an answer";
+}
+
+bool HostConnection::read(HostEvents& events) {
+  if (!open_) return false;
+  try {
+    for (;;) {
+      const bool more = receive();
+      std::size_t taken = 0;
+      while (const std::optional<Frame> frame = frames_.next()) {
+        ++taken;
+        std::string_view payload = frame->payload;
+        if (frame->type == FrameType::Output || frame->type == FrameType::ErrorOutput) {
+          const int rank = take_rank(payload);
+          events.wrote(rank, frame->type == FrameType::ErrorOutput, payload);
+        } else if (frame->type == FrameType::Result) {
+          const std::string path = take_path(payload);
+          events.sent(path, payload);
+        } else if (frame->type == FrameType::Exit) {
+          const Json json = json_of(*frame);
+          events.ended(static_cast<int>(number_member(json, "rank")),
+                       static_cast<pid_t>(number_member(json, "pid")),
+                       {static_cast<int>(number_member(json, "status")),
+                        static_cast<int>(number_member(json, "signal"))},
+                       true_member(json, "suspended"));
+        } else if (frame->type == FrameType::Refused) {
+          loss_ = escaped(frame->payload);
+        } else if (frame->type == FrameType::Done) {
+          done_ = true;
+          open_ = false;
+          return false;
+        }
+      }
+      if (!more) {
+        open_ = false;
+        if (loss_.empty()) loss_ = exit_text();
+        return false;
+      }
+      if (taken == 0) return true;
+    }
+  } catch (const PeerError& error) {
+    open_ = false;
+    loss_ = error.what();
+    return false;
+  }
+}
+
+void HostConnection::take_before_go(const Frame& frame) {
+  if (frame.type == FrameType::Hello) {
+    const std::string version = text_member(json_of(frame), "version");
+    if (version != MILLRACE_VERSION) {
+      problems_.push_back({"host " + name_,
+                           "its millrace is version " + escaped(version) + ", this one is " MILLRACE_VERSION,
+                           "install the same version on every host"});
+      return;
+    }
+    send(FrameType::Job, to_json(job_).dump());
+  } else if (frame.type == FrameType::Need) {
+    const Json json = json_of(frame);
+    const Json* paths = json.find("paths");
+    if (!paths || !paths->is_array()) throw PeerError("the agent asks for no files");
+    for (const Json& item : paths->items()) {
+      const std::string path = item.is_string() ? item.as_string() : "";
+      // Only what the job names is sent, whatever is asked for.
+      if (std::ranges::find(job_.inputs, path, &AgentInput::path) == job_.inputs.end())
+        throw PeerError("the agent asks for a file that the job does not name");
+      const Result<std::string> content = read_regular_file(path, kMostInputBytes);
+      if (!content) {
+        append(problems_, content.problems());
+        return;
+      }
+      std::string payload = path;
+      payload += '\0';
+      payload += *content;
+      send(FrameType::File, payload);
+    }
+  } else if (frame.type == FrameType::Ready) {
+    const Json json = json_of(frame);
+    shared_ = true_member(json, "shared");
+    port_ = static_cast<int>(number_member(json, "port"));
+    ready_ = true;
+  } else if (frame.type == FrameType::Refused) {
+    for (const std::string& line : split(frame.payload, '\n'))
+      problems_.push_back({"host " + name_, escaped(line), {}});
+  } else {
+    throw PeerError("the agent sent what it should not yet");
+  }
+}
+
+void HostConnection::prepare() {
+  try {
+    const bool more = receive();
+    while (problems_.empty()) {
+      const std::optional<Frame> frame = frames_.next();
+      if (!frame) break;
+      take_before_go(*frame);
+    }
+    if (!more && problems_.empty() && !ready_)
+      problems_.push_back({"host " + name_, exit_text(), command_to_try(command_)});
+  } catch (const PeerError& error) {
+    problems_.push_back(
+        {"host " + name_, error.what(), error.hint().empty() ? command_to_try(command_) : error.hint()});
+  }
+}
+
+Result<int> prepare_hosts(std::vector<std::unique_ptr<HostConnection>>& hosts,
+                          std::chrono::milliseconds deadline, const SignalGuard& signals, Clock& clock) {
+  const TimePoint end = clock.now() + deadline;
+  for (const auto& host : hosts) {
+    try {
+      host->start(signals.old_mask());
+    } catch (const ConfigError& error) {
+      host->problems_.push_back({"host " + host->name_, error.what(), error.hint()});
+    }
+  }
+  const auto open = [](const auto& host) { return host->problems_.empty() && !host->ready_; };
+  while (std::ranges::any_of(hosts, open)) {
+    std::vector<pollfd> polled{{signals.descriptor(), POLLIN, 0}};
+    for (const auto& host : hosts)
+      if (open(host)) host->descriptors(polled);
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - clock.now()).count();
+    ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
+    if (const std::vector<int> came = signals.read(); !came.empty()) return came.front();
+    for (const auto& host : hosts) {
+      if (!open(host)) continue;
+      host->prepare();
+      if (open(host) && clock.now() >= end)
+        host->problems_.push_back({"host " + host->name_,
+                                   "is not ready after " + printed("%.0f s", Seconds(deadline).count()),
+                                   command_to_try(host->command_)});
+    }
+  }
+  Problems problems;
+  for (const auto& host : hosts) append(problems, host->problems_);
+  if (!problems.empty()) return problems;
+  return 0;
+}
+
+Result<std::vector<std::string>> ssh_command(const std::string& ssh, const std::string& login,
+                                             const std::string& program) {
+  const bool plain = !program.empty() && std::ranges::all_of(program, [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("/._+-", c) != nullptr;
+  });
+  if (!plain || program.front() == '-')
+    return Problem{
+        program, "has characters that the login shell of a host would read in its own way",
+        "give the path of millrace on the hosts with letters, digits and /._+- only: --remote-millrace PATH"};
+  return std::vector<std::string>{ssh,     "-T",
+                                  "-o",    "BatchMode=yes",
+                                  "-o",    "ConnectTimeout=10",
+                                  "-o",    "ServerAliveInterval=5",
+                                  "-o",    "ServerAliveCountMax=3",
+                                  "--",    login,
+                                  program, "agent"};
+}
+
+}  // namespace millrace

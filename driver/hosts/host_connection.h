@@ -1,0 +1,99 @@
+// The launcher's end of an agent on another host: the process that reaches it (ssh), and the frames between
+// them.
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "driver/hosts/agent_job.h"
+#include "driver/hosts/frames.h"
+#include "driver/hosts/rank_process.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+/// What a host says while its ranks run.
+class HostEvents {
+ public:
+  virtual ~HostEvents() = default;
+  virtual void wrote(int rank, bool to_stderr, std::string_view bytes) = 0;
+  virtual void ended(int rank, pid_t pid, const ChildEnd& end, bool was_suspended) = 0;
+  /// A file of the run whose folder the launcher does not see. `path` is below the output folder.
+  virtual void sent(const std::string& path, std::string_view content) = 0;
+};
+
+/// A host with its agent. Not thread-safe. The destructor ends the connection, and with it the ranks.
+class HostConnection {
+ public:
+  /// `command` starts the agent, here (`millrace agent`) or over ssh. `name` is the host's, for messages.
+  HostConnection(std::string name, std::vector<std::string> command, AgentJob job)
+      : name_(std::move(name)), command_(std::move(command)), job_(std::move(job)) {}
+  HostConnection(const HostConnection&) = delete;
+  HostConnection& operator=(const HostConnection&) = delete;
+  ~HostConnection();
+
+  const std::string& name() const { return name_; }
+  const AgentJob& job() const { return job_; }
+  bool shares_output() const { return shared_; }
+  int port() const { return port_; }
+
+  // ---- while the ranks run
+  /// Starts the ranks with `environment` on top of what the job says.
+  void go(const std::vector<std::pair<std::string, std::string>>& environment);
+  void signal(int number);
+  /// Appends the descriptors to poll for reading, and for writing if bytes wait to go out.
+  void descriptors(std::vector<pollfd>& to) const;
+  /// Passes on what has come. Returns false when the agent has said that all is done, or is gone.
+  bool read(HostEvents& events);
+  /// Tells why the connection ended before the agent had said that all is done; empty: it did not.
+  const std::string& loss() const { return loss_; }
+
+ private:
+  friend Result<int> prepare_hosts(std::vector<std::unique_ptr<HostConnection>>& hosts,
+                                   std::chrono::milliseconds deadline, const SignalGuard& signals,
+                                   Clock& clock);
+
+  void start(const sigset_t& mask);
+  void prepare();
+  void take_before_go(const Frame& frame);
+  void send(FrameType type, std::string_view payload);
+  void write_out();
+  /// Returns false at the end of the agent's output.
+  bool receive();
+  std::string exit_text();
+
+  std::string name_;
+  std::vector<std::string> command_;
+  AgentJob job_;
+  ChildProcess process_;
+  FrameReader frames_{kAgentGreeting};
+  std::string outgoing_;
+  std::string errors_;  ///< the last of what the connecting process wrote to stderr
+  std::string loss_;
+  Problems problems_;  ///< why this host cannot run its ranks
+  bool ready_ = false, shared_ = false, done_ = false, open_ = false;
+  int port_ = 0;
+};
+
+/// Connects to all hosts at once, sends them their jobs and the inputs that they lack, and waits until each
+/// can start its ranks. Every host is tried. Problem: one for each host that cannot, with the command that
+/// shows the same. Returns 0, or the
+/// signal that ended the wait.
+Result<int> prepare_hosts(std::vector<std::unique_ptr<HostConnection>>& hosts,
+                          std::chrono::milliseconds deadline, const SignalGuard& signals, Clock& clock);
+
+/// Returns the command that starts an agent on a host over ssh: batch mode, host keys checked, and a
+/// connection that notices within 15 s that the host is gone. Problem: `program` has characters that the
+/// login shell of the host would read in its own way.
+Result<std::vector<std::string>> ssh_command(const std::string& ssh, const std::string& login,
+                                             const std::string& program);
+
+}  // namespace millrace

@@ -1,0 +1,129 @@
+#include "driver/hosts/host_list.h"
+
+#include <arpa/inet.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+
+#include "runtime/base/numbers.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kMostSlots = 4096;
+constexpr std::size_t kLongestName = 253;
+
+bool is_letter_or_digit(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0;
+}
+
+bool is_host_name(const std::string& name) {
+  in6_addr address{};
+  if (::inet_pton(AF_INET6, name.c_str(), &address) == 1) return true;
+  return !name.empty() && name.size() <= kLongestName && is_letter_or_digit(name.front()) &&
+         is_letter_or_digit(name.back()) &&
+         std::ranges::all_of(name, [](char c) { return is_letter_or_digit(c) || c == '.' || c == '-'; });
+}
+
+bool is_user_name(const std::string& name) {
+  const auto is_first = [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; };
+  return !name.empty() && name.size() <= 32 && is_first(name.front()) &&
+         std::ranges::all_of(name, [&](char c) { return is_first(c) || (c >= '0' && c <= '9') || c == '-'; });
+}
+
+Result<HostEntry> parse_host(const std::string& text) {
+  const std::string where = "host '" + escaped(text) + "'";
+  HostEntry host;
+  std::string rest = text;
+  if (const std::size_t at = rest.find('@'); at != std::string::npos) {
+    host.user = rest.substr(0, at);
+    rest.erase(0, at + 1);
+    if (!is_user_name(host.user))
+      return Problem{where, "'" + escaped(host.user) + "' cannot be a user",
+                     "use lower-case letters, digits, _ and -"};
+  }
+  std::string slots;
+  if (rest.starts_with('[')) {
+    const std::size_t close = rest.find(']');
+    if (close == std::string::npos) return Problem{where, "has a [ without a ]", "for example [fe80::1]:2"};
+    host.name = rest.substr(1, close - 1);
+    slots = rest.substr(close + 1);
+    if (!slots.empty() && slots.front() != ':')
+      return Problem{where, "has '" + escaped(slots) + "' behind the address", "for example [fe80::1]:2"};
+  } else if (const std::size_t colon = rest.find(':'); colon != std::string::npos) {
+    host.name = rest.substr(0, colon);
+    slots = rest.substr(colon);
+  } else {
+    host.name = rest;
+  }
+  if (!is_host_name(host.name))
+    return Problem{where, "'" + escaped(host.name) + "' cannot be a host",
+                   "use letters, digits, dots and dashes, as in node-1.cluster; an IPv6 address in brackets"};
+  if (!slots.empty()) {
+    const std::optional<int> number = number_of<int>(slots.substr(1));
+    if (!number || *number < 1 || *number > kMostSlots)
+      return Problem{where, "'" + escaped(slots.substr(1)) + "' is no number of ranks",
+                     "give HOST:N with N from 1 to " + std::to_string(kMostSlots)};
+    host.slots = *number;
+  }
+  return host;
+}
+
+}  // namespace
+
+Result<std::vector<HostEntry>> parse_hosts(const std::string& list) {
+  std::vector<HostEntry> hosts;
+  Problems problems;
+  for (const std::string& text : split(list, ',')) {
+    Result<HostEntry> host = parse_host(text);
+    if (!host) {
+      append(problems, host.problems());
+    } else if (std::ranges::find(hosts, host->name, &HostEntry::name) != hosts.end()) {
+      problems.push_back(
+          {"host '" + host->name + "'", "is in the list twice", "give it once, as HOST:RANKS"});
+    } else {
+      hosts.push_back(*std::move(host));
+    }
+  }
+  if (!problems.empty()) return problems;
+  return hosts;
+}
+
+Result<std::vector<int>> ranks_of_hosts(const std::vector<HostEntry>& hosts, int ranks) {
+  const auto open = std::ranges::count(hosts, 0, &HostEntry::slots);
+  const auto count = static_cast<int>(hosts.size());
+  const std::string has = "the job has " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
+  if (open == count) {
+    if (ranks % count == 0) return std::vector<int>(hosts.size(), ranks / count);
+    return Problem{"hosts", has + ", which " + std::to_string(count) + " hosts cannot share equally",
+                   "say how many ranks each host has: HOST:N"};
+  }
+  if (open > 0)
+    return Problem{"hosts", "some have a number of ranks and others have none",
+                   "give HOST:N for all or for none"};
+  std::vector<int> counts;
+  int left = ranks;
+  for (const HostEntry& host : hosts) {
+    counts.push_back(std::min(left, host.slots));
+    left -= counts.back();
+    if (counts.back() == 0)
+      return Problem{"hosts", has + ", and the hosts before " + host.name + " take them all",
+                     "leave " + host.name + " out, or give fewer ranks to the others"};
+  }
+  if (left > 0)
+    return Problem{"hosts", has + ", the hosts have room for " + std::to_string(ranks - left),
+                   "add hosts, or give more ranks to one: HOST:N"};
+  return counts;
+}
+
+bool is_this_host(const HostEntry& host) {
+  if (!host.user.empty()) return false;
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) name[0] = '\0';
+  return host.name == "localhost" || host.name == "127.0.0.1" || host.name == "::1" || host.name == name;
+}
+
+}  // namespace millrace

@@ -1,0 +1,34 @@
+// The hosts of a job as a user writes them, and the ranks that each of them runs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+/// "alice@node1:4": a user (optional), a host name or an IPv4 address, and the number of ranks (optional). An
+/// IPv6 address stands in brackets.
+struct HostEntry {
+  std::string user;  ///< empty: as the ssh configuration says
+  std::string name;  ///< without brackets
+  int slots = 0;     ///< the most ranks that it takes; 0: an equal share
+
+  /// Returns "alice@node1", as ssh takes it.
+  std::string login() const { return user.empty() ? name : user + "@" + name; }
+};
+
+/// Reads a list such as "node1:4,node2:4". Problem: a name with other characters than letters, digits, dots
+/// and dashes, or with a dash in front; a host twice; a number of ranks below 1.
+Result<std::vector<HostEntry>> parse_hosts(const std::string& list);
+
+/// Returns the number of ranks on each host, at least 1. The first ranks are on the first host. Hosts with
+/// slots are filled in order; hosts without share equally. Problem: more ranks than slots, a host that would
+/// have none, ranks that cannot be shared equally.
+Result<std::vector<int>> ranks_of_hosts(const std::vector<HostEntry>& hosts, int ranks);
+
+/// Tells whether the entry is this host: its name, or localhost. No ssh is needed to get there.
+bool is_this_host(const HostEntry& host);
+
+}  // namespace millrace

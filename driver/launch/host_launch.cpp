@@ -1,0 +1,157 @@
+#include "driver/launch/host_launch.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "data/files/data_kinds.h"
+#include "driver/cli/flag_target.h"
+#include "runtime/base/files.h"
+#include "runtime/base/log.h"
+#include "runtime/base/run_folder.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string own_program() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).string();
+}
+
+bool is_loopback(const HostEntry& host) {
+  return host.name == "localhost" || host.name.starts_with("127.") || host.name == "::1";
+}
+
+/// Ranks of other hosts must reach the first host by its name.
+Status check_meeting(const JobHosts& hosts) {
+  const std::string& name = hosts.entries.front().name;
+  if (!is_loopback(hosts.entries.front()) || std::ranges::all_of(hosts.entries, is_loopback)) return Ok{};
+  return Problem{"hosts", name + " is the first host, and the others cannot reach it by that name",
+                 "give its name or address in their network"};
+}
+
+void keep(const std::string& output_dir, const std::string& path, std::string_view content) {
+  if (!is_result_path(path)) {
+    log_warning("a host sent a file under a name that no run has: " + path);
+    return;
+  }
+  const fs::path to = fs::path(output_dir) / path;
+  std::error_code error;
+  fs::create_directories(to.parent_path(), error);
+  if (const Status written = write_file_atomically(to, content); !written)
+    log_warning(to_string(written.problems()));
+}
+
+}  // namespace
+
+bool is_result_path(std::string_view path) {
+  if (path.empty() || path.size() > 1024 || path.front() == '/') return false;
+  for (const fs::path& part : fs::path(path))
+    if (part == "..") return false;
+  return std::ranges::all_of(path, [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("_-./", c) != nullptr;
+  });
+}
+
+std::vector<AgentInput> inputs_of(const std::vector<std::string>& argv, const std::string& output_dir) {
+  std::vector<AgentInput> inputs;
+  const auto add = [&](const std::string& path) {
+    std::error_code error;
+    const bool file = fs::is_regular_file(path, error);
+    if (path == output_dir || (!file && !fs::is_directory(path, error))) return;
+    AgentInput input{path, file ? file_hash(path) : ""};
+    if (std::ranges::find(inputs, input) == inputs.end()) inputs.push_back(std::move(input));
+  };
+  for (const std::string& word : argv) {
+    const std::size_t equals = word.find('=');
+    const std::string value = equals == std::string::npos ? word : word.substr(equals + 1);
+    const std::string flag = word.substr(0, equals == std::string::npos ? 0 : equals);
+    if (flag == "--data") {
+      for (const std::string& path : paths_of_data(value)) add(path);
+    } else if (flag != "--output-dir" && flag != "--resume" && flag != "--save-weights") {
+      add(value);
+    }
+  }
+  return inputs;
+}
+
+std::vector<RankProcess> host_processes(const JobSpec& job, std::vector<RankProcess> processes,
+                                        const std::string& token) {
+  const auto set = [](RankProcess& process, const char* name, const std::string& value) {
+    const auto same = [&](const auto& e) { return e.first == name; };
+    std::erase_if(process.environment, same);
+    if (!value.empty()) process.environment.emplace_back(name, value);
+  };
+  std::size_t next = 0;
+  for (std::size_t h = 0; h < job.hosts.entries.size(); ++h) {
+    for (int local = 0; local < job.hosts.ranks[h]; ++local, ++next) {
+      RankProcess& process = processes.at(next);
+      process.host = static_cast<int>(h);
+      for (const char* name : {"MILLRACE_STORE", "MILLRACE_LAUNCHER_PID", "MASTER_ADDR", "MASTER_PORT"})
+        set(process, name, "");
+      set(process, "LOCAL_RANK", std::to_string(local));
+      set(process, "LOCAL_WORLD_SIZE", std::to_string(job.hosts.ranks[h]));
+      set(process, "MILLRACE_TOKEN", token);
+    }
+  }
+  return processes;
+}
+
+Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankProcess>& processes) {
+  const JobHosts& hosts = job.hosts;
+  if (const Status reachable = check_meeting(hosts); !reachable) return reachable.problems();
+  const std::string probe = ".shared-" + new_run_id();
+  const fs::path probe_path = fs::path(job.output_dir) / probe;
+  if (const Status written = write_file_atomically(probe_path, ""); !written) return written.problems();
+  const std::string program = hosts.millrace.empty() ? own_program() : hosts.millrace;
+  const std::string* device = job.find("device");
+  std::error_code error;
+  LaunchOptions options;
+  Problems problems;
+  for (std::size_t h = 0; h < hosts.entries.size(); ++h) {
+    const HostEntry& host = hosts.entries[h];
+    AgentJob told{.directory = hosts.workdir.empty() ? fs::current_path(error).string() : hosts.workdir,
+                  .output_dir = job.output_dir,
+                  .probe = probe,
+                  .worker = job.worker,
+                  .device = device ? *device : "cpu"};
+    for (const RankProcess& process : processes) {
+      if (process.host != static_cast<int>(h)) continue;
+      told.ranks.push_back(process);
+      told.ranks.back().argv.erase(told.ranks.back().argv.begin());  // the worker: each host has its own
+    }
+    told.inputs = inputs_of(told.ranks.front().argv, job.output_dir);
+    Result<std::vector<std::string>> command = is_this_host(host)
+                                                   ? std::vector<std::string>{program, "agent"}
+                                                   : ssh_command(hosts.ssh, host.login(), program);
+    if (!command) {
+      append(problems, command.problems());
+      break;  // the others would say the same
+    }
+    options.hosts.push_back(
+        std::make_unique<HostConnection>(host.name, *std::move(command), std::move(told)));
+  }
+  if (!problems.empty()) {
+    fs::remove(probe_path, error);
+    return problems;
+  }
+  options.meeting_host = hosts.entries.front().name;
+  if (const std::string* timeout = job.find("timeout")) {
+    if (const Result<double> seconds = number_from(*timeout, 0, 1e6); seconds && *seconds > 0)
+      options.host_deadline = std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1e3));
+  }
+  options.keep_file = [output_dir = job.output_dir](const std::string& path, std::string_view content) {
+    keep(output_dir, path, content);
+  };
+  options.hosts_ready = [probe_path] {
+    std::error_code ignored;
+    fs::remove(probe_path, ignored);
+  };
+  return options;
+}
+
+}  // namespace millrace
