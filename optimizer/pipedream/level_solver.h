@@ -124,7 +124,7 @@ class LevelSolver {
   const LevelCosts costs_;
   const IntervalTimes& times_;
   std::vector<double> sync_per_byte_;        // [m]: 4 (m-1) / (B m)
-  std::vector<double> first_sync_per_byte_;  // [m]: the same for the first stage
+  std::vector<double> first_sync_per_byte_;  // [m]: the same value for the first stage
   std::vector<double> share_;                // [m]: 1 / m
   int from_ = -1;
   std::vector<int> candidates_;
