@@ -13,14 +13,15 @@
 namespace millrace {
 
 namespace {
-/// "input", floating, and one integer label of known classes: what classifiers read.
+/// Returns whether the fields are those of a classifier: a floating "input" and an integer label of known
+/// classes.
 bool reads_labelled_tensors(const std::vector<FieldSpec>& fields) {
   return fields.size() == 2 && at::isFloatingType(fields[0].dtype) && fields[1].shape.empty() &&
          fields[1].dtype == at::kLong && fields[1].limit > 0 &&
          std::ranges::all_of(fields[0].shape, [](std::int64_t d) { return d >= 0; });
 }
 
-/// Square images and nothing else: what generators learn from.
+/// Returns whether the model reads square images and nothing else, as generators do.
 bool reads_images_alone(const std::vector<FieldSpec>& fields) {
   return fields.size() == 1 && fields[0].dtype == at::kFloat && fields[0].shape.size() == 3 &&
          fields[0].shape[0] == 3 && fields[0].shape[1] > 0 && fields[0].shape[1] == fields[0].shape[2];

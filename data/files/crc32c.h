@@ -6,8 +6,8 @@
 
 namespace millrace {
 
-/// The checksum of `bytes`, or of an earlier part and `bytes` after it if `crc` is that part's. Uses SSE 4.2
-/// where the processor has it. Thread-safe.
+/// Returns the checksum of `bytes`. If `crc` is the checksum of an earlier part, returns that of both parts
+/// together. Uses SSE 4.2 if the processor has it. Thread-safe.
 std::uint32_t crc32c(std::string_view bytes, std::uint32_t crc = 0);
 
 /// Returns the number that TFRecord stores instead of the checksum itself. A checksum of checksums then

@@ -22,14 +22,15 @@ inline constexpr std::string_view kSyntheticData = "synthetic", kArrayData = "ar
 
 const std::vector<DataKind>& data_kinds();
 
-/// REST if `data` is of the kind with this prefix, "" where the prefix stands alone; nothing if it is of
-/// another kind.
+/// Returns REST if `data` is of the kind with this prefix, and "" if the prefix stands alone. Returns nothing
+/// if `data` is of another kind.
 std::optional<std::string_view> rest_of(std::string_view data, std::string_view prefix);
 
-/// The files and folders that `data` names. Data without a prefix is a folder, or FOLDER:SOURCE-TARGET.
+/// Returns the files and folders that `data` names. Data without a prefix is a folder, or
+/// FOLDER:SOURCE-TARGET.
 std::vector<std::string> paths_of_data(const std::string& data);
 
-/// The forms of all kinds, for the help of `--data`.
+/// Returns the forms of all kinds, for the help of `--data`.
 std::string data_forms();
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// The number types that arrays are made of, by NumPy's names.
+// The number types of arrays, with NumPy's names.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ enum class Element { UInt8, Int8, UInt16, Int16, UInt32, Int32, UInt64, Int64, F
 
 struct ElementInfo {
   Element element;
-  std::string_view name;   ///< NumPy's: "uint8"
-  std::string_view descr;  ///< NPY's: "|u1"
+  std::string_view name;   ///< name in NumPy: "uint8"
+  std::string_view descr;  ///< name in NPY files: "|u1"
   std::int64_t bytes;
 };
 inline constexpr ElementInfo kElements[] = {

@@ -16,7 +16,8 @@
 namespace millrace {
 namespace {
 
-constexpr std::int64_t kAlignment = 4096;  // of addresses, offsets and lengths: enough for every block device
+// Alignment of addresses, offsets and lengths for O_DIRECT: enough for every block device.
+constexpr std::int64_t kAlignment = 4096;
 
 [[noreturn]] void fail(const std::string& path, const std::string& action, std::string hint) {
   throw DataError(path + ": " + action + " failed: " + std::strerror(errno), std::move(hint));
@@ -70,7 +71,7 @@ FileWriter::FileWriter(FileWriter&& other) noexcept
 FileWriter::~FileWriter() {
   if (fd_ < 0) return;
   if (when_interrupted_ == Partial::Kept && used_ > 0) {
-    // As much as fits: the next writer keeps whole records only.
+    // Writes as much as fits: the next writer keeps whole records only.
     if (::pwrite(fd_, buffer_.get(), used_, written_) < 0) used_ = 0;
   }
   ::close(fd_);
@@ -125,7 +126,7 @@ void FileWriter::commit(Durability durability) {
 void AlignedBuffer::resize(std::size_t bytes) {
   if (bytes > capacity_) {
     capacity_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    data_.reset();  // the old one first: not both in memory
+    data_.reset();  // frees the old buffer first, so that never both are in memory
     data_.reset(static_cast<char*>(::operator new[](capacity_, std::align_val_t{kAlignment})));
   }
   size_ = bytes;
@@ -168,7 +169,7 @@ std::string_view FileReader::read(std::int64_t offset, std::int64_t bytes, Align
     if (n < 0) fail(path_, "read", {});
     if (n == 0) throw DataError(path_ + ": became shorter while it was read");
     at += n;
-    // A direct read that stops inside a block is at the file's end.
+    // A direct read that stops inside a block has reached the file's end.
     if (options_.direct && at % kAlignment != 0 && at < offset + bytes)
       throw DataError(path_ + ": became shorter while it was read");
   }

@@ -1,4 +1,4 @@
-// A file that appears whole or not at all, and a file read whole, past the page cache where asked to.
+// A writer of files that appear whole or not at all, and a reader that can bypass the page cache.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,23 @@ namespace millrace {
 
 enum class Durability { Cached, Synced };  ///< Synced: fsync before the file gets its name
 
-/// Writes PATH.partial, which `commit` renames to PATH; without it the partial file is removed, also by a
-/// signal that ends the process: an interrupted writer leaves nothing that looks finished. Throws DataError
-/// when the disk fails.
+/// Writes PATH.partial, which `commit` renames to PATH. Without `commit` the destructor, or a signal that
+/// ends the process, removes the partial file. So an interrupted writer leaves nothing that looks finished.
+/// Throws DataError when the disk fails.
 class FileWriter {
  public:
   explicit FileWriter(std::filesystem::path path, std::size_t buffer_bytes = 1 << 20);
-  /// Goes on behind the first `keep` bytes of a PATH.partial that an interrupted writer left, and leaves the
-  /// partial file for a next time if this one is interrupted too.
+  /// Continues behind the first `keep` bytes of a PATH.partial that an interrupted writer left. If this
+  /// writer is interrupted too, the partial file stays.
   static FileWriter continued(std::filesystem::path path, std::int64_t keep);
   FileWriter(FileWriter&& other) noexcept;
   FileWriter& operator=(FileWriter&&) = delete;
   ~FileWriter();
   void write(std::string_view bytes);
-  /// Room for `bytes` (at most the buffer's size) of the file's next part, to be filled by the caller at
-  /// once.
+  /// Returns room for the next `bytes` bytes of the file, at most the buffer's size. The caller must fill it
+  /// before the next call.
   char* reserve(std::size_t bytes);
-  void patch(std::int64_t offset, std::string_view bytes);  ///< overwrites what was written
+  void patch(std::int64_t offset, std::string_view bytes);  ///< overwrites bytes that were written
   std::int64_t size() const { return written_ + static_cast<std::int64_t>(used_); }
   void commit(Durability durability = Durability::Cached);
 
@@ -49,10 +49,10 @@ class FileWriter {
   std::int64_t written_ = 0;
 };
 
-/// Bytes aligned for O_DIRECT. Grows, never shrinks.
+/// A buffer of bytes aligned for O_DIRECT. It grows and never shrinks.
 class AlignedBuffer {
  public:
-  void resize(std::size_t bytes);  ///< what was in it is lost if it grows
+  void resize(std::size_t bytes);  ///< the content is lost if the buffer grows
   char* data() { return data_.get(); }
   std::string_view view() const { return {data_.get(), size_}; }
 
@@ -66,11 +66,11 @@ class AlignedBuffer {
 };
 
 struct ReadOptions {
-  bool direct = false;      ///< O_DIRECT: past the page cache; DataError where the file system refuses it
-  Bytes transfer_size = 0;  ///< bytes of one read; 0: as much as there is
+  bool direct = false;      ///< O_DIRECT bypasses the page cache; DataError if the file system refuses it
+  Bytes transfer_size = 0;  ///< bytes of one read call; 0: all in one call
 };
 
-/// An open file for reads at any place. Throws DataError with the path.
+/// An open file for reads at any offset. Throws DataError with the path.
 class FileReader {
  public:
   FileReader(const std::filesystem::path& path, const ReadOptions& options);
@@ -79,8 +79,8 @@ class FileReader {
   ~FileReader();
   Bytes size() const { return size_; }
   const std::string& path() const { return path_; }
-  /// The bytes [offset, offset + bytes) in `buffer`, valid until its next use; a file that ends before is a
-  /// DataError.
+  /// Reads the bytes [offset, offset + bytes) into `buffer`. The view is valid until the buffer's next use.
+  /// Throws DataError if the file ends earlier.
   std::string_view read(std::int64_t offset, std::int64_t bytes, AlignedBuffer& buffer) const;
 
  private:

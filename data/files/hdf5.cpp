@@ -12,7 +12,8 @@
 namespace millrace {
 namespace {
 
-// H5F_ACC_RDONLY and H5F_ACC_TRUNC: the header's macros also call into the library, which is not linked.
+// The values of H5F_ACC_RDONLY and H5F_ACC_TRUNC. The header's macros also call into the library, which is
+// not linked.
 constexpr unsigned kReadOnly = 0, kTruncate = 2;
 
 std::mutex& library_mutex() {
@@ -20,7 +21,7 @@ std::mutex& library_mutex() {
   return mutex;
 }
 
-/// The functions by name, with the types that the header gives them.
+/// The library's functions, found by name, with the types that the header gives them.
 struct Library {
 #define MILLRACE_HDF5(function) decltype(&::function) function = nullptr
   MILLRACE_HDF5(H5open);
@@ -86,7 +87,7 @@ struct Library {
     MILLRACE_HDF5(H5Pclose);
 #undef MILLRACE_HDF5
     H5open();
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // problems are ours to print
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // the library must not print problems itself
     create_class = value(handle, "H5P_CLS_DATASET_CREATE_ID_g");
     // Little-endian standard types, in the order of Element; half floats travel as 16-bit integers.
     const char* names[] = {"H5T_STD_U8LE_g",  "H5T_STD_I8LE_g",   "H5T_STD_U16LE_g", "H5T_STD_I16LE_g",
@@ -111,7 +112,7 @@ struct Library {
   }
 };
 
-/// Call with library_mutex held.
+/// Returns the library and loads it on first use. The caller must hold library_mutex.
 const Library& library() {
   static const Library loaded;
   return loaded;

@@ -64,7 +64,7 @@ std::string encode_png(const Image& image) {
   png.height = static_cast<png_uint_32>(image.height);
   png.format = image.channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
   png.flags = PNG_IMAGE_FLAG_FAST;
-  // The library's own bound, so that one pass is enough.
+  // The buffer has the library's upper bound, so that one pass is enough.
   std::string bytes(PNG_IMAGE_PNG_SIZE_MAX(png), '\0');
   png_alloc_size_t size = bytes.size();
   if (!::png_image_write_to_memory(&png, bytes.data(), &size, 0, image.pixels.data(), 0, nullptr))
@@ -74,7 +74,7 @@ std::string encode_png(const Image& image) {
 }
 
 Result<Image> decode_png(std::string_view bytes, const std::string& name) {
-  // The library stops reading at the last pixel: a missing end would go unseen.
+  // The library stops reading at the last pixel and would not notice a missing end.
   constexpr std::string_view kEnd("\0\0\0\0IEND\xae\x42\x60\x82", 12);
   if (!bytes.ends_with(kEnd)) return damaged(name, "its end is missing");
   png_image png{};

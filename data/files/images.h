@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// Pixels row by row, `channels` bytes each (1 grey, 3 RGB).
+/// An image as rows of pixels, each of `channels` bytes (1: grey, 3: RGB).
 struct Image {
   std::int64_t height = 0;
   std::int64_t width = 0;
@@ -17,7 +17,8 @@ struct Image {
   std::string pixels;
 };
 
-/// quality: 1 to 100. Throws DataError where the library refuses (sides above 65,500).
+/// Returns the image as JPEG; `quality` is 1 to 100. Throws DataError if the library refuses, for example
+/// sides above 65,500.
 std::string encode_jpeg(const Image& image, int quality = 75);
 std::string encode_png(const Image& image);
 

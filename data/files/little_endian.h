@@ -1,4 +1,4 @@
-// Fixed-width little-endian integers in byte strings: what zip, TFRecord, NPY and protobuf are made of.
+// Fixed-width little-endian integers in byte strings, as zip, TFRecord, NPY and protobuf have them.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@ namespace millrace {
 
 static_assert(std::endian::native == std::endian::little, "files are written as the memory has them");
 
-/// The integer at `offset`; the caller has checked that it is inside.
+/// Returns the integer at `offset`. The caller must check that it lies inside `bytes`.
 template <class Int>
 Int get_little(std::string_view bytes, std::size_t offset = 0) {
   Int value;

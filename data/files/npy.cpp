@@ -9,9 +9,9 @@ namespace millrace {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr std::size_t kLongestHeader = 1 << 16;  // a header describes one array: longer ones are damage
+constexpr std::size_t kLongestHeader = 1 << 16;  // a header describes one array; a longer one is damaged
 
-/// Walks a Python literal: {'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }
+/// Reads a Python literal such as {'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }.
 class LiteralReader {
  public:
   explicit LiteralReader(std::string_view text) : text_(text) {}
@@ -46,7 +46,7 @@ class LiteralReader {
     const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
     if (error != std::errc{}) return false;
     at_ = static_cast<std::size_t>(end - text_.data());
-    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Python 2 wrote long integers so
+    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Python 2 wrote an L behind long integers
     return true;
   }
   bool at_end() {
@@ -73,7 +73,7 @@ bool read_shape(LiteralReader& in, std::vector<std::int64_t>& shape) {
   return true;
 }
 
-/// What is wrong with the literal; empty: nothing.
+/// Reads the literal into `header`. Returns an error text; empty: no error.
 std::string read_dictionary(std::string_view text, NpyHeader& header) {
   LiteralReader in(text);
   bool has_descr = false, has_order = false, has_shape = false;
@@ -101,7 +101,7 @@ std::string read_dictionary(std::string_view text, NpyHeader& header) {
   return {};
 }
 
-/// Bytes of an element, 0 if it is no number of fixed size.
+/// Returns the bytes of an element, or 0 if it is no number of fixed size.
 std::int64_t bytes_of(std::string_view descr) {
   if (descr.size() != 3 && descr.size() != 4) return 0;
   if (std::string_view("<>|=").find(descr[0]) == std::string_view::npos) return 0;

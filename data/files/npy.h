@@ -16,20 +16,20 @@ struct NpyHeader {
   bool fortran_order = false;
   std::vector<std::int64_t> shape;
   std::int64_t element_bytes = 0;
-  std::size_t data_offset = 0;  ///< where the elements start
-  Bytes data_bytes = 0;         ///< of all elements; the shape's product was checked for overflow
+  std::size_t data_offset = 0;  ///< offset of the first element
+  Bytes data_bytes = 0;         ///< bytes of all elements; the product was checked for overflow
 };
 
-/// Reads the header at the start of `bytes`, which may end after it. Problems: not an NPY file, a version or
-/// type that has no fixed-size numbers (objects, structures, strings), a size beyond 2^62 bytes.
+/// Reads the header at the start of `bytes`, which may end after it. Problems: not an NPY file, an unknown
+/// version, a type other than numbers of fixed size (objects, structures, strings), a size beyond 2^62 bytes.
 Result<NpyHeader> parse_npy_header(std::string_view bytes, const std::string& name);
 
 /// Parses the header as above. `bytes` must hold exactly the array: a Problem says how many bytes are
 /// missing or too many.
 Result<NpyHeader> parse_npy(std::string_view bytes, const std::string& name);
 
-/// Version 1 header as NumPy writes it: C order, padded with spaces so that the data start at a multiple
-/// of 64.
+/// Returns a version 1 header as NumPy writes it: C order, padded with spaces so that the data start at a
+/// multiple of 64.
 std::string npy_header(std::string_view descr, const std::vector<std::int64_t>& shape);
 
 }  // namespace millrace

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// Appends fields to a message. Field numbers and types are the reader's to know.
+/// Appends fields to a message. The bytes do not describe themselves: a reader must know fields and types.
 class ProtoWriter {
  public:
   static void varint(std::string& out, std::uint64_t value) {
@@ -37,7 +37,8 @@ class ProtoWriter {
   std::string out_;
 };
 
-/// Walks the fields of one message; damaged bytes end the walk with `damaged()`.
+/// Reads the fields of one message one after the other. After damaged bytes next() returns false and
+/// `damaged()` true.
 class ProtoReader {
  public:
   explicit ProtoReader(std::string_view text) : rest_(text) {}

@@ -123,7 +123,8 @@ class TfRecordFile final : public SampleFile {
   }
 
  private:
-  /// "offset length" on each line; false if it is absent or is not about this file.
+  /// Reads an index file with "offset length" on each line. Returns false if it is absent or belongs to
+  /// another file.
   bool read_index(const std::string& path) {
     const Result<std::string> text = read_file(path, kGiB);
     if (!text) return false;
@@ -141,7 +142,7 @@ class TfRecordFile final : public SampleFile {
       at = number.ptr + 1;
     }
     if (at >= end && expected == file_.size()) return true;
-    places_.clear();  // of another file: the records themselves are the truth
+    places_.clear();  // the index belongs to another file, so the records themselves are read
     return false;
   }
   void scan() {
@@ -253,7 +254,7 @@ class Hdf5Samples final : public SampleFile {
   Bytes bytes_ = 0;
 };
 
-/// Places from FILE.off.idx and FILE.sz.idx, 64-bit integers.
+/// A file of samples. FILE.off.idx and FILE.sz.idx have their offsets and sizes as 64-bit integers.
 class BinaryFile : public SampleFile {
  public:
   BinaryFile(const std::string& path, const ReadOptions& options) : file_(path, options) {
@@ -296,7 +297,7 @@ class BinaryFile : public SampleFile {
   Bytes bytes_ = 0;
 };
 
-/// The same through a mapping. Each page is touched, as a consumer would.
+/// A BinaryFile that is read through a mapping. Each page is touched, as a consumer would do.
 class MappedBinaryFile final : public BinaryFile {
  public:
   MappedBinaryFile(const std::string& path, const ReadOptions& options) : BinaryFile(path, options) {

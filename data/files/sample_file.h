@@ -1,5 +1,5 @@
-// Samples in the file formats of DLIO, read one by one. A sample is the bytes that were put in: decoded,
-// unpacked, checked as far as the format can (checksums of npz and tfrecord, sizes of all).
+// Samples in the file formats of DLIO, read one by one. A sample is the bytes that were written: decoded,
+// unpacked, and checked as far as the format allows (checksums of npz and tfrecord, sizes of all).
 #pragma once
 
 #include <cstdint>
@@ -25,27 +25,28 @@ enum class SampleFormat {
   Synthetic
 };
 
-/// "npz", ..., "mmap_indexed_binary", "synthetic": DLIO's names, which are the files' extensions too.
+/// Returns DLIO's name, which is the files' extension too: "npz", ..., "mmap_indexed_binary", "synthetic".
 const char* to_string(SampleFormat format);
 std::optional<SampleFormat> sample_format_named(std::string_view name);
 
-/// One open file. Not thread-safe: each reader thread opens its own.
+/// One open file. Not thread-safe: each thread that reads opens its own.
 class SampleFile {
  public:
   virtual ~SampleFile() = default;
   virtual std::int64_t num_samples() const = 0;
-  /// The bytes of sample `index`, valid until the next call. Throws DataError for damage and a wrong index.
+  /// Returns the bytes of sample `index`, valid until the next call. Throws DataError for damage and a wrong
+  /// index.
   virtual std::string_view sample(std::int64_t index) = 0;
-  /// Bytes taken from storage so far.
+  /// Returns the bytes read from storage so far.
   virtual Bytes bytes_read() const = 0;
 };
 
-/// `index`: the file with the records' places, of formats that have one outside (tfrecord); may be absent.
-/// Throws DataError with the path. O_DIRECT is for npz, npy, tfrecord and the binaries.
+/// Opens a sample file. `index` names the file with the offsets of the records, which only tfrecord has; it
+/// may be absent. Throws DataError with the path. O_DIRECT works for npz, npy, tfrecord and the binaries.
 std::unique_ptr<SampleFile> open_sample_file(SampleFormat format, const std::string& path,
                                              const std::string& index, const ReadOptions& options);
 
-/// Whether `options.direct` has a meaning for the format.
+/// Returns whether `options.direct` has an effect for the format.
 bool reads_directly(SampleFormat format);
 
 }  // namespace millrace

@@ -60,7 +60,8 @@ bool read_feature(ProtoReader in, Feature& feature) {
   return !in.damaged();
 }
 
-/// Calls `entry(key, feature message)` for each feature; false if the bytes are damaged or `entry` says so.
+/// Calls `entry(key, feature message)` for each feature. Returns false if the bytes are damaged or `entry`
+/// returned false.
 template <class Entry>
 bool each_feature(std::string_view payload, Entry entry) {
   ProtoReader example(payload);

@@ -17,7 +17,7 @@ constexpr std::uint32_t kEnd64 = 0x06064b50, kLocator64 = 0x07064b50;
 constexpr std::uint32_t kIn64 = 0xffffffff;  // "see the 64-bit field"
 constexpr std::size_t kMostMembers = 1 << 16;
 
-/// The place of the end record: it may be followed by a comment.
+/// Returns the offset of the end record, which a comment may follow.
 std::size_t find_end(std::string_view bytes) {
   if (bytes.size() < 22) return std::string_view::npos;
   const std::size_t last = bytes.size() - 22;
@@ -27,7 +27,7 @@ std::size_t find_end(std::string_view bytes) {
   return std::string_view::npos;
 }
 
-/// The 64-bit sizes of a directory entry, taken from its extra field for those that say so.
+/// Takes the 64-bit numbers of a directory entry from its extra field, if the entry refers to that field.
 bool read_extra(std::string_view extra, ZipMember& member, std::uint64_t& header_offset) {
   while (extra.size() >= 4) {
     const auto id = get_little<std::uint16_t>(extra);
@@ -69,7 +69,7 @@ bool find_directory(std::string_view bytes, Directory& directory) {
 }  // namespace
 
 std::uint32_t crc32_of(std::string_view bytes, std::uint32_t crc) {
-  while (!bytes.empty()) {  // zlib counts in 32 bits
+  while (!bytes.empty()) {  // zlib takes at most 2^32 - 1 bytes at a time
     const std::size_t part = std::min<std::size_t>(bytes.size(), 1u << 30);
     crc = static_cast<std::uint32_t>(
         ::crc32(crc, reinterpret_cast<const Bytef*>(bytes.data()), static_cast<uInt>(part)));
@@ -128,7 +128,7 @@ Result<std::string_view> zip_member(std::string_view bytes, const ZipMember& mem
   };
   std::string_view content = bytes.substr(member.data_offset, member.packed_bytes);
   if (member.deflated) {
-    // Deflate packs at most about 1032 to 1.
+    // Deflate packs at most 1032 bytes or so into one.
     if (member.bytes > static_cast<std::uint64_t>(limit) || member.bytes / 1100 > member.packed_bytes + 1)
       return wrong("claims to unpack to " + std::to_string(member.bytes) + " bytes");
     unpacked.resize(member.bytes);
@@ -166,7 +166,7 @@ void ZipWriter::begin(const std::string& name, Packing packing) {
   put_little<std::uint16_t>(header, 45);  // version that knows 64-bit sizes
   put_little<std::uint16_t>(header, 0);
   put_little<std::uint16_t>(header, packing == Packing::Deflated ? 8 : 0);
-  put_little<std::uint32_t>(header, 0x00210000);  // 1980-01-01: the same bytes whenever it is written
+  put_little<std::uint32_t>(header, 0x00210000);  // 1980-01-01, so that the bytes do not depend on the time
   put_little<std::uint32_t>(header, 0);           // CRC, patched at the end
   put_little(header, kIn64);
   put_little(header, kIn64);

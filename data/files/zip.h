@@ -1,5 +1,5 @@
-// Zip archives as NumPy's NPZ files are: stored or deflated members, 64-bit sizes. Source: PKWARE's
-// APPNOTE 6.3.
+// Zip archives with the features of NumPy's NPZ files: stored or deflated members, 64-bit sizes. Source:
+// PKWARE's APPNOTE 6.3.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ struct ZipMember {
   std::uint32_t crc = 0;  ///< CRC-32 (not C) of the unpacked bytes
   std::uint64_t packed_bytes = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t data_offset = 0;  ///< where the packed bytes start
+  std::uint64_t data_offset = 0;  ///< offset of the packed bytes
 };
 
-/// The members of the archive in `bytes`, all of which lie inside it. Problems: no archive, encrypted or
-/// split ones, methods other than stored and deflated, members that overlap the directory.
+/// Returns the members of the archive in `bytes`; all lie inside it. Problems: not an archive, an encrypted
+/// or split one, methods other than stored and deflated, members that overlap the directory.
 Result<std::vector<ZipMember>> parse_zip(std::string_view bytes, const std::string& name);
 
-/// The unpacked member: a view into `bytes` if it is stored, else into `unpacked`. Checks size and CRC.
-/// `limit`: refuses to unpack more (a deflated member of a damaged file may claim any size).
+/// Returns the unpacked member: a view into `bytes` if it is stored, else into `unpacked`. Checks size and
+/// CRC. Refuses to unpack more than `limit` bytes: a damaged file may claim any size.
 Result<std::string_view> zip_member(std::string_view bytes, const ZipMember& member, std::string& unpacked,
                                     const std::string& name, Bytes limit = 16 * kGiB);
 
-/// Writes an archive member by member: `begin`, then `write` in parts, then `end`; `finish` at last. Members
-/// of any size; 64-bit fields only where they are needed.
+/// Writes an archive member by member: `begin`, then `write` in parts, then `end`. `finish` ends the archive.
+/// Members may have any size.
 class ZipWriter {
  public:
   enum class Packing { Stored, Deflated };
@@ -48,10 +48,10 @@ class ZipWriter {
     std::uint64_t header_offset = 0;
   };
   std::vector<Written> members_;
-  std::string pending_;  // of a deflated member: packed in one go at its end
+  std::string pending_;  // the bytes of a deflated member, which end() packs in one go
 };
 
-/// CRC-32 of zip, gzip and PNG.
+/// Returns the CRC-32 that zip, gzip and PNG use. `crc` is that of the bytes before, as in crc32c().
 std::uint32_t crc32_of(std::string_view bytes, std::uint32_t crc = 0);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// A file compared with the bytes that were generated into it.
+// Compares a file with the bytes that were generated into it.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,20 @@
 
 namespace millrace {
 
-/// "byte 17 is 0x4f, 0x5f was generated" of the first byte that differs, counted from `offset`; nothing if
-/// none does. Both have the same length.
+/// Returns a text about the first byte that differs, such as "byte 17 is 0x4f, 0x5f was generated". Bytes are
+/// counted from `offset`. Returns nothing if no byte differs. Both texts must have the same length.
 std::optional<std::string> first_difference(std::string_view found, std::string_view generated,
                                             std::int64_t offset = 0);
 
-/// Takes what a FileWriter takes, and compares instead of writing. The first byte that differs, or the end of
-/// a file that is too short or too long, is a DataError with the path and the byte's place. So is a missing
-/// file.
+/// Has the functions of a FileWriter, but compares instead of writing. Throws DataError with the path for a
+/// missing file, for the first byte that differs, and for a file that is too short or too long.
 class FileCheck {
  public:
   explicit FileCheck(const std::filesystem::path& path);
   void write(std::string_view bytes);
-  /// Room for the next part, to be filled by the caller at once.
+  /// Returns room for the next part. The caller must fill it before the next call.
   char* reserve(std::size_t bytes);
-  /// After the last part.
+  /// Ends the comparison. Call it after the last part.
   void finish();
 
  private:

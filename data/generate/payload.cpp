@@ -10,7 +10,7 @@
 namespace millrace {
 namespace {
 
-/// The top `bits` of `fraction_bits` random bits, the rest zero.
+/// Returns `fraction_bits` random bits with entropy/8 of them kept at the top; the rest are zero.
 std::uint64_t leveled(std::uint64_t value, int fraction_bits, double entropy) {
   const int kept = std::clamp(static_cast<int>(std::lround(fraction_bits * entropy / 8)), 1, fraction_bits);
   return (value >> (64 - kept)) << (fraction_bits - kept);
@@ -21,7 +21,7 @@ void put(char* out, Number value) {
   std::memcpy(out, &value, sizeof value);
 }
 
-/// k / 2^11 as a half float, 0 <= k < 2^11.
+/// Returns k / 2^11 as a half float, for 0 <= k < 2^11.
 std::uint16_t half_of(unsigned k) {
   if (k == 0) return 0;
   const int high = 31 - __builtin_clz(k);
@@ -43,7 +43,7 @@ void Payload::fill(std::int64_t offset, char* out, std::int64_t bytes) const {
   const bool integers = element_ < Element::Float16;
   if (integers && randomness_.correlation == 0) return fill_bytes(offset, out, bytes);
   const std::int64_t width = info_of(element_).bytes;
-  // Whole numbers from a block's start, into a buffer where the ends do not fit.
+  // Numbers are made in whole blocks. Blocks that lie only partly in the range go through a buffer.
   const std::int64_t first = offset / width / kCorrelated * kCorrelated;
   std::string block(static_cast<std::size_t>(kCorrelated * width), '\0');
   for (std::int64_t number = first; number * width < offset + bytes; number += kCorrelated) {

@@ -1,5 +1,5 @@
-// Bytes made up from (key, position): any part of any file can be made alone, by any thread, again after an
-// interruption, and once more to check what was read.
+// Bytes made up from (key, position). Any thread can make any part of any file alone: after an interruption,
+// and once more to check the bytes that were read.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace millrace {
 
-/// How random the values are. Both keep the values' distribution.
+/// The randomness of the values. Both numbers keep the values' distribution.
 struct Randomness {
-  /// Bits of information in a byte, in (0, 8]: below 8 only some 2^entropy of the byte values (of a number:
-  /// of its levels) occur, so that packers find about entropy/8 of the size.
+  /// Bits of information in a byte, in (0, 8]. Below 8 only about 2^entropy of the byte values occur; numbers
+  /// have fewer levels. Packers then reach about entropy/8 of the size.
   double entropy = 8;
   /// The chance, in [0, 1), that a value repeats the one before: the correlation of neighbours.
   double correlation = 0;
 };
 
-/// A 64-bit value for position `index` of stream `key` (SplitMix64's output function over a counter).
+/// Returns a 64-bit value for position `index` of stream `key` (SplitMix64's output function over a counter).
 constexpr std::uint64_t hashed(std::uint64_t key, std::uint64_t index) {
   std::uint64_t z = key + (index + 1) * 0x9e3779b97f4a7c15ull;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -25,7 +25,7 @@ constexpr std::uint64_t hashed(std::uint64_t key, std::uint64_t index) {
   return z ^ (z >> 31);
 }
 
-/// Uniform in [0, 1).
+/// Returns a number in [0, 1), uniform if `value` is.
 constexpr double unit(std::uint64_t value) {
   return static_cast<double>(value >> 11) * 0x1.0p-53;
 }
@@ -33,11 +33,11 @@ constexpr double unit(std::uint64_t value) {
 /// Numbers kCorrelated * k to kCorrelated * (k + 1) - 1 of a stream do not depend on the others.
 inline constexpr std::int64_t kCorrelated = 4096;
 
-/// An endless array of numbers: integers over their whole range, floats in [0, 1). Value type, thread-safe.
+/// An endless array of numbers: integers over their whole range, floats in [0, 1). A value type; thread-safe.
 class Payload {
  public:
   Payload(std::uint64_t key, Element element, const Randomness& randomness);
-  /// Bytes [offset, offset + bytes) of the array.
+  /// Writes the bytes [offset, offset + bytes) of the array to `out`.
   void fill(std::int64_t offset, char* out, std::int64_t bytes) const;
 
  private:
@@ -46,7 +46,7 @@ class Payload {
   std::uint64_t key_;
   Element element_;
   Randomness randomness_;
-  unsigned symbols_;  // of a byte
+  unsigned symbols_;  // number of different values of a byte
 };
 
 }  // namespace millrace

@@ -33,7 +33,7 @@ class BlockMaker {
 
   RecordBlock take() {
     std::unique_lock lock(mutex_);
-    // No deadline: a maker computes, it waits for nobody.
+    // No deadline is needed: the threads only compute and wait for nothing else.
     changed_.wait(lock, [&] { return failure_ || slot(first_).has_value(); });
     if (failure_) std::rethrow_exception(failure_);
     RecordBlock block = std::move(*slot(first_));
@@ -72,16 +72,16 @@ class BlockMaker {
   }
 
   const RecordStream& stream_;
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards the members below, except threads_
   std::condition_variable_any changed_;
-  std::int64_t next_;   // to be made
-  std::int64_t first_;  // to be taken
+  std::int64_t next_;   // the next block to make
+  std::int64_t first_;  // the next block to take
   std::vector<std::optional<RecordBlock>> slots_;
   std::exception_ptr failure_;
-  std::vector<std::jthread> threads_;  // last: ends before the rest
+  std::vector<std::jthread> threads_;  // the last member, so that threads end before the others are destroyed
 };
 
-/// Takes the bytes of one file: writes them, or compares them with what is there.
+/// Takes the bytes of one file, and writes them or compares them with the file.
 class Sink {
  public:
   Sink(const fs::path& path, StreamMode mode, Bytes keep) {
@@ -104,7 +104,8 @@ class Sink {
   std::optional<FileCheck> check_;
 };
 
-/// Finished files from the first on, and the whole blocks of one that was interrupted.
+/// Returns the files that are finished, from the first one on. Sets `inside` to the bytes of whole blocks of
+/// a file that was interrupted, or to -1.
 StreamResult what_is_there(const RecordStream& stream, const fs::path& folder, Bytes size, Bytes& inside) {
   StreamResult there;
   inside = -1;
@@ -144,7 +145,7 @@ StreamResult run_stream(const RecordStream& stream, const fs::path& folder, Byte
   std::int64_t skip = result.records % per_block;
   std::unique_ptr<Sink> sink;
   std::string name;
-  // A partial file that has all its records only needs its name.
+  // A partial file that already has all its records only needs its name.
   if (inside > 0) sink = std::make_unique<Sink>(folder / (name = stream.file_of(0, 0)), mode, inside);
   while (result.bytes < size) {
     const RecordBlock block = maker.take();

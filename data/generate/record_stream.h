@@ -1,4 +1,5 @@
-// Data sets that are one long sequence of records cut into files: made by several threads, written in order.
+// Data sets that are one long sequence of records, divided into files. Several threads make the records; one
+// writes them in order.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +12,10 @@
 
 namespace millrace {
 
-/// Records one behind the other.
+/// Some records, one behind the other.
 struct RecordBlock {
   std::string bytes;
-  std::vector<std::size_t> ends;  ///< of each record in `bytes`
+  std::vector<std::size_t> ends;  ///< the end of each record in `bytes`
   void end_record() { ends.push_back(bytes.size()); }
 };
 
@@ -22,16 +23,17 @@ struct RecordBlock {
 class RecordStream {
  public:
   virtual ~RecordStream() = default;
-  virtual std::int64_t block_records() const = 0;  ///< made at once
-  /// Records block * block_records() and the ones after it.
+  virtual std::int64_t block_records() const = 0;  ///< returns the number of records of a block
+  /// Makes the records of a block: the first has the number block * block_records().
   virtual void make(std::int64_t block, RecordBlock& out) const = 0;
-  /// The file, relative to the data set, that `record` goes to, with `before` bytes of the data set before
-  /// it. Equal for neighbours; a new name ends the file before.
+  /// Returns the file of `record`, relative to the data set. `before` is the number of bytes of the data set
+  /// before the record. Records of one file are neighbours: a new name ends the file before.
   virtual std::string file_of(std::int64_t record, Bytes before) const = 0;
-  /// Records in a finished file; the data set's last one may end early.
   enum class Place { Inner, Last };
+  /// Returns the number of records in a finished file. The last file of a data set may end early.
   virtual std::int64_t records_in(const std::filesystem::path& file, Place place) const = 0;
-  /// Bytes of each record if all have as many, else 0. Such a file goes on inside after an interruption.
+  /// Returns the bytes of a record if all records have the same size, else 0. After an interruption, files of
+  /// such records continue behind their whole blocks; others are made anew.
   virtual Bytes record_bytes() const { return 0; }
 };
 
@@ -45,8 +47,8 @@ struct StreamResult {
 enum class StreamMode { Write, Check };
 using Progress = std::function<void(Bytes done)>;
 
-/// Writes the first records that together have at least `size` bytes, so at most one record more. Finished
-/// files are kept. With Check compares instead of writing; DataError names the first byte that differs.
+/// Writes the fewest first records that together have at least `size` bytes. Finished files are kept. With
+/// Check it compares instead of writing, and a DataError names the first byte that differs.
 StreamResult run_stream(const RecordStream& stream, const std::filesystem::path& folder, Bytes size,
                         int threads, StreamMode mode, const Progress& progress);
 

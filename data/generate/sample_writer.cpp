@@ -36,7 +36,8 @@ std::string whole_sample(const SampleFileSpec& spec, std::int64_t sample) {
   return bytes;
 }
 
-/// The array [..., samples] part by part: neighbours in memory are the same element of neighbouring samples.
+/// Makes the array [..., samples] part by part. Neighbours in memory are the same element of neighbouring
+/// samples.
 template <class Take>
 void each_array_part(const SampleFileSpec& spec, Take take) {
   const std::int64_t element = info_of(spec.element).bytes, bytes = sample_bytes(spec), n = spec.num_samples;
@@ -75,7 +76,7 @@ void write_npz(const SampleFileSpec& spec) {
   zip.write(npy_header(info_of(spec.element).descr, array_shape(spec)));
   each_array_part(spec, [&](std::string_view part) { zip.write(part); });
   zip.end();
-  zip.begin("y.npy", packing);  // labels: zeros, as DLIO has them
+  zip.begin("y.npy", packing);  // labels are zeros, as in DLIO
   zip.write(npy_header("<i8", {spec.num_samples}));
   zip.write(std::string(static_cast<std::size_t>(spec.num_samples) * 8, '\0'));
   zip.end();

@@ -18,8 +18,8 @@ enum class SampleCompression { None, Gzip, Zip };
 struct SampleFileSpec {
   SampleFormat format = SampleFormat::Npz;
   std::filesystem::path path;
-  std::filesystem::path index;  ///< of tfrecord
-  std::uint64_t seed = 0;       ///< of the data set
+  std::filesystem::path index;  ///< tfrecord: path of the index file
+  std::uint64_t seed = 0;       ///< seed of the data set
   std::string split;            ///< "train" or "valid"
   std::int64_t file = 0;        ///< number in its split
   Element element = Element::UInt8;
@@ -28,19 +28,21 @@ struct SampleFileSpec {
   Randomness randomness;
   SampleCompression compression = SampleCompression::None;
   int compression_level = 4;
-  int sets_per_record = 1;               ///< hdf5
-  std::vector<std::int64_t> chunk_dims;  ///< hdf5
+  int sets_per_record = 1;               ///< hdf5 only
+  std::vector<std::int64_t> chunk_dims;  ///< hdf5 only
 };
 
 /// Returns the content of sample `sample` of the file. Thread-safe.
 Payload payload_of(const SampleFileSpec& spec, std::int64_t sample);
 Bytes sample_bytes(const SampleFileSpec& spec);
 
-/// Throws DataError when the disk fails. Files appear whole or not at all, index files first.
+/// Writes the file and its index file. Each appears whole or not at all, the index first. Throws DataError
+/// when the disk fails.
 void write_sample_file(const SampleFileSpec& spec);
 
-/// How `read` differs from what write_sample_file put there as sample `sample`: its length, or its first byte
-/// that differs, counted in the sample. JPEG loses bits: only its size is compared (`exact_content` says so).
+/// Returns how `read` differs from the content of sample `sample` that write_sample_file wrote: in its
+/// length, or in its first byte that differs, counted from the sample's start. Returns nothing if they agree.
+/// For JPEG, which loses bits, only the size is compared; then `exact_content` returns false.
 std::optional<std::string> wrong_content(const SampleFileSpec& spec, std::int64_t sample,
                                          std::string_view read);
 bool exact_content(SampleFormat format);

@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 constexpr const char* kManifest = "millrace-dataset.json";
 constexpr std::size_t kChunk = 1 << 20;
 
-/// Of `n` values those that occur at `entropy` bits in a byte.
+/// Returns how many of `n` values occur if a byte has `entropy` bits of information.
 std::uint64_t values_at(std::uint64_t n, double entropy) {
   return std::clamp<std::uint64_t>(
       static_cast<std::uint64_t>(std::ceil(std::pow(static_cast<double>(n), entropy / 8))), 1, n);
@@ -59,7 +59,8 @@ struct Volume {
   }
 };
 
-/// Depth 128 to 471, sides 186 to 444, both uniform; with chance `correlation` one factor for both.
+/// Returns the size of a volume: depth 128 to 471 and side 186 to 444, both uniform. With the chance
+/// `correlation` the same random number gives both.
 Volume volume_of(const GenerateOptions& options, std::int64_t number) {
   const std::uint64_t key = derive_seed(options.seed, "imseg.size", static_cast<std::uint64_t>(number));
   const std::uint64_t first = hashed(key, 0);
@@ -68,7 +69,7 @@ Volume volume_of(const GenerateOptions& options, std::int64_t number) {
           186 + static_cast<std::int64_t>(below(second, 259))};
 }
 
-/// `Out`: a FileWriter or a FileCheck.
+/// Makes a volume. `Out` is FileWriter or FileCheck.
 template <class Out>
 void make_volume(const GenerateOptions& options, std::int64_t number, bool labels, Out& out) {
   const Volume volume = volume_of(options, number);
@@ -82,7 +83,7 @@ void make_volume(const GenerateOptions& options, std::int64_t number, bool label
     char* const part = out.reserve(now);
     payload.fill(at, part, now);
     if (labels) {
-      // The top bit: it is random whatever the entropy.
+      // Takes the top bit, which is random for any entropy.
       for (std::int64_t i = 0; i < now; ++i)
         part[i] = static_cast<char>(static_cast<unsigned char>(part[i]) >> 7);
       continue;
@@ -101,10 +102,10 @@ GenerateReport run_imseg(const GenerateOptions& options, StreamMode mode, const 
   while (report.bytes < options.size) report.bytes += volume_of(options, report.records++).bytes();
   report.files = 2 * report.records;
   std::atomic<std::int64_t> next = 0;
-  std::mutex mutex;  // guards what follows, and report.kept
+  std::mutex mutex;  // guards the variables that follow, and report.kept
   Bytes done = 0;
   std::exception_ptr failure;
-  std::int64_t failed = report.files;  // the first file in order, whichever thread is first
+  std::int64_t failed = report.files;  // the first file in order that failed
   const auto work = [&] {
     for (std::int64_t task; (task = next++) < report.files;) {
       const std::int64_t number = task / 2;
@@ -192,7 +193,8 @@ class BertStream final : public RecordStream {
       mask[i] = 1;
       segments[i] = i >= length / 2;
     }
-    // 15 % of the tokens: each next place is drawn from what is left, so that places ascend and differ.
+    // 15 % of the tokens are masked. Each place is drawn from those that are left, so that places ascend and
+    // differ.
     const auto masked = static_cast<std::size_t>(static_cast<double>(length) * 0.15);
     std::vector<std::int64_t> places(kPredictions, 0), labels(kPredictions, 0);
     std::vector<float> weights(kPredictions, 0.0f);
@@ -281,7 +283,8 @@ Bytes write_counts(const fs::path& path) {
   return bytes;
 }
 
-/// A zip's writer goes back in its file: so it is written once more, outside of the data set, and compared.
+/// Checks the file of counts. A zip's writer patches its file, which a FileCheck cannot do. So the file is
+/// written again outside of the data set, and both are compared.
 Bytes check_counts(const fs::path& path) {
   std::string scratch = (fs::temp_directory_path() / "millrace-counts-XXXXXX").string();
   const int fd = ::mkstemp(scratch.data());
@@ -309,7 +312,7 @@ class ImageStream final : public RecordStream {
   }
   std::int64_t block_records() const override { return 8; }
   std::string file_of(std::int64_t record, Bytes) const override {
-    // Every tenth image of a class is for evaluation.
+    // Every tenth image of a class belongs to the evaluation.
     const char* split = record / options_.classes % 10 == 9 ? "val" : "train";
     return std::string(split) + printed("/class_%04lld/%08lld.jpg",
                                         static_cast<long long>(record % options_.classes),
@@ -334,7 +337,7 @@ class ImageStream final : public RecordStream {
     Image image{.height = side(), .width = side(), .channels = 3};
     const auto bytes = static_cast<std::size_t>(image.height * image.width * 3);
     image.pixels.resize(bytes);
-    // Less entropy is less noise, not fewer levels: a packed picture has no levels.
+    // Less entropy means less noise, not fewer levels: a JPEG does not keep levels.
     Payload(key, Element::UInt8, {.entropy = 8, .correlation = options_.randomness.correlation})
         .fill(0, image.pixels.data(), static_cast<std::int64_t>(bytes));
     const int noise = static_cast<int>(options_.randomness.entropy / 8 * 64);
@@ -362,8 +365,8 @@ class ImageStream final : public RecordStream {
 // ---- text: a chain of words
 // -----------------------------------------------------------------------------------
 
-/// Words by Zipf's law (exponent 1.1); with chance `correlation` a word is followed by its own follower, so
-/// that the entropy of the chain is known.
+/// Draws words by Zipf's law (exponent 1.1). With the chance `correlation` the next word is the follower that
+/// belongs to the word. So the entropy of the chain is known.
 class TextStream final : public RecordStream {
  public:
   explicit TextStream(const GenerateOptions& options) : options_(options) {
@@ -411,7 +414,7 @@ class TextStream final : public RecordStream {
     }
   }
 
-  /// Bits of information that a word adds to the ones before it, once the chain has run a while.
+  /// Returns the bits of information that a word adds to the ones before it, after the chain has run a while.
   double entropy_per_word() const {
     const double repeat = options_.randomness.correlation;
     const std::size_t n = words_.size();
@@ -422,7 +425,7 @@ class TextStream final : public RecordStream {
       for (std::size_t i = 0; i < n; ++i) next[follower_[i]] += repeat * now[i];
       std::swap(now, next);
     }
-    double base = 0;  // of the words that are not the follower
+    double base = 0;  // bits of all words if none is the follower
     const auto term = [](double p) { return p > 0 ? -p * std::log2(p) : 0.0; };
     for (const double p : zipf) base += term((1 - repeat) * p);
     double bits = 0;
@@ -434,13 +437,13 @@ class TextStream final : public RecordStream {
   }
 
  private:
-  /// Short words for frequent ones, letters only.
+  /// Returns the letters of a word. Frequent words are short.
   static std::string word(std::size_t number) {
     std::string text;
     for (std::size_t rest = number + 1; rest > 0; rest /= 20) text += "etaoinsrhldcumfpgwyb"[rest % 20];
     return text;
   }
-  /// Walker's alias table (Vose's construction): a draw in constant time.
+  /// Makes Walker's alias table by Vose's construction, with which a draw takes constant time.
   void make_alias_table() {
     const std::size_t n = zipf_.size();
     threshold_.assign(n, 1.0);
@@ -503,7 +506,7 @@ GenerateReport run(const GenerateOptions& options, StreamMode mode, const Progre
       break;
   }
   GenerateReport report = stream(DlrmStream(options, "terabyte_processed_train.bin"));
-  // The kit's test file has one of its chunks; never more than there are rows to train on.
+  // The kit's test file has one of its chunks. Here it never has more rows than the training file.
   const Bytes test = std::min(kTestRows, report.records) * 160;
   const StreamResult tested = run_stream(DlrmStream(options, "terabyte_processed_test.bin"), options.out,
                                          test, options.threads, mode, {});

@@ -20,38 +20,39 @@ enum class Workload { Imseg, Bert, Dlrm, Images, Text };
 constexpr auto names_of(Workload) {
   return std::to_array<std::string_view>({"imseg", "bert", "dlrm", "images", "text"});
 }
-/// "imseg" (also "unet3d"), "bert", "dlrm", "images", "text".
+/// Returns the workload called "imseg" (also "unet3d"), "bert", "dlrm", "images" or "text"; else nothing.
 std::optional<Workload> workload_named(std::string_view name);
 
 struct GenerateOptions {
   Workload workload = Workload::Imseg;
   std::filesystem::path out;
-  Bytes size = 0;  ///< of all records (dlrm: of the training file); the last record may exceed it
+  Bytes size = 0;  ///< size of all records (dlrm: of the training file); the last record may exceed it
   std::uint64_t seed = 1;
   int threads = 2;
   Randomness randomness;
-  int classes = 10;               ///< images
-  std::int64_t image_side = 256;  ///< images: mean side
+  int classes = 10;               ///< images: number of classes
+  std::int64_t image_side = 256;  ///< images: mean side in pixels
 };
 
 struct GenerateReport {
   std::int64_t files = 0;
   std::int64_t records = 0;
-  Bytes bytes = 0;                         ///< of the records
-  Bytes kept = 0;                          ///< of those, there before
-  Bytes extra = 0;                         ///< files beside the records (dlrm: test set, counts)
-  std::optional<double> entropy_per_word;  ///< text: bits, of the chain that the words come from
+  Bytes bytes = 0;                         ///< bytes of all records
+  Bytes kept = 0;                          ///< the part of `bytes` that was there before
+  Bytes extra = 0;                         ///< bytes of other files (dlrm: test set, counts)
+  std::optional<double> entropy_per_word;  ///< text: bits per word of the chain that makes the words
 };
 
-/// Writes the data set and its manifest millrace-dataset.json. A folder with the same manifest is completed;
-/// one with another, or with files and no manifest, is a Problem. Throws DataError when the disk fails.
+/// Writes the data set and its manifest millrace-dataset.json. A folder with the same manifest is completed.
+/// A folder with another manifest, or with files and no manifest, is a Problem. Throws DataError when the
+/// disk fails.
 Result<GenerateReport> generate_workload(const GenerateOptions& options, const Progress& progress);
 
 /// Compares every byte of a finished data set with what its manifest says. Throws DataError at a difference.
 Result<GenerateReport> check_workload(const std::filesystem::path& folder, int threads,
                                       const Progress& progress);
 
-/// The manifest's options.
+/// Reads the options in the folder's manifest.
 Result<GenerateOptions> read_manifest(const std::filesystem::path& folder);
 
 }  // namespace millrace

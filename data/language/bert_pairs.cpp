@@ -10,9 +10,9 @@ namespace millrace {
 namespace {
 
 constexpr double kMasked = 0.15, kShort = 0.1;
-constexpr std::int64_t kSpecial = 3;  // begin and two separators
+constexpr std::int64_t kSpecial = 3;  // the tokens for begin and two separators
 
-/// Tokens of sentences [first, first + count), of which `skip` are left out at the front.
+/// The tokens of sentences [first, first + count), without the first `skip` ones.
 struct Segment {
   std::int64_t first = 0, count = 0, skip = 0, length = 0;
 };
@@ -24,7 +24,7 @@ struct Document {
   std::int64_t first = 0, count = 0;  ///< sentences
 };
 
-/// Rounded to even, as Python does.
+/// Returns how many of `length` tokens are masked. Halves are rounded to even numbers, as Python does.
 std::int64_t num_masked(std::int64_t length) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::nearbyint(kMasked * double(length))));
 }
@@ -44,7 +44,8 @@ std::vector<Document> documents_of(const TokenSource& text) {
   return documents;
 }
 
-/// One pass over the documents: create_instances_from_document of BERT's create_pretraining_data.
+/// Makes the pairs in one pass over the documents, as create_instances_from_document of BERT's
+/// create_pretraining_data does.
 class PairMaker {
  public:
   PairMaker(const TokenSource& text, std::int64_t longest, std::uint64_t seed)
@@ -59,7 +60,7 @@ class PairMaker {
   }
 
  private:
-  std::int64_t drawn(std::int64_t low, std::int64_t high) {  // both included
+  std::int64_t drawn(std::int64_t low, std::int64_t high) {  // `low` and `high` are included
     return low + static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(high - low + 1)));
   }
 
@@ -97,7 +98,7 @@ class PairMaker {
     return unused;
   }
 
-  /// From somewhere in another document; of the same one if there is no other.
+  /// Returns a segment from a random place in another document, or in the same one if there is no other.
   Segment random_segment(std::size_t d, std::int64_t target) {
     std::size_t other = d;
     for (int tries = 0; tries < 10 && other == d; ++tries) other = random_.below(documents_.size());
@@ -165,7 +166,8 @@ class BertPairs final : public Dataset {
     if (!counts.empty()) counts[0] = masked;
   }
 
-  /// A permutation; within a step longest first, so that its microbatches are of like length.
+  /// Returns a permutation. Within a step the longest samples come first, so that a microbatch's samples have
+  /// similar lengths.
   std::vector<std::int64_t> order(const EpochOrder& epoch) const override {
     std::vector<std::int64_t> order = epoch_order(size(), epoch.seed, epoch.epoch, epoch.shuffle);
     sort_within_steps(order, epoch.shuffle ? epoch.per_step : std::max<std::int64_t>(1, size()),
@@ -192,7 +194,7 @@ class BertPairs final : public Dataset {
     return pair.a.length + pair.b.length + kSpecial;
   }
 
-  /// A segment and its separator.
+  /// Appends a segment and its separator.
   void append(std::vector<std::int64_t>& ids, const Segment& segment) const {
     std::vector<std::int64_t> all;
     Tokens tokens;

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A regular file, mapped.
+/// A regular file in mapped memory.
 class Mapped {
  public:
   static Result<Mapped> open(const std::string& path) {
@@ -51,7 +51,7 @@ class Mapped {
   std::string_view bytes_;
 };
 
-/// What a record says, without its padding.
+/// The content of a record without its padding.
 struct Instance {
   std::vector<std::int64_t> ids, types, positions, labels;
   bool random = false;
@@ -65,7 +65,7 @@ class RecordParser {
     if (!parsed) problems_ = parsed.problems();
   }
 
-  /// `longest` tokens at most, all below `vocabulary`.
+  /// Returns the record's content. Problem: more than `longest` tokens, or a token not below `vocabulary`.
   Result<Instance> instance(std::int64_t vocabulary, std::int64_t longest) {
     if (!problems_.empty()) return problems_;
     Instance made;
@@ -142,7 +142,7 @@ class BertRecords final : public Dataset {
     for (std::size_t i = 0; i < std::size(names); ++i) fields_[i] = field_index(options.fields, names[i]);
   }
 
-  /// Reads a file once: frames and their sums, and of each record what the sampler needs.
+  /// Reads a file once. It checks frames and their sums, and stores the sizes that the sampler needs.
   Problems add(const std::string& path) {
     Result<Mapped> mapped = Mapped::open(path);
     if (!mapped) return mapped.problems();

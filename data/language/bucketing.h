@@ -1,4 +1,4 @@
-// Orders of an epoch that put sentences of like length into one step.
+// Orders of an epoch that put sentences of similar length into one step.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace millrace {
 
-/// torch.randperm(n) of a generator on the CPU, bit for bit: MT19937. n below 2^32.
+/// Makes the permutations of torch.randperm(n) with a generator on the CPU (MT19937), bit for bit. n must be
+/// below 2^32.
 class TorchGenerator {
  public:
   explicit TorchGenerator(std::uint32_t seed);
@@ -21,37 +22,39 @@ class TorchGenerator {
 };
 
 struct BucketOptions {
-  std::int64_t per_step = 1;          ///< samples
-  std::int64_t steps_per_shard = 80;  ///< that are sorted together
+  std::int64_t per_step = 1;          ///< samples of a step
+  std::int64_t steps_per_shard = 80;  ///< steps whose samples are sorted together
 };
-/// PipeDream's and MLPerf v0.5's sampler: a permutation, cut to whole steps, in shards sorted by `key`
-/// (stable: the original's order of equal ones is not portable), and the steps permuted by the same
-/// generator. What the cut leaves over comes last, for a loader that keeps it. Pure.
+/// Returns the order of PipeDream's and MLPerf v0.5's sampler. A permutation is cut to whole steps, each
+/// shard is sorted by `key`, and the same generator permutes the steps. The sort is stable: the original's
+/// order of equal keys is not portable. Samples that fill no step come last, for a loader that keeps them.
+/// Pure.
 std::vector<std::int64_t> bucketed_order(std::int64_t size, const BucketOptions& options,
                                          const std::function<std::int64_t(std::int64_t index)>& key,
                                          std::uint32_t seed);
 
-/// Buckets of like length.
+/// Buckets of samples of similar length.
 struct LengthBuckets {
   int buckets = 5;            ///< 1: all samples together
-  std::int64_t longest = 1;   ///< tokens of a side; longer ones go into the last bucket
-  std::int64_t per_step = 1;  ///< samples
+  std::int64_t longest = 1;   ///< tokens of a side; longer samples go into the last bucket
+  std::int64_t per_step = 1;  ///< samples of a step
 
-  /// Bucket of a pair whose longer side has so many tokens: widths are ceil(longest / buckets).
+  /// Returns the bucket of a pair whose longer side has `length` tokens. Buckets are ceil(longest / buckets)
+  /// tokens wide.
   int of(std::int64_t length) const;
 };
-/// MLPerf v0.6's sampler: each bucket permuted and cut to whole steps, then the steps of all buckets permuted
-/// by the same generator. `length`: of the longer side. What is cut off comes last: see `in_whole_steps`.
-/// Pure.
+/// Returns the order of MLPerf v0.6's sampler. Each bucket is permuted and cut to whole steps. Then the same
+/// generator permutes the steps of all buckets. `length` returns the tokens of a pair's longer side. Samples
+/// that fill no step come last: see `in_whole_steps`. Pure.
 std::vector<std::int64_t> length_bucket_order(std::int64_t size, const LengthBuckets& options,
                                               const std::function<std::int64_t(std::int64_t index)>& length,
                                               std::uint32_t seed);
-/// How many samples of that order are in whole steps of one bucket.
+/// Returns how many samples of length_bucket_order are in whole steps of one bucket.
 std::int64_t in_whole_steps(std::int64_t size, const LengthBuckets& options,
                             const std::function<std::int64_t(std::int64_t index)>& length);
 
-/// Sorts the samples of each step by `key`, longest first, equal ones as they were: its microbatches are then
-/// of like length.
+/// Sorts the samples of each step by `key`, largest first; equal samples keep their order. The microbatches
+/// of a step then have samples of similar length.
 void sort_within_steps(std::vector<std::int64_t>& order, std::int64_t per_step,
                        const std::function<std::int64_t(std::int64_t index)>& key);
 

@@ -1,4 +1,4 @@
-// Videos and what is said of them, as one row of steps: frames, then words.
+// Videos with their captions, as one row of steps: frames, then words.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -32,7 +32,7 @@ class CaptionedVideos final : public Dataset {
         longest_(options.longest) {
     const std::int64_t all = captions_.text->size();
     for (std::int64_t i = 0; i < all; ++i) {
-      const std::int64_t said = captions_.text->length(i) + 1,  // with the end
+      const std::int64_t said = captions_.text->length(i) + 1,  // with the end token
           shown = videos_->num_frames(captions_.video[i]), room = std::max<std::int64_t>(1, longest_ - said);
       if (options.train && said + 1 > longest_) continue;
       cut_ += shown > room;
@@ -134,7 +134,7 @@ struct CaptionFile {
   std::vector<VideoFile> videos;
 };
 
-/// Lines of VIDEO, tab, CAPTION.
+/// Reads a file whose lines are VIDEO, tab, CAPTION.
 Result<CaptionFile> read_captions(const fs::path& path, const Vocabulary& vocabulary) {
   constexpr std::size_t kMostProblems = 10;
   const fs::path features = path.parent_path() / "features";

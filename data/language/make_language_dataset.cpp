@@ -1,4 +1,4 @@
-// `--data` for models over tokens: which files, or made-up text.
+// Chooses files or made-up text for `--data` of models over tokens.
 #include <filesystem>
 #include <optional>
 
@@ -32,7 +32,7 @@ const TextForm* text_form_of(const std::vector<FieldSpec>& fields) {
 
 constexpr std::int64_t kTrainSentences = 4096;
 
-/// Sentences of "synthetic[:SIZE]"; nothing for another text.
+/// Returns the number of sentences of "synthetic[:SIZE]", or nothing for another text.
 Result<std::optional<std::int64_t>> synthetic_size(const std::string& path, bool train) {
   constexpr std::string_view kName = "synthetic";
   if (path != kName && !path.starts_with("synthetic:")) return std::optional<std::int64_t>();
@@ -58,7 +58,7 @@ TokenSourcePtr synthetic_text(SampleForm form, std::int64_t sentences, std::int6
                        .documents = form == SampleForm::BertPairs});
 }
 
-/// FOLDER/SPLIT[.LANGUAGE].tokens. Null: there is none.
+/// Opens FOLDER/SPLIT[.LANGUAGE].tokens. Returns null if there is none.
 Result<TokenSourcePtr> split_file(const fs::path& folder, DataSplit split, const std::string& language,
                                   std::int64_t limit) {
   const std::vector<std::string> names = split_names(split);
@@ -73,7 +73,7 @@ Result<TokenSourcePtr> split_file(const fs::path& folder, DataSplit split, const
       "`millrace data text encode` makes token files (docs/language.md)"};
 }
 
-/// A Problem where the file's words were cut in another way than the model's special tokens come from.
+/// Returns a Problem if the file's words were cut in another way than the model's special tokens expect.
 Status has_kind(const TokenSource& text, TokenKind wanted, const char* model, const char* special) {
   if (!text.kind() || *text.kind() == wanted) return Ok{};
   return Problem{"--data",
@@ -82,7 +82,7 @@ Status has_kind(const TokenSource& text, TokenKind wanted, const char* model, co
                  "encode the text again (docs/text.md)"};
 }
 
-/// "FOLDER:de-en" -> FOLDER, de, en.
+/// The parts of "FOLDER:de-en": FOLDER, de, en.
 struct Languages {
   std::string folder, source, target;
 };
@@ -97,7 +97,7 @@ Result<Languages> languages_of(const std::string& path) {
   return Languages{path.substr(0, colon), path.substr(colon + 1, dash - colon - 1), path.substr(dash + 1)};
 }
 
-/// Of BERT's vocabularies, or of a small made-up one.
+/// Returns the special tokens of BERT's vocabularies, or, for up to 1000 tokens, those of a made-up one.
 BertTokens bert_tokens(std::int64_t vocabulary) {
   if (vocabulary > 1000) return {};
   return {.begin = 1, .separator = 2, .mask = 3, .first_word = 4};

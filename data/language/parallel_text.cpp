@@ -106,7 +106,7 @@ class ParallelText final : public Dataset {
     constexpr std::int64_t kUnlimited = std::int64_t{1} << 40;
     return {.buckets = length_buckets_, .longest = std::min(longest_, kUnlimited), .per_step = per_step};
   }
-  /// Tokens with begin and end.
+  /// Returns the tokens of the longer side of a pair, with begin and end.
   std::int64_t longer_side(std::int64_t i) const {
     const Lengths& of = lengths_[i];
     return std::max(of.source, of.target + 1);
@@ -124,8 +124,8 @@ class ParallelText final : public Dataset {
   TokenSourcePtr source_, target_;
   std::size_t num_fields_;
   int source_field_, target_field_, labels_field_;
-  std::vector<std::int64_t> pairs_;  ///< by sample
-  std::vector<Lengths> lengths_;     ///< of source, and of target without its begin or its end
+  std::vector<std::int64_t> pairs_;  ///< indexed by sample: the number of its pair
+  std::vector<Lengths> lengths_;     ///< tokens of source, and of target without its begin or its end
   std::int64_t left_out_ = 0, longest_ = 0;
   int length_buckets_ = 0;
 };

@@ -12,7 +12,7 @@
 namespace millrace {
 namespace {
 
-/// A length as salesforce/awd-lstm-lm draws it.
+/// Draws the length of a window as salesforce/awd-lstm-lm does.
 std::int64_t drawn_length(std::int64_t usual, RandomStream& random) {
   constexpr double kUsual = 0.95, kDeviation = 5;
   constexpr std::int64_t kShortest = 5;
@@ -20,7 +20,7 @@ std::int64_t drawn_length(std::int64_t usual, RandomStream& random) {
   return std::max(kShortest, static_cast<std::int64_t>(base + kDeviation * random.normal()));
 }
 
-/// How many windows cover `tokens` on average; at least 1.
+/// Returns how many windows cover `tokens` tokens on average, at least 1.
 std::int64_t windows_over(std::int64_t tokens, std::int64_t usual) {
   constexpr int kDraws = 1 << 14;
   RandomStream random(derive_seed(0, "windows on average"));
@@ -29,15 +29,15 @@ std::int64_t windows_over(std::int64_t tokens, std::int64_t usual) {
   return std::max<std::int64_t>(1, std::llround(double(tokens) * kDraws / sum));
 }
 
-/// Where windows begin, and the end.
+/// The first token of each window, and the end of the last one.
 using Edges = std::vector<std::int64_t>;
 
-/// Of `windows` windows over `tokens`: drawn from the seed until exactly so many reach the end, a function of
-/// (seed, epoch).
+/// Returns the edges of `windows` windows over `tokens` tokens. Lengths are drawn again until exactly so many
+/// windows reach the end. The result is a function of (seed, epoch).
 Edges drawn_edges(std::int64_t tokens, std::int64_t windows, std::int64_t usual, std::uint64_t seed,
                   std::int64_t epoch) {
-  constexpr std::uint64_t kMostDraws =
-      1'000'000;  // one in some hundred fits where there are very many windows
+  // Even with very many windows, one draw in some hundred fits.
+  constexpr std::uint64_t kMostDraws = 1'000'000;
   for (std::uint64_t draw = 0; draw < kMostDraws; ++draw) {
     RandomStream random(derive_seed(seed, "windows", static_cast<std::uint64_t>(epoch), draw));
     Edges edges{0};
@@ -113,7 +113,7 @@ class RunningText final : public Dataset {
 
  private:
   struct Window {
-    std::int64_t first, length;  ///< of a row
+    std::int64_t first, length;  ///< first token in the row, and number of tokens
   };
   Window window_of(std::int64_t index) const {
     const std::int64_t window = index % size() / columns_;
@@ -123,7 +123,7 @@ class RunningText final : public Dataset {
     return {first, (*edges)[static_cast<std::size_t>(window) + 1] - first};
   }
 
-  /// The last two are kept, as by the loader.
+  /// Returns the edges of an epoch. The last two epochs' edges are kept, as the loader keeps orders.
   std::shared_ptr<const Edges> edges_of(std::int64_t epoch) const {
     std::lock_guard lock(mutex_);
     for (const auto& [known, edges] : epochs_) {
@@ -135,7 +135,7 @@ class RunningText final : public Dataset {
     return epochs_.back().second;
   }
 
-  /// `count` tokens of the whole text from `first` on.
+  /// Returns `count` tokens of the whole text from `first` on.
   std::vector<std::int64_t> read(std::int64_t first, std::int64_t count) const {
     std::vector<std::int64_t> all;
     Tokens tokens;
@@ -158,10 +158,10 @@ class RunningText final : public Dataset {
   std::uint64_t seed_;
   std::size_t num_fields_;
   int tokens_field_, labels_field_;
-  std::vector<std::int64_t> starts_;  ///< by sentence: its first token in the whole text; then all tokens
+  std::vector<std::int64_t> starts_;  ///< each sentence's first token in the text; then the number of tokens
   std::int64_t row_ = 0, windows_ = 0;
   mutable std::mutex mutex_;
-  mutable std::deque<std::pair<std::int64_t, std::shared_ptr<const Edges>>> epochs_;  ///< under the mutex
+  mutable std::deque<std::pair<std::int64_t, std::shared_ptr<const Edges>>> epochs_;  ///< guarded by mutex_
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace millrace {
 
 using Tokens = std::vector<std::uint32_t>;
 
-/// const and thread-safe. Sentences carry neither begin nor end.
+/// Sentences of tokens, without begin and end. Implementations are thread-safe.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
@@ -25,7 +25,7 @@ class TokenSource {
   virtual std::string describe() const = 0;
   /// Returns the fingerprint of the source's vocabulary, in hexadecimal. Empty: it has none.
   virtual std::string vocabulary() const { return {}; }
-  /// How its words were cut into tokens; nothing: not known.
+  /// Returns how the source's words were cut into tokens. Nothing: not known.
   virtual std::optional<TokenKind> kind() const { return std::nullopt; }
   /// Returns the token that ends a sentence in the source's vocabulary. -1: not known.
   virtual std::int64_t end() const { return -1; }
@@ -34,8 +34,8 @@ using TokenSourcePtr = std::shared_ptr<const TokenSource>;
 
 TokenSourcePtr tokens_in_memory(std::vector<Tokens> sentences);
 
-/// A token file (`millrace data text encode`). Problem: it cannot be read, or its vocabulary is larger than
-/// the model's (`limit` tokens).
+/// Opens a token file (`millrace data text encode`). Problem: it cannot be read, or its vocabulary is larger
+/// than the model's (`limit` tokens).
 Result<TokenSourcePtr> tokens_in_file(const std::string& path, std::int64_t limit);
 
 struct MadeUpText {
@@ -43,10 +43,10 @@ struct MadeUpText {
   std::int64_t shortest = 1, longest = 1;  ///< tokens
   std::int64_t first = 0, limit = 1;       ///< tokens lie in [first, limit)
   std::uint64_t seed = 0;
-  bool documents = false;  ///< an empty sentence after every fourth or so
+  bool documents = false;  ///< adds an empty sentence after about every fourth one
 };
-/// Sentences of random lengths. Small numbers are frequent, and a token is often the one before plus one, so
-/// that there is something to learn.
+/// Makes sentences of random lengths. Small numbers are frequent, and a token is often its predecessor plus
+/// one, so that there is something to learn.
 TokenSourcePtr made_up_text(const MadeUpText& options);
 
 /// Returns a fingerprint of all lengths and of some of the sentences. Different text has a different one

@@ -29,7 +29,7 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
   return "[" + text + "]";
 }
 
-/// What is wrong with the shape; nothing: it is that of frames of so many features.
+/// Returns a Problem if the shape is not [frames, `features`] with at least one frame.
 std::optional<Problem> shape_problem(const std::string& path, const std::vector<std::int64_t>& shape,
                                      std::int64_t features) {
   const std::string expected = "[frames, " + std::to_string(features) + "]";
@@ -43,9 +43,9 @@ std::optional<Problem> shape_problem(const std::string& path, const std::vector<
   return std::nullopt;
 }
 
-/// Frames of a file, by its header and its size.
+/// Returns the number of frames of a file from its header, and checks the file's size.
 Result<std::int64_t> frames_in(const VideoFile& file, std::int64_t features) {
-  constexpr std::size_t kHeader = (1 << 16) + 12;  // the longest one
+  constexpr std::size_t kHeader = (1 << 16) + 12;  // bytes of the longest header
   std::error_code error;
   if (!fs::is_regular_file(file.path, error))
     return Problem{file.mentioned, "names a video without features: there is no file " + file.path,

@@ -12,27 +12,28 @@
 
 namespace millrace {
 
-/// const and thread-safe.
+/// The frames of videos. Implementations are thread-safe.
 class VideoSource {
  public:
   virtual ~VideoSource() = default;
   virtual std::int64_t size() const = 0;
   virtual std::int64_t num_frames(std::int64_t video) const = 0;
-  /// The first `frames` frames: float32 [frames, features]. Throws DataError.
+  /// Returns the first `frames` frames: float32 [frames, features]. Throws DataError.
   virtual at::Tensor read(std::int64_t video, std::int64_t frames) const = 0;
-  virtual std::string name_of(std::int64_t) const { return {}; }  ///< its file; empty: it has none
+  virtual std::string name_of(std::int64_t) const { return {}; }  ///< returns the video's file; empty: none
   virtual std::string describe() const = 0;
   virtual std::string fingerprint() const = 0;
 };
 using VideoSourcePtr = std::shared_ptr<const VideoSource>;
 
-/// A file of features and who asks for it.
+/// A file of features and the place that mentions it.
 struct VideoFile {
   std::string path;       ///< NPY, floating [frames, features]
   std::string mentioned;  ///< "train.captions:17"
 };
-/// Headers and sizes are read now, features when they are asked for. Problems: a file that is missing, no
-/// array of frames, of other `features`, without frames, or cut off; all of them, up to ten.
+/// Opens files of features. It reads headers and sizes now, and the features on demand. Problems: files that
+/// are missing, cut off, without frames, with another number of features, or no arrays of frames. It reports
+/// all of them, up to ten.
 Result<VideoSourcePtr> videos_in_files(const std::vector<VideoFile>& files, std::int64_t features);
 
 struct MadeUpVideos {

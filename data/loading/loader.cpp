@@ -1,5 +1,5 @@
-// Microbatches by position, made ahead by worker threads. What a position holds depends on (seed, position)
-// only.
+// Microbatches by position, which worker threads make ahead. The content of a position depends on (seed,
+// position) only.
 #include <sys/resource.h>
 #include <time.h>
 
@@ -29,10 +29,11 @@ std::int64_t samples_of_epoch(const Dataset& dataset, const LoaderOptions& optio
   return options.shuffle ? dataset.samples_in_epoch(per_step) : dataset.size();
 }
 
-/// What this thread has done so far: a batch's share of it is the same however often others run in between.
+/// The work of this thread so far. The difference between two calls does not depend on other threads that run
+/// in between.
 struct Effort {
   std::chrono::nanoseconds computed;
-  long waits;  ///< for a file, a lock, a sleep
+  long waits;  ///< number of times that the thread waited for a file, a lock or a sleep
 };
 
 Effort effort() {
@@ -52,7 +53,7 @@ class Loader final : public BatchSource {
         per_epoch_(steps_per_epoch(*dataset_, options_) * options_.microbatches_per_step) {
     if (options_.wanted.empty()) options_.wanted.assign(options_.fields.size(), 1);
     const bool reads = std::ranges::find(options_.wanted, 1) != options_.wanted.end();
-    if (!reads) options_.workers = 0;  // only extents are asked for
+    if (!reads) options_.workers = 0;  // no field is wanted: only extents are
     for (int i = 0; i < options_.workers; ++i)
       workers_.emplace_back([this](std::stop_token stop) { work(stop); });
   }
@@ -66,7 +67,7 @@ class Loader final : public BatchSource {
     if (options_.workers == 0) return make(position);
     if (short_ >= kShortToStop) return make_here(position);
     std::unique_lock lock(mutex_);
-    // The first position asked for (and one that does not ascend) starts the window anew.
+    // The first position, and one that does not ascend, restarts the window.
     if (!started_ || position < front_) restart(position);
     while (!jobs_.empty() && jobs_.front()->position < position) drop_front();
     if (jobs_.empty() || jobs_.front()->position > position) restart(position);
@@ -86,7 +87,7 @@ class Loader final : public BatchSource {
 
   void seek(std::int64_t) override {
     std::lock_guard lock(mutex_);
-    started_ = false;  // the next get() says where
+    started_ = false;  // the next get() restarts the window
   }
 
  private:
@@ -97,8 +98,9 @@ class Loader final : public BatchSource {
     std::exception_ptr error;
   };
 
-  // A batch that takes no longer than a worker's waking is made by who asks for it: after so many of them in
-  // a row, until one takes much longer. Not beside a GPU, which the asking thread must keep busy.
+  // If a batch takes no longer than the waking of a worker, the thread that asks makes it. That begins after
+  // kShortToStop batches shorter than kShort in a row, and ends with one longer than kLong. With a GPU it
+  // never begins: the asking thread must keep the GPU busy.
   static constexpr std::chrono::microseconds kShort{40}, kLong{150};
   static constexpr int kShortToStop = 16;
 
@@ -113,7 +115,7 @@ class Loader final : public BatchSource {
   }
 
   void restart(std::int64_t position) {
-    jobs_.clear();  // workers keep theirs alive and finish into nowhere
+    jobs_.clear();  // workers keep their own jobs alive; nobody uses the results
     started_ = true;
     front_ = next_ = position;
     jobs_.push_back(std::make_shared<Job>(Job{.position = next_++}));
@@ -122,11 +124,11 @@ class Loader final : public BatchSource {
 
   void drop_front() { jobs_.pop_front(); }
 
-  /// Adds jobs for coming positions of this rank up to the prefetch limit, once half of them are used up: a
-  /// worker that is woken for every microbatch costs more than a small one's making.
+  /// Adds jobs for coming positions of this rank up to the prefetch limit, after half of them are used up. To
+  /// wake a worker for every microbatch would cost more than to make a small microbatch.
   void fill() {
     if (static_cast<int>(jobs_.size()) > options_.prefetch / 2) return;
-    const std::int64_t horizon = next_ + 100'000;  // a rank without work ahead must not search for ever
+    const std::int64_t horizon = next_ + 100'000;  // a rank without work ahead must not search forever
     while (static_cast<int>(jobs_.size()) < options_.prefetch && next_ < horizon) {
       const std::int64_t position = next_++;
       if (!options_.mine || options_.mine(position))
@@ -176,7 +178,8 @@ class Loader final : public BatchSource {
   using Order = std::vector<std::int64_t>;
   using Rows = std::pair<std::int64_t, std::int64_t>;  // [first, end) in an epoch's order
 
-  /// Epoch of a position, and its samples. Only an epoch's last step may have fewer than the others.
+  /// Returns the epoch of a position, and its samples. Only an epoch's last step may have fewer samples than
+  /// the others.
   std::pair<std::int64_t, Rows> rows_of(std::int64_t position) const {
     const std::int64_t epoch = position / per_epoch_, within = position % per_epoch_;
     const std::int64_t step = within / options_.microbatches_per_step,
@@ -190,7 +193,7 @@ class Loader final : public BatchSource {
     return {epoch, {first + m * options_.microbatch, first + (m + 1) * options_.microbatch}};
   }
 
-  /// The order of an epoch; the last two are kept, for whoever makes batches or asks for extents.
+  /// Returns the order of an epoch. The last two orders are kept for batches and extents.
   std::shared_ptr<const Order> order_of(std::int64_t epoch) const {
     std::lock_guard lock(orders_mutex_);
     for (const auto& [known, order] : orders_) {
@@ -210,7 +213,7 @@ class Loader final : public BatchSource {
     return order;
   }
 
-  /// BatchExtent::follows; 0 too where steps do not end with the rows of a stride.
+  /// Returns BatchExtent::follows. It is also 0 if a step is not a whole number of strides.
   std::int64_t follows_of(Rows rows) const {
     const std::int64_t stride = dataset_->stride();
     const std::int64_t per_step = std::int64_t{options_.microbatch} * options_.microbatches_per_step;
@@ -218,7 +221,7 @@ class Loader final : public BatchSource {
     return stride / options_.microbatch;
   }
 
-  /// Looks at the samples only if their lengths or counts are asked for.
+  /// Returns the extent of a microbatch. It measures the samples only if the model has dimensions or counts.
   BatchExtent extent_of(std::int64_t epoch, Rows rows) const {
     BatchExtent extent{.samples = rows.second - rows.first, .follows = follows_of(rows)};
     if (options_.num_dimensions == 0 && options_.num_counts == 0) return extent;
@@ -266,7 +269,7 @@ class Loader final : public BatchSource {
     return varies ? tensor.fill_(field.padding) : tensor;
   }
 
-  /// Copies a sample into its row; what it is shorter than the microbatch stays padding.
+  /// Copies a sample into its row. If it is shorter than the microbatch, the rest of the row stays padding.
   static void place(const FieldSpec& field, const FieldValue& value, std::int64_t row, at::Tensor& into) {
     if (!value.tensor.defined()) {
       MILLRACE_CHECK(field.shape.empty() && field.dtype == at::kLong, "field " << field.name);
@@ -293,18 +296,18 @@ class Loader final : public BatchSource {
 
   std::shared_ptr<const Dataset> dataset_;
   LoaderOptions options_;
-  std::int64_t in_epoch_;  // samples
+  std::int64_t in_epoch_;  // samples of an epoch
   std::int64_t per_epoch_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards jobs_, started_, front_ and next_
   std::condition_variable_any changed_;
   std::deque<std::shared_ptr<Job>> jobs_;
-  std::atomic<int> short_{0};  // batches in a row that took less than kShort, and no waiting
+  std::atomic<int> short_{0};  // batches in a row that took less than kShort and did not wait
   bool started_ = false;
   std::int64_t front_ = 0;
   std::int64_t next_ = 0;
   mutable std::mutex orders_mutex_;  // guards orders_
   mutable std::deque<std::pair<std::int64_t, std::shared_ptr<const Order>>> orders_;
-  std::vector<std::jthread> workers_;  // last: ends first
+  std::vector<std::jthread> workers_;  // the last member, so that threads end before the others are destroyed
 };
 
 }  // namespace

@@ -14,7 +14,7 @@
 
 namespace millrace {
 
-/// Index of the field among `fields`; -1: the model does not read it.
+/// Returns the index of the field among `fields`; -1: the model does not read it.
 inline int field_index(const std::vector<FieldSpec>& fields, const std::string& name) {
   const auto found = std::ranges::find(fields, name, &FieldSpec::name);
   return found == fields.end() ? -1 : static_cast<int>(found - fields.begin());

@@ -18,13 +18,13 @@ struct TensorDatasetText {
   std::string description = "tensors";                  ///< Dataset::describe, before the number of samples
   std::string fingerprint;                              ///< empty: made from the values
   std::vector<std::string> notes;                       ///< Dataset::notes
-  std::function<std::string(std::size_t field)> where;  ///< of Problems; empty: the field's name
+  std::function<std::string(std::size_t field)> where;  ///< returns Problem::where; empty: the field's name
 };
 
-/// `tensors[f]` is field f of all samples, [N, ...] and on the CPU; its own type is turned into the field's
-/// if both are floating or both integers. Kept, not copied, where the type is the field's: do not write to
-/// them. A field's dimensions have one length in the whole set. Problems, all at once: shapes that do not
-/// fit, numbers of samples that differ, integers beyond the field's limit.
+/// Makes a data set of tensors on the CPU. `tensors[f]`, [N, ...], is field f of all samples. Its type is
+/// converted to the field's if both are floating or both are integers. A tensor of the field's type is kept,
+/// not copied: do not write to it. A field's dimensions have one length in the whole set. Problems, all at
+/// once: shapes that do not fit, numbers of samples that differ, integers beyond the field's limit.
 Result<std::shared_ptr<const Dataset>> make_tensor_dataset(const std::vector<FieldSpec>& fields,
                                                            std::vector<at::Tensor> tensors,
                                                            const TensorDatasetText& text = {});

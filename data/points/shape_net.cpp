@@ -1,4 +1,4 @@
-// The folder of ShapeNet-part (Yi et al., SIGGRAPH Asia 2016), as PointNet's examples read it.
+// Reads the folder of ShapeNet-part (Yi et al., SIGGRAPH Asia 2016) as PointNet's examples do.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr double kJitter = 0.02;
 constexpr Bytes kLargestFile = 256 * kMiB;
 
 struct Cloud {
-  std::string id, name;  ///< of the category, of the shape
+  std::string id, name;  ///< id of the category, name of the shape
   int target = 0;
 };
 
@@ -35,7 +35,7 @@ struct ShapeNetFiles {
   std::vector<Cloud> clouds;
 };
 
-/// The numbers of a text file in rows of `columns`. Throws DataError with the line.
+/// Reads the numbers of a text file, `columns` in each line. Throws DataError with the line.
 std::vector<double> numbers_of(const fs::path& path, int columns) {
   const Result<std::string> text = read_regular_file(path, kLargestFile);
   if (!text) throw DataError(to_string(text.problems()));
@@ -89,8 +89,8 @@ class ShapeNet final : public Dataset {
     return file(cloud(index), "points", ".pts").string();
   }
 
-  /// Which points are drawn depends on the seed and on how many there are, which both files tell: the ranks
-  /// that read one of them agree.
+  /// The choice of points depends only on the seed and on their number, which both files tell. So two ranks
+  /// agree even if one reads only the points and the other only the labels.
   Sample get(std::int64_t index, std::uint64_t augment_seed, Wanted wanted) const override {
     const Cloud& cloud = this->cloud(index);
     Sample sample(2);
@@ -156,7 +156,7 @@ class ShapeNet final : public Dataset {
   bool train_;
 };
 
-/// Name and id, by name.
+/// Returns the ids of the categories by name.
 Result<std::map<std::string, std::string>> categories_in(const fs::path& folder) {
   const fs::path path = folder / "synsetoffset2category.txt";
   const Result<std::string> text = read_regular_file(path, kMiB);
@@ -180,7 +180,7 @@ Result<std::map<std::string, std::string>> categories_in(const fs::path& folder)
   return categories;
 }
 
-/// "shape_data/ID/NAME" of the categories with these ids.
+/// Reads a list of "shape_data/ID/NAME". Returns the clouds of the categories with these ids.
 Result<std::vector<Cloud>> clouds_in(const fs::path& path, const std::map<std::string, int>& target_of_id) {
   const Result<Json> list = read_json(path.string());
   if (!list) return list.problems();

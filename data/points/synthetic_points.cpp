@@ -1,4 +1,4 @@
-// Seeded clouds on the surfaces of solids.
+// Makes clouds of points on the surfaces of solids from a seed.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kNoise = 0.02;
 
-/// A point on the surface of a solid of radius and half height 1: ellipsoid, box, cylinder or cone, stretched
-/// along y by a factor of the class.
+/// Draws a point on the surface of a solid with radius and half height 1: ellipsoid, box, cylinder or cone.
+/// The solid is stretched along y by a factor that belongs to the class.
 void draw_point(std::uint64_t shape, RandomStream& random, float* xyz) {
   const double angle = random.uniform(0, 2 * std::numbers::pi), height = random.uniform(-1, 1);
   double x = 0, y = height, z = 0;
@@ -72,7 +72,7 @@ class SyntheticPoints final : public Dataset {
   std::int64_t num_points() const { return options_.fields[0].shape[0]; }
   std::int64_t limit(int field) const { return options_.fields[field].limit; }
 
-  /// Equal slices of the height.
+  /// Returns the part of each point. Parts are equal slices of the height.
   FieldValue parts_of(const at::Tensor& points) const {
     const float* xyz = points.const_data_ptr<float>();
     std::vector<std::int64_t> parts;
@@ -112,7 +112,7 @@ void normalise_points_(const at::Tensor& points) {
     }
     farthest = std::max(farthest, std::sqrt(distance));
   }
-  if (farthest == 0) return;  // all in one place
+  if (farthest == 0) return;  // all points are in one place
   for (std::int64_t i = 0; i < 3 * count; ++i) xyz[i] = static_cast<float>(xyz[i] / farthest);
 }
 

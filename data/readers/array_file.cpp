@@ -24,7 +24,7 @@ std::optional<at::ScalarType> type_of(const std::string& descr) {
   return std::nullopt;
 }
 
-/// The array of one field; undefined where there is a problem.
+/// Returns the array of one field, or an undefined tensor after adding to `problems`.
 at::Tensor read_array(const FieldSpec& field, std::string_view bytes, const ZipMember& member,
                       const std::string& path, Problems& problems) {
   const std::string where = path + ":" + member.name;

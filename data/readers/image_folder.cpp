@@ -22,12 +22,13 @@ namespace fs = std::filesystem;
 struct Normalisation {
   float mean[3], deviation[3];
 };
-// torchvision's constants for ImageNet; and what puts values into [-1, 1], as a generator's tanh does.
+// torchvision's constants for ImageNet, and constants that put values into [-1, 1], the range of a
+// generator's tanh.
 constexpr Normalisation kImageNet{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}},
     kSymmetric{{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}};
-constexpr int kSmall = 64;  // up to here images are shifted, not rescaled, in training (as is done for CIFAR)
+constexpr int kSmall = 64;  // training shifts images up to this size instead of rescaling them (as for CIFAR)
 constexpr int kShift = 4;
-constexpr double kMaxDamaged = 0.01;  // of the data set; more is an error, not noise
+constexpr double kMaxDamaged = 0.01;  // share of the data set; more damaged images are an error
 constexpr int kDamagedAlwaysAllowed = 10;
 
 struct File {
@@ -35,11 +36,11 @@ struct File {
   int target;
 };
 
-/// The images of a split, by class and name.
+/// The images of a split, sorted by class and name.
 struct Listing {
   std::string folder;
   std::vector<File> files;
-  std::vector<std::int64_t> first;  ///< by class: index of its first file; one more at the end
+  std::vector<std::int64_t> first;  ///< index of each class's first file; one more entry for the end
   std::int64_t left_out = 0;
   std::vector<std::string> notes;
 };
@@ -58,7 +59,7 @@ bool is_png_name(const fs::path& path) {
   return lower_extension(path) == ".png";
 }
 
-/// Within the limits of JPEGs. False for anything else; `error` says what.
+/// Decodes a PNG within the limits for JPEGs. Returns false for anything else; then `error` has the reason.
 bool decode_png_as_rgb(const std::string& bytes, RgbImage& image, std::string& error) {
   const Result<Image> png = decode_png(bytes, "PNG");
   if (!png || png->width * png->height > JpegLimits{}.pixels) {
@@ -78,14 +79,14 @@ bool decode_png_as_rgb(const std::string& bytes, RgbImage& image, std::string& e
   return true;
 }
 
-/// A rectangle of the source in pixels, and whether it is mirrored.
+/// A rectangle of the source image in pixels; `flip` mirrors it.
 struct Crop {
   double x = 0, y = 0, width = 0, height = 0;
   bool flip = false;
 };
 
-/// Scale 0.08 to 1 of the area, ratio 3/4 to 4/3; ten tries, then the centre (torchvision's
-/// RandomResizedCrop).
+/// Draws a crop as torchvision's RandomResizedCrop does: 0.08 to 1 of the area, with a ratio of 3/4 to 4/3.
+/// If ten tries do not fit, it returns the centre.
 Crop random_resized_crop(int width, int height, RandomStream& random) {
   const double area = double(width) * height;
   Crop crop;
@@ -106,7 +107,7 @@ Crop random_resized_crop(int width, int height, RandomStream& random) {
   return crop;
 }
 
-/// Weights of a triangle filter as wide as the shrink factor: bilinear with antialiasing.
+/// Weights of a triangle filter as wide as the shrink factor: bilinear resampling with antialiasing.
 struct Taps {
   int first = 0;
   std::vector<float> weights;
@@ -184,7 +185,7 @@ at::Tensor resample(const RgbImage& image, const Crop& crop, int size,
   return result;
 }
 
-/// A small training image: shifted by up to 4 pixels (zeros move in) and mirrored at random.
+/// Returns a small training image, shifted by up to 4 pixels and mirrored at random. Zeros move in.
 at::Tensor shifted(const at::Tensor& image, RandomStream& random) {
   const int dx = static_cast<int>(random.below(2 * kShift + 1)) - kShift,
             dy = static_cast<int>(random.below(2 * kShift + 1)) - kShift;
@@ -197,8 +198,8 @@ at::Tensor shifted(const at::Tensor& image, RandomStream& random) {
   return result;
 }
 
-/// What a sample is made of its file: for a classifier an image that is augmented in training and its label;
-/// without labels the image alone.
+/// The way in which a file becomes a sample. A classifier gets an image, augmented in training, and its
+/// label. A model without labels gets the image alone.
 struct Preparation {
   int size = 0;
   bool train = true;
@@ -243,9 +244,9 @@ class ImageFolder final : public Dataset {
     const std::int64_t target = file(index).target;
     if (!wanted[0]) return sample({}, target);
     RandomStream random(augment_seed);
-    // A damaged image is replaced by the next whole one of its class, or of the set where the class has none.
-    // The label stays the file's own in any case: the rank that computes the loss does not decode and must
-    // agree.
+    // The next whole image of its class replaces a damaged one, or the next of the set if the class has none.
+    // The label stays the file's own in any case. The rank that computes the loss does not decode images, and
+    // must have the same label.
     const std::int64_t begin = listing_.first[target],
                        end = listing_.first[static_cast<std::size_t>(target) + 1];
     RgbImage image;
@@ -286,7 +287,7 @@ class ImageFolder final : public Dataset {
     return false;
   }
 
-  /// True the first time.
+  /// Sets a bit of OddSample. Returns true the first time.
   bool note(std::int64_t index, unsigned bit) const {
     return !(oddity_[index].fetch_or(static_cast<std::uint8_t>(bit)) & bit);
   }
@@ -311,7 +312,7 @@ class ImageFolder final : public Dataset {
       return resample(image, random_resized_crop(image.width, image.height, random), size_);
     Crop crop;
     const double side = std::min(image.width, image.height);
-    // Evaluation of large images: shorter side to 8/7 of the size, then the centre.
+    // For evaluation, a large image's shorter side becomes 8/7 of the size. Then the centre is cut out.
     const double kept = size_ > kSmall ? side * 7 / 8 : side;
     crop = {(image.width - kept) / 2, (image.height - kept) / 2, kept, kept, false};
     if (!train_) return resample(image, crop, size_);
@@ -322,14 +323,14 @@ class ImageFolder final : public Dataset {
   Listing listing_;
   int size_;
   bool train_, labelled_;
-  mutable std::vector<std::atomic<std::uint8_t>> oddity_;  // bits of OddSample, by index
+  mutable std::vector<std::atomic<std::uint8_t>> oddity_;  // indexed by sample: bits of OddSample
   mutable std::atomic<std::int64_t> damaged_{0};
 };
 
 // ---- what is in the folders ----
 
 bool is_folder(const fs::path& path) {
-  std::error_code error;  // a loop of links is one
+  std::error_code error;  // a loop of links is an error
   return fs::is_directory(path, error);
 }
 
@@ -337,7 +338,7 @@ bool is_hidden(const fs::path& path) {
   return path.filename().string().starts_with('.');
 }
 
-/// In the order of their names, hidden ones left out.
+/// Returns the entries of a folder in the order of their names, without hidden ones.
 Result<std::vector<fs::directory_entry>> sorted_entries(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::directory_entry> entries;
@@ -349,7 +350,7 @@ Result<std::vector<fs::directory_entry>> sorted_entries(const fs::path& folder) 
   return entries;
 }
 
-/// Names of the class folders, ascending.
+/// Returns the names of the class folders in ascending order.
 Result<std::vector<std::string>> class_names(const fs::path& folder) {
   const auto entries = sorted_entries(folder);
   if (!entries) return entries.problems();
@@ -360,7 +361,7 @@ Result<std::vector<std::string>> class_names(const fs::path& folder) {
     if (entry.is_directory(error)) {
       names.push_back(entry.path().filename().string());
     } else if (error || !entry.exists(error)) {
-      // A class that vanished would renumber all after it.
+      // Without this class, all classes after it would get other numbers.
       problems.push_back({entry.path().string(), "is a link that leads to nothing", "mend or remove it"});
     }
   }
@@ -386,8 +387,8 @@ bool is_image_name(const fs::path& path) {
   return is_jpeg_name(path) || is_png_name(path);
 }
 
-/// Adds the images of one folder whose names `takes` says. What has an image's name and is no file is left
-/// out and named.
+/// Adds the images of one folder whose names `takes` accepts. An entry that has such a name but is no file is
+/// left out, and its name goes to `no_files`.
 void add_images(const std::vector<fs::directory_entry>& entries, bool (*takes)(const fs::path&), int target,
                 Listing& listing, std::vector<std::string>& no_files) {
   for (const fs::directory_entry& entry : entries) {
@@ -402,7 +403,7 @@ void add_images(const std::vector<fs::directory_entry>& entries, bool (*takes)(c
   }
 }
 
-/// "a, b, c and 7 more".
+/// Returns a text such as "a, b, c, d, e and 7 more".
 std::string some_of(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 5;
   std::string text;
@@ -417,7 +418,7 @@ void note_left_out(Listing& listing, const std::vector<std::string>& no_files) {
                             " named like images that are no files: " + some_of(no_files));
 }
 
-/// The folder that holds the classes of a split; empty: there is none.
+/// Returns the folder that holds the classes of a split; empty: there is none.
 fs::path split_folder(const fs::path& root, bool train) {
   if (train) return is_folder(root / "train") ? root / "train" : root;
   for (const char* name : {"test", "val"}) {
@@ -426,7 +427,8 @@ fs::path split_folder(const fs::path& root, bool train) {
   return is_folder(root / "train") ? fs::path() : root;
 }
 
-/// Every class of the set must be in a training folder, an evaluation may lack some.
+/// Lists the images of a split. A training folder must have every class of the set; an evaluation may lack
+/// some.
 Result<Listing> list_split(const fs::path& folder, const std::vector<std::string>& classes, bool train) {
   Listing listing{.folder = folder.string()};
   Problems problems;
@@ -463,7 +465,7 @@ Result<Listing> list_split(const fs::path& folder, const std::vector<std::string
   return listing;
 }
 
-/// The images of a folder and of all folders in it, links to folders left aside.
+/// Lists the images of a folder and of all folders below it. It does not follow links to folders.
 Result<Listing> list_tree(const fs::path& folder) {
   Listing listing{.folder = folder.string(), .first = {0}};
   std::vector<std::string> no_files;

@@ -12,7 +12,7 @@ struct Destroy {
   void operator()(void* handle) const { tjDestroy(handle); }
 };
 
-/// Adobe's inverted CMYK to RGB.
+/// Converts Adobe's inverted CMYK to RGB.
 void cmyk_to_rgb(const std::vector<std::uint8_t>& cmyk, std::vector<std::uint8_t>& rgb) {
   for (std::size_t i = 0, o = 0; i + 3 < cmyk.size(); i += 4) {
     const int k = cmyk[i + 3];
@@ -21,7 +21,7 @@ void cmyk_to_rgb(const std::vector<std::uint8_t>& cmyk, std::vector<std::uint8_t
   }
 }
 
-/// Empty: the header is within the limits.
+/// Returns an error text if the header exceeds the limits, else an empty one.
 std::string beyond(const JpegLimits& limits, int width, int height, int scans) {
   const std::string size = std::to_string(width) + "x" + std::to_string(height) + " pixels";
   const std::int64_t pixels = std::int64_t{width} * height;
@@ -59,8 +59,8 @@ int count_scans(const std::string& bytes) {
 }
 
 bool decode_jpeg(const std::string& bytes, RgbImage& image, std::string& error, const JpegLimits& limits) {
-  // A handle that is used again keeps tables of the image before, and its error state after a damaged one. A
-  // new one costs 0.2 us, an image of 32x32 15.
+  // A reused handle would keep tables of the image before, and its error state after a damaged one. A new
+  // handle costs 0.2 us; decoding an image of 32x32 pixels costs 15 us.
   const std::unique_ptr<void, Destroy> handle(tjInitDecompress());
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
   const auto fail = [&] {
@@ -82,7 +82,7 @@ bool decode_jpeg(const std::string& bytes, RgbImage& image, std::string& error, 
   image.pixels.resize(pixels * 3);
   std::vector<std::uint8_t> raw;
   if (cmyk) raw.resize(pixels * 4);
-  // A warning (premature end, corrupt data) is damage too, and ends the decoding there.
+  // A warning (premature end, corrupt data) counts as damage too and ends the decoding.
   constexpr int kFlags = TJFLAG_ACCURATEDCT | TJFLAG_STOPONWARNING | TJFLAG_LIMITSCANS;
   if (tjDecompress2(handle.get(), data, bytes.size(), cmyk ? raw.data() : image.pixels.data(), width, 0,
                     height, cmyk ? TJPF_CMYK : TJPF_RGB, kFlags) != 0)

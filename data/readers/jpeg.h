@@ -9,7 +9,7 @@ namespace millrace {
 
 enum class JpegKind { Rgb, Grey, Cmyk };
 
-/// height x width x 3 bytes.
+/// An image of height x width pixels, each of 3 bytes.
 struct RgbImage {
   int width = 0;
   int height = 0;
@@ -26,13 +26,14 @@ struct JpegLimits {
   std::int64_t scan_pixels = std::int64_t{1} << 30;
 };
 
-/// Decodes the whole image at full size, with a decoder of its own: the result depends on `bytes` alone,
-/// never on what was decoded before. False for anything that is not a whole, undamaged JPEG within `limits`;
-/// `error` says what. Thread-safe.
+/// Decodes the whole image at full size. Each call uses a new decoder, so that the result depends on `bytes`
+/// alone. Returns false for anything but a whole, undamaged JPEG within `limits`; then `error` has the
+/// reason. Thread-safe.
 bool decode_jpeg(const std::string& bytes, RgbImage& image, std::string& error,
                  const JpegLimits& limits = {});
 
-/// Start-of-scan markers of a JPEG, thumbnails in its metadata left aside; 0 if it has no marker structure.
+/// Returns the number of start-of-scan markers of a JPEG, without those of thumbnails in its metadata.
+/// Returns 0 if `bytes` have no marker structure.
 int count_scans(const std::string& bytes);
 
 }  // namespace millrace

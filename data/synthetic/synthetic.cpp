@@ -20,8 +20,8 @@ class Synthetic final : public Dataset {
         sample_shape_(options.fields[0].shape),
         classes_(options.fields[1].limit),
         size_(size) {
-    // At most 64 prototypes: a thousand of 224x224 would take 600 MB. Classes beyond share one with another
-    // sign and offset.
+    // There are at most 64 prototypes: a thousand of 224x224 pixels would take 600 MB. Further classes use
+    // them again, with another sign and offset.
     std::vector<std::int64_t> shape{std::min<std::int64_t>(classes_, 64)};
     shape.insert(shape.end(), sample_shape_.begin(), sample_shape_.end());
     prototypes_ = at::empty(shape, at::kFloat)
@@ -73,8 +73,9 @@ class Synthetic final : public Dataset {
   std::int64_t classes_;
   std::int64_t size_;
   at::Tensor prototypes_;
-  mutable std::mutex mutex_;              // guards kept_'s elements
-  mutable std::vector<at::Tensor> kept_;  // by index, undefined until asked for; empty: the set is too large
+  mutable std::mutex mutex_;  // guards kept_'s elements
+  mutable std::vector<at::Tensor>
+      kept_;  // indexed by sample, undefined until first use; empty: the set is too large
 };
 
 }  // namespace

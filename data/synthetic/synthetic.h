@@ -6,11 +6,13 @@
 
 namespace millrace {
 
-/// `size` samples; sample i depends on (seed, split, i) only. The prototypes are the same for both splits.
+/// Makes `size` samples: a prototype for each class plus noise. Sample i depends on (seed, split, i) only.
+/// Both splits have the same prototypes.
 std::shared_ptr<const Dataset> make_synthetic(const DatasetOptions& options, std::int64_t size);
 
-/// Samples of any fields: floats a model can tell apart, integers below their limit that follow from each
-/// other, ones where a field has no limit (masks); lengths from half the nominal ones (DatasetOptions) up.
+/// Makes samples of any fields. Floats are such that a model can tell them apart. Integers lie below their
+/// limit and follow from each other. A field without a limit (a mask) has ones. Lengths are from half the
+/// nominal ones (DatasetOptions) up.
 std::shared_ptr<const Dataset> make_synthetic_fields(const DatasetOptions& options, std::int64_t size);
 
 }  // namespace millrace

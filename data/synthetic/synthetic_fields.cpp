@@ -1,4 +1,4 @@
-// Seeded synthetic samples of any fields.
+// Makes synthetic samples of any fields from a seed.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -39,7 +39,7 @@ class SyntheticFields final : public Dataset {
 
   std::string split_name() const { return options_.split == DataSplit::Train ? "train" : "test"; }
 
-  /// Of a sample: half the nominal length to all of it.
+  /// Returns a sample's length in a dimension: from half of the nominal length to all of it.
   std::int64_t length(std::int64_t index, std::size_t d) const {
     const std::int64_t nominal = d < options_.dimensions.size() ? options_.dimensions[d].nominal : 1;
     const std::uint64_t seed = derive_seed(options_.seed, split_name() + " length",

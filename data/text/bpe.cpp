@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::string_view kEnd = "</w>";
 constexpr std::string_view kInside = "@@";
-constexpr std::size_t kShortWord = 48;  // pieces, below which looking through all is faster than a queue
+constexpr std::size_t kShortWord = 48;  // pieces; in shorter words a search of all is faster than a queue
 
-/// The number behind "#version:": 1 for 0.1, 2 for 0.2, also as 0.2.0; 0 for any other.
+/// Returns the version in a line "#version: ...": 1 for 0.1, 2 for 0.2 or 0.2.0, 0 for any other.
 int version_of(std::string_view line) {
   line = stripped_line(line);
   line.remove_prefix(std::min(line.size(), line.find_last_of(" :") + 1));
@@ -79,7 +79,7 @@ Result<BpeCodes> BpeCodes::parse(std::string_view text, const std::string& name,
     const std::uint64_t key = std::uint64_t(codes.intern(left)) << 32 | std::uint32_t(codes.intern(right));
     codes.merges_.try_emplace(key, Merge{static_cast<std::uint32_t>(rank), made});
   }
-  // Where two pairs make the same symbol, it is taken apart as the pair whose last line comes first.
+  // If two pairs make the same symbol, it is taken apart into the pair whose last line comes first.
   std::unordered_map<std::uint64_t, std::size_t, KeyHash> last;
   for (std::size_t rank = 0; rank < pairs.size(); ++rank)
     last[std::uint64_t(codes.find(pairs[rank].first)) << 32 | std::uint32_t(codes.find(pairs[rank].second))] =
@@ -140,7 +140,7 @@ const BpeCodes::Merge* BpeCodes::merge_of(const Piece& left, const Piece& right)
   return found == merges_.end() ? nullptr : &found->second;
 }
 
-/// Again and again: the pair of lowest rank, all its occurrences from left to right.
+/// Merges the pair of lowest rank, all its occurrences from left to right, until no pair has a code.
 void BpeCodes::merge_short(std::vector<Piece>& pieces) const {
   while (pieces.size() > 1) {
     const Merge* best = nullptr;
@@ -151,7 +151,7 @@ void BpeCodes::merge_short(std::vector<Piece>& pieces) const {
     if (!best) return;
     std::size_t kept = 0;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      // What was merged just now stands at kept - 1 and is no left half in this round.
+      // A piece that was merged just now is at kept - 1; it cannot be a left half in the same pass.
       if (i + 1 < pieces.size() && merge_of(pieces[i], pieces[i + 1]) == best) {
         pieces[kept++] = {best->made, pieces[i + 1].end};
         ++i;
@@ -163,8 +163,8 @@ void BpeCodes::merge_short(std::vector<Piece>& pieces) const {
   }
 }
 
-/// The same in n log n: pieces are a list, pairs stand in a queue. All pairs of a rank that are there when
-/// its turn comes are merged before those that come about by it are looked at.
+/// Does the same as merge_short in O(n log n), with pieces in a list and pairs in a queue. When a rank comes,
+/// all its pairs in the word are merged before the pairs that these merges make are looked at.
 void BpeCodes::merge_long(std::vector<Piece>& pieces) const {
   const auto count = static_cast<std::int64_t>(pieces.size());
   std::vector<std::int64_t> next(pieces.size()), previous(pieces.size());
@@ -192,7 +192,8 @@ void BpeCodes::merge_long(std::vector<Piece>& pieces) const {
       if (gone[left]) continue;
       const std::int64_t right = next[left];
       if (right < 0) continue;
-      // One merged in this round is no half of another; an entry may also be older than its place's pieces.
+      // A piece that was merged in this pass cannot be a half of another one. An entry may also be older than
+      // the pieces at its place.
       if (std::binary_search(changed.begin(), changed.end(), left) ||
           std::binary_search(changed.begin(), changed.end(), right))
         continue;
@@ -239,7 +240,7 @@ void BpeCodes::split(std::string_view word, std::vector<std::uint32_t>& ends) co
   }
   std::uint32_t begin = 0;
   for (const Piece& piece : pieces) {
-    if (piece.end == begin) continue;  // the end of a 0.1 word by itself
+    if (piece.end == begin) continue;  // only the end-of-word symbol of version 0.1
     const bool last = piece.end == word.size();
     const std::string_view text = word.substr(begin, piece.end - begin);
     if (!restricted_ || is_known(text, last)) {
@@ -256,8 +257,8 @@ bool BpeCodes::is_known(std::string_view piece, bool last) const {
   return vocabulary_.find(std::string(piece) + std::string(kInside)) != vocabulary_.end();
 }
 
-/// Undoes merges of a piece until its parts are known or single symbols. No recursion: a file may say that
-/// symbols are made of each other in a long chain.
+/// Undoes merges of a piece until its parts are known or single symbols. It does not recurse, because a file
+/// may build symbols from each other in a long chain.
 void BpeCodes::split_again(std::string_view piece, bool last, std::uint32_t offset,
                            std::vector<std::uint32_t>& ends) const {
   struct Part {

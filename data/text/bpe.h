@@ -1,4 +1,4 @@
-// Byte-pair codes applied to words, as subword-nmt 0.3.8 does.
+// Applies byte-pair codes to words, as subword-nmt 0.3.8 does.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,21 @@
 
 namespace millrace {
 
-/// Codes of a file: "#version: 0.2" (or 0.1, which files without that line have), then "left right" a line by
-/// rank; of two equal lines the first counts. Immutable when made; thread-safe.
+/// The codes of a file: "#version: 0.2" (or 0.1, which files without that line have), then a line "left
+/// right" for each rank. Of two equal lines the first counts. Immutable when made; thread-safe.
 class BpeCodes {
  public:
-  /// `merges`: only the first lines, -1: all. Problems name `name` and the line: another version, lines that
-  /// are not two symbols, bytes that are no UTF-8.
+  /// Reads codes. `merges` is the number of first lines to use, -1: all. Problems have `name` and the line:
+  /// another version, lines that are not two symbols, bytes that are no UTF-8.
   static Result<BpeCodes> parse(std::string_view text, const std::string& name, std::int64_t merges = -1);
 
-  /// Splits pieces again that are not in the vocabulary, as long as they can be split, from now on. `text`
-  /// has a line for each piece (with "@@" inside a word) and its count. Pieces with a count below
-  /// `threshold` are not in the vocabulary.
+  /// Restricts the pieces to a vocabulary. From now on, pieces outside of it are split again as long as
+  /// possible. `text` has a line for each piece (with "@@" inside a word) and its count. Pieces with a count
+  /// below `threshold` do not belong to the vocabulary.
   Status restrict_to(std::string_view text, const std::string& name, std::int64_t threshold = 0);
 
-  /// The ends of the word's pieces, in bytes. The word is not empty and valid UTF-8.
+  /// Sets `ends` to the ends of the word's pieces, in bytes. The word must not be empty and must be valid
+  /// UTF-8.
   void split(std::string_view word, std::vector<std::uint32_t>& ends) const;
 
   std::size_t size() const { return num_merges_; }
@@ -64,11 +65,11 @@ class BpeCodes {
   TextMap<bool> vocabulary_;
 };
 
-/// The pieces of words, each split once; a few million bytes at most are remembered. For one thread.
+/// Remembers the pieces of words in at most 64 MiB, so that a frequent word is split once. Not thread-safe.
 class BpeCache {
  public:
   explicit BpeCache(const BpeCodes& codes) : codes_(codes) {}
-  /// Ends of the word's pieces, valid until the next call.
+  /// Returns the ends of the word's pieces, valid until the next call.
   const std::vector<std::uint32_t>& split(std::string_view word);
 
  private:
@@ -78,7 +79,8 @@ class BpeCache {
   std::size_t bytes_ = 0;
 };
 
-/// A line with its words in pieces: "lo@@ wer new@@ est". Spaces and carriage returns at its ends stay.
+/// Writes the line with its words in pieces: "lo@@ wer new@@ est". Spaces and carriage returns at its ends
+/// stay.
 void apply_bpe(BpeCache& cache, std::string_view line, std::string& out);
 
 }  // namespace millrace

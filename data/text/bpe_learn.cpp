@@ -18,19 +18,20 @@ using WordId = std::uint32_t;
 struct Word {
   std::size_t begin = 0;
   std::uint32_t length = 0;
-  bool has_space = false;  ///< of some other kind than U+0020
+  bool has_space = false;  ///< has white space other than U+0020
   std::int64_t frequency = 0;
 };
 
-/// `frequency` is the count in use, of a pair that is `listed`. A rare pair is taken off the list and its
-/// count put `aside`, as the original does to have fewer to look through. What happens to it meanwhile is
-/// counted from 0 and joined when it is put aside again: a negative count is added, another one takes the
-/// place.
+/// The count of a pair. `frequency` is the count in use if the pair is `listed`. The original takes rare
+/// pairs off its list, to have fewer to look through, and puts their counts aside. This does the same: the
+/// count moves to `aside`, and later changes are counted from 0 in `frequency`. When the pair is put aside
+/// again, a negative `frequency` is added to `aside`, and another one replaces it.
 struct PairCount {
   Symbol left = 0, right = 0;
   std::int64_t frequency = 0, aside = 0;
   bool listed = false, has_aside = false;
-  std::vector<std::pair<WordId, std::int32_t>> words;  ///< changes of its count in each word, to be added up
+  std::vector<std::pair<WordId, std::int32_t>>
+      words;  ///< changes of the pair's count in each word, which must be added up
 };
 
 struct KeyHash {
@@ -40,7 +41,7 @@ struct KeyHash {
   }
 };
 
-/// White space as the original's patterns know it.
+/// Returns whether the original's patterns take the character as white space.
 bool splits_pattern(char32_t c) {
   return is_white_space(c) || (c >= 0x1C && c <= 0x1F);
 }
@@ -52,7 +53,7 @@ bool has_pattern_space(std::string_view text) {
   return false;
 }
 
-/// Of valid UTF-8, the code point that ends before `end`.
+/// Returns the code point that ends before `end`. `text` must be valid UTF-8.
 char32_t code_point_before(std::string_view text, std::size_t end) {
   std::size_t begin = end - 1;
   while ((static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
@@ -174,7 +175,7 @@ class BpeLearner {
     make_heap();
   }
 
-  /// All counts put aside are in use again.
+  /// Takes all counts that were put aside into use again.
   void take_all_back() {
     listed_.clear();
     for (PairId id = 0; id < pairs_.size(); ++id) {
@@ -214,7 +215,8 @@ class BpeLearner {
     std::make_heap(heap_.begin(), heap_.end(), [this](const Entry& a, const Entry& b) { return less(a, b); });
   }
 
-  /// Sets best_; false if no pair is listed. An entry whose pair has become less frequent goes in again.
+  /// Sets best_ to the most frequent pair. Returns false if no pair is listed. If an entry's pair has become
+  /// less frequent, it is put into the heap again with its new count.
   bool find_best() {
     while (!heap_.empty()) {
       const Entry top = heap_.front();
@@ -276,8 +278,8 @@ class BpeLearner {
     count_around(id, made);
   }
 
-  /// What the original does in all words: it looks for "left right" with white space or nothing around. In a
-  /// word with white space of its own this also finds the ends of symbols.
+  /// Merges as the original does in all words: it looks for "left right" between white space or ends of the
+  /// text. In a word with white space of its own, this also matches the ends of symbols.
   void merge_by_text(Symbol left, Symbol right) {
     std::string text;
     for (const Symbol s : before_) text += (text.empty() ? "" : " ") + texts_[s];
@@ -310,7 +312,8 @@ class BpeLearner {
     }
   }
 
-  /// Of A B C D, where B C is merged, A B and C D are gone. In A B C B C the B between is counted once.
+  /// Subtracts the pairs that a merge removes. If B C is merged in A B C D, the pairs A B and C D are gone.
+  /// In A B C B C the pair C B in the middle is subtracted once.
   void uncount_around(WordId id, Symbol left, Symbol right) {
     for (std::size_t i = 0; i + 1 < before_.size();) {
       if (before_[i] != left || before_[i + 1] != right) {
@@ -324,7 +327,7 @@ class BpeLearner {
     }
   }
 
-  /// A BC and BC D are new; BC BC is counted from its second.
+  /// Adds the pairs that a merge makes: A BC and BC D. A pair BC BC is counted at its second symbol.
   void count_around(WordId id, Symbol made) {
     for (std::size_t i = 0; i < after_.size(); ++i) {
       if (after_[i] != made) continue;
@@ -333,7 +336,7 @@ class BpeLearner {
     }
   }
 
-  std::vector<std::string> texts_;  // of symbols
+  std::vector<std::string> texts_;  // indexed by symbol
   TextMap<Symbol> symbols_;
   std::vector<Symbol> sequence_;
   std::vector<Word> words_;

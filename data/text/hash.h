@@ -1,4 +1,4 @@
-// XXH3 of libxxhash, whose functions are compiled in.
+// Hashes by XXH3. The functions of libxxhash are compiled in.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace millrace {
 
 std::uint64_t xxh3_64(std::string_view bytes);
 
-/// XXH3-128 of what a vocabulary is, as 32 hexadecimal digits in messages.
+/// An XXH3-128 hash, such as a vocabulary's. Messages show it as 32 hexadecimal digits.
 struct Fingerprint {
   std::uint64_t low = 0, high = 0;
   bool operator==(const Fingerprint&) const = default;

@@ -66,7 +66,7 @@ class OrderedRun {
   std::mutex reading_;  // guards read_ and the stream
   std::uint64_t read_ = 0;
   std::atomic<bool> ended_ = false;
-  std::mutex taking_;  // guards taken_, error_ and what takes use
+  std::mutex taking_;  // guards taken_, error_ and the data that `take` functions use
   std::condition_variable turn_;
   std::uint64_t taken_ = 0;
   std::exception_ptr error_;

@@ -50,7 +50,7 @@ LineReader::LineReader(const std::filesystem::path& path)
 LineReader::LineReader(LineReader&&) noexcept = default;
 LineReader::~LineReader() = default;
 
-/// More bytes behind those that are there; false at the end of the file.
+/// Reads more bytes behind those in the buffer. Returns false at the end of the file.
 bool LineReader::fill() {
   if (ended_) return false;
   if (begin_ > 0) {

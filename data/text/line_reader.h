@@ -12,22 +12,23 @@
 
 namespace millrace {
 
-/// No line is longer: what is has lost its line ends, or is no text.
+/// The most bytes of a line. A longer one comes from a file that lost its line ends or is no text.
 inline constexpr Bytes kMostLineBytes = 16 * kMiB;
 
-/// A regular file of lines, which end in "\n" and in nothing else; gzip is told by its first bytes. A
+/// Reads a regular file of lines, which end only in "\n". Files that begin like gzip are unpacked. A
 /// byte-order mark at the start is left out. Throws DataError: no such file, a FIFO or folder, a damaged or
-/// cut-off gzip stream, a line above kMostLineBytes. Holds one line and 256 KiB.
+/// cut-off gzip stream, a line above kMostLineBytes. Memory holds one line and 256 KiB.
 class LineReader {
  public:
   explicit LineReader(const std::filesystem::path& path);
   LineReader(LineReader&&) noexcept;
   ~LineReader();
-  /// The next line without its end, valid until the next call; false at the file's end.
+  /// Sets `line` to the next line without its end, valid until the next call. Returns false at the file's
+  /// end.
   bool next(std::string_view& line);
-  std::uint64_t lines() const { return lines_; }   ///< how many were given out
-  bool terminated() const { return terminated_; }  ///< the last one ended in "\n"
-  Bytes consumed() const;                          ///< bytes of the file as it lies on the disk
+  std::uint64_t lines() const { return lines_; }   ///< returns the number of lines read so far
+  bool terminated() const { return terminated_; }  ///< returns whether the last line ended in "\n"
+  Bytes consumed() const;  ///< returns the bytes read of the file, packed if the file is
   const std::string& path() const { return path_; }
 
  private:
@@ -45,25 +46,25 @@ class LineReader {
 struct TextBlock {
   struct Side {
     std::string text;
-    std::vector<std::size_t> ends;  ///< of the lines in `text`
+    std::vector<std::size_t> ends;  ///< the end of each line in `text`
     bool terminated = true;         ///< the last line ended in "\n"
   };
   std::vector<Side> sides;
-  std::uint64_t first_line = 1;  ///< its number in the files
-  Bytes consumed = 0;            ///< of all files, since their start
+  std::uint64_t first_line = 1;  ///< number of the first line in the files
+  Bytes consumed = 0;            ///< bytes read of all files since their start
 
   std::size_t lines() const { return sides.empty() ? 0 : sides[0].ends.size(); }
   std::string_view line(std::size_t side, std::size_t i) const;
-  std::uint64_t bytes() const;  ///< of text, with line ends
+  std::uint64_t bytes() const;  ///< returns the bytes of text with line ends
 };
 
-/// Reads files in step. Throws DataError as LineReader does, and with all counts where the files have unequal
-/// numbers of lines. Not thread-safe.
+/// Reads the lines of several files in step. Throws DataError as LineReader does. If the files have unequal
+/// numbers of lines, it throws a DataError with all numbers. Not thread-safe.
 class BlockReader {
  public:
   /// A block ends with the line that makes one of its sides `block_bytes` or more.
   explicit BlockReader(const std::vector<std::string>& paths, Bytes block_bytes = kMiB);
-  /// False at the end of all files.
+  /// Reads the next block. Returns false at the end of all files.
   bool next(TextBlock& block);
 
  private:
@@ -71,10 +72,10 @@ class BlockReader {
   Bytes block_bytes_;
 };
 
-/// Bytes on the disk of all `paths`; what is absent counts as 0.
+/// Returns the bytes of all `paths` on the disk. An absent file counts as 0.
 Bytes size_of_files(const std::vector<std::string>& paths);
 
-/// "train.en:17" for messages.
+/// Returns a place for messages, such as "train.en:17".
 std::string place_of_line(const std::string& path, std::uint64_t line);
 
 }  // namespace millrace

@@ -10,9 +10,9 @@ namespace millrace {
 
 enum class Existing;
 
-/// Throws ConfigError: an output that exists and is not to be replaced, that is an input or another output
-/// too, or whose folder cannot be written. Until `publish` the files have other names, which the destructor
-/// removes, and so does a signal that ends the process.
+/// Output files with temporary names until `publish`. Without `publish`, the destructor or a signal that ends
+/// the process removes them. Throws ConfigError: an output that exists and must not be replaced, that is also
+/// an input or another output, or whose folder cannot be written.
 class OutputFiles {
  public:
   OutputFiles(std::vector<std::string> paths, const std::vector<std::string>& inputs, Existing existing);
@@ -22,7 +22,7 @@ class OutputFiles {
   std::size_t size() const { return paths_.size(); }
   /// Returns the temporary path to write output `i` to.
   const std::string& temporary(std::size_t i) const { return temporary_[i]; }
-  /// Gives all of them their names.
+  /// Renames all files to their final names.
   void publish();
 
  private:

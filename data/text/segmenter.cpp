@@ -5,17 +5,17 @@
 namespace millrace {
 namespace {
 
-constexpr std::size_t kMostRemembered = std::size_t{64} << 20;  // bytes
+constexpr std::size_t kMostRemembered = std::size_t{64} << 20;  // bytes of remembered words
 
 bool is_chinese(char32_t c) {
   return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x20000 && c <= 0x2A6DF) ||
          (c >= 0x2A700 && c <= 0x2CEAF) || (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
-/// Numbers of words that were seen before.
+/// Remembers the tokens of words that were seen before.
 class WordMemory {
  public:
-  /// Appends the word's numbers, which `make` appends to an empty list the first time.
+  /// Appends the word's numbers. The first time, `make` appends them to an empty list.
   template <class Make>
   void append(std::string_view word, std::vector<std::uint32_t>& numbers, Make make) {
     auto found = known_.find(word);
@@ -96,7 +96,7 @@ class WordPieceSegmenter : public Segmenter {
   }
 
   void split(std::string_view word, std::vector<std::uint32_t>& numbers) const {
-    std::vector<std::size_t> ends;  // of characters
+    std::vector<std::size_t> ends;  // the end of each character
     for (std::size_t i = 0; i < word.size();) {
       next_code_point(word, i);
       ends.push_back(i);
@@ -114,7 +114,7 @@ class WordPieceSegmenter : public Segmenter {
           break;
         }
       }
-      if (last == first) {  // nothing fits: the whole word is unknown
+      if (last == first) {  // no token fits, so the whole word is unknown
         numbers.assign(1, vocabulary_->unk());
         return;
       }
@@ -192,7 +192,7 @@ std::string split_punctuation(std::string_view line, Joiners joiners) {
   std::string spaced;
   spaced.reserve(line.size() + 16);
   bool after_text = false,
-       after_split = false;  // what stands in front: no white space; a punctuation character
+       after_split = false;  // whether the character in front is white space, or was split off
   for (std::size_t i = 0; i < line.size();) {
     const std::size_t begin = i;
     const char32_t c = next_code_point(line, i);
@@ -209,7 +209,7 @@ std::string split_punctuation(std::string_view line, Joiners joiners) {
 
 std::string without_joiners(std::string_view text) {
   std::string joined;
-  bool goes_on = true;  // nothing stands before the first
+  bool goes_on = true;  // no space comes before the first word
   for_each_word(text, [&](std::string_view word) {
     if (word.starts_with(kJoiner)) {
       word.remove_prefix(kJoiner.size());

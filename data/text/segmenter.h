@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-/// One for each thread: it may remember words.
+/// Cuts lines into tokens. Not thread-safe, since it may remember words: each thread needs its own.
 class Segmenter {
  public:
   virtual ~Segmenter() = default;
@@ -21,38 +21,39 @@ class Segmenter {
   virtual void segment(std::string_view line, std::vector<std::uint32_t>& numbers) = 0;
 };
 
-/// Makes one more; what its products share is immutable and outlives them.
+/// Makes a segmenter. Segmenters of one maker share immutable data.
 using SegmenterMaker = std::function<std::unique_ptr<Segmenter>()>;
 
-/// Words between spaces, split by the codes, or as they are where `codes` is null (they then have their
-/// "@@").
+/// Returns a maker of segmenters that split the words between spaces by the codes. If `codes` is null, words
+/// are taken as they are: the text must have its "@@" already.
 SegmenterMaker bpe_segmenter(std::shared_ptr<const BpeCodes> codes,
                              std::shared_ptr<const Vocabulary> vocabulary);
 
-/// Letters of a line for WordPiece. Uncased models are fed lower-case letters without accents.
+/// The letters that a WordPiece model gets. Uncased models get lower-case letters without accents.
 enum class Casing { Uncased, Cased };
 
 struct WordPieceOptions {
   Casing casing = Casing::Uncased;
-  std::int64_t longest_word = 100;   ///< in characters; a longer one is [UNK] (MLPerf: 200)
+  std::int64_t longest_word = 100;   ///< in characters; a longer word becomes [UNK] (MLPerf: 200)
   bool keep_special_tokens = false;  ///< "[MASK]" in the text is the token (NVIDIA), not three words (MLPerf)
 };
 
-/// BERT's: control characters away, spaces around Chinese characters, accents and case away where uncased,
-/// words at white space and punctuation, then from the left the longest token of each word, "##" inside.
-/// Source: Devlin et al., NAACL 2019, tokenization.py; in details as the package `tokenizers`.
+/// Returns a maker of BERT's segmenters. They remove control characters and put spaces around Chinese
+/// characters. If uncased, they remove accents and case. They cut words at white space and punctuation. Then
+/// they take the longest tokens of each word from the left, with "##" inside a word. Source: Devlin et al.,
+/// NAACL 2019, tokenization.py; details follow the package `tokenizers`.
 SegmenterMaker wordpiece_segmenter(std::shared_ptr<const Vocabulary> vocabulary, WordPieceOptions options);
 
-/// The words of a line as BERT has them before they are cut into pieces.
+/// Returns the words of a line as BERT has them before they are cut into pieces.
 std::vector<std::string> basic_words(std::string_view line, Casing casing);
 
-/// U+FFED, as OpenNMT's tokenizer has it: where two words of split text stood side by side.
+/// U+FFED, OpenNMT's joiner: it marks a place of split text at which there was no space.
 inline constexpr std::string_view kJoiner = "\xEF\xBF\xAD";
 enum class Joiners { No, Yes };
-/// Spaces in front of and behind each punctuation character: "a, b" -> "a , b". With joiners "a ￭, b": the
-/// text can be put together again as it was (Vocabulary::text, but for runs of white space).
+/// Puts spaces in front of and behind each punctuation character: "a, b" -> "a , b". With joiners the result
+/// is "a ￭, b". Then Vocabulary::text can restore the text, except for runs of white space.
 std::string split_punctuation(std::string_view line, Joiners joiners = Joiners::No);
-/// Takes out joiners at the ends of words, and the spaces beside them.
+/// Removes joiners at the ends of words, and the spaces beside them.
 std::string without_joiners(std::string_view text);
 
 }  // namespace millrace

@@ -14,7 +14,7 @@ struct SentencePieceModel {
   SegmenterMaker segmenter;
 };
 
-/// A .model file; Problems: no such file, not a model, pieces that a vocabulary cannot have.
+/// Reads a .model file. Problems: no such file, not a model, pieces that a vocabulary cannot have.
 Result<SentencePieceModel> read_sentencepiece_model(const std::string& path);
 
 }  // namespace millrace

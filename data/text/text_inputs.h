@@ -1,4 +1,4 @@
-// Codes and vocabularies from their files.
+// Reads codes and vocabularies from their files.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace millrace {
 
-/// Problems: of the file, and BpeCodes::parse's.
+/// Reads codes from a file. Problems: the file cannot be read, and those of BpeCodes::parse.
 Result<std::shared_ptr<const BpeCodes>> read_codes(const std::string& path, std::int64_t merges = -1);
 /// Returns the codes restricted to the pieces of a file.
 Result<std::shared_ptr<const BpeCodes>> restricted(const std::shared_ptr<const BpeCodes>& codes,
                                                    const std::string& path, std::int64_t threshold);
-/// Problems: of the file, and Vocabulary::parse's.
+/// Reads a vocabulary from a file. Problems: the file cannot be read, and those of Vocabulary::parse.
 Result<std::shared_ptr<const Vocabulary>> read_vocabulary(const std::string& path, TokenKind kind,
                                                           std::int64_t pad_to);
 

@@ -13,7 +13,7 @@
 namespace millrace {
 namespace {
 
-/// What a thread works on.
+/// The data of one thread.
 template <class Result>
 struct Slot {
   TextBlock block;
@@ -21,7 +21,8 @@ struct Slot {
   Result result;
 };
 
-/// Reads the run's inputs in step; `work(slot)` fills result and report, `take(slot)` gets them in order.
+/// Reads the run's inputs in step. `work(slot)` fills result and report, and `take(slot)` gets the slots in
+/// order.
 template <class Result, class Work, class Take>
 void for_each_block(const TextRun& run, Work work, Take take) {
   BlockReader reader(run.inputs, run.block_bytes);
@@ -42,7 +43,8 @@ void for_each_block(const TextRun& run, Work work, Take take) {
                                  }});
 }
 
-/// Line `i` of every side as the rules make it; false if it goes. `buffers` has one for each side.
+/// Sets `lines` to line `i` of every side after the changes of the rules. Returns false if the line is left
+/// out. `buffers` has one buffer for each side.
 bool prepared_line(const TextBlock& block, std::size_t i, const TextRun& run,
                    std::vector<std::string>& buffers, std::vector<std::string_view>& lines,
                    TextReport& report) {
@@ -101,7 +103,7 @@ std::optional<Dropped> why_dropped(const std::vector<std::string>& sides, const 
 struct EncodedBlock {
   struct Side {
     std::vector<std::uint32_t> tokens;
-    std::vector<std::size_t> ends;  // of the sentences that stay
+    std::vector<std::size_t> ends;  // the end of each sentence that stays
     std::uint64_t unknown = 0;
   };
   std::vector<Side> sides;
@@ -259,7 +261,7 @@ TextReport apply_bpe_to_files(const TextRun& run, const BpeCodes& codes,
             if (!prepared_line(slot.block, i, one, buffers, lines, slot.report)) continue;
             ++slot.report.kept;
             apply_bpe(caches[thread], lines[0], slot.result);
-            // As the last line of the input ends, or does not end.
+            // The output's last line ends with "\n" only if the input's last line does.
             if (i + 1 < slot.block.lines() || slot.block.sides[0].terminated) slot.result += '\n';
           }
         },
@@ -281,7 +283,7 @@ TextReport encode_files(const TextRun& run, const EncodeOptions& options,
   MILLRACE_CHECK(sides.size() == width && outputs.size() == width);
   OutputFiles files(outputs, run.inputs, existing);
   std::vector<TokenFileWriter> writers;
-  std::vector<std::unique_ptr<Segmenter>> segmenters;  // thread after thread, a side each
+  std::vector<std::unique_ptr<Segmenter>> segmenters;  // at thread x sides + side
   for (std::size_t i = 0; i < width; ++i)
     writers.emplace_back(files.temporary(i), *sides[i].vocabulary, options.vocabulary_padding);
   for (int thread = 0; thread < run.threads; ++thread) {

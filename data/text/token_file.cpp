@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kMagic = "MILLTOK\n";
 constexpr std::uint32_t kVersion = 1;
 constexpr std::size_t kHeaderBytes = 128;
-constexpr std::size_t kSummedBytes = std::size_t{1} << 20;  // of a sum
+constexpr std::size_t kSummedBytes = std::size_t{1} << 20;  // each checksum covers so many bytes
 constexpr std::uint64_t kMostSentences = std::uint64_t{1} << 48, kMostTokens = std::uint64_t{1} << 48;
 
 std::string header_of(const TokenFileInfo& info) {
@@ -51,13 +51,13 @@ std::uint64_t number_at(std::string_view bytes, std::uint64_t offset, std::uint3
 
 }  // namespace
 
-/// Bytes on the disk in a file without a name: gone whatever happens.
+/// Bytes in a file without a name, which disappears however the process ends.
 class TokenFileWriter::Spill {
  public:
   explicit Spill(const std::filesystem::path& beside) : name_(beside.string() + ".index") {
     const std::filesystem::path folder = beside.parent_path();
     fd_ = ::open(folder.empty() ? "." : folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd_ < 0) {  // a file system without such files
+    if (fd_ < 0) {  // the file system has no files without a name
       std::string name = name_ + ".XXXXXX";
       fd_ = ::mkostemp(name.data(), O_CLOEXEC);
       if (fd_ >= 0) ::unlink(name.c_str());
@@ -121,7 +121,7 @@ TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, const Vocabu
 TokenFileWriter::TokenFileWriter(TokenFileWriter&&) noexcept = default;
 TokenFileWriter::~TokenFileWriter() = default;
 
-/// Writes behind the header, adding up.
+/// Writes bytes behind the header, and adds a checksum for each full MiB.
 void TokenFileWriter::put(std::string_view bytes) {
   out_.write(bytes);
   while (!bytes.empty()) {

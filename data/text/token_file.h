@@ -1,4 +1,4 @@
-// Files of sentences as numbers of tokens: what training reads.
+// Files of sentences as numbers of tokens, which training reads.
 //
 // All integers are little-endian.
 //   header, 128 bytes: "MILLTOK\n"; u32 version 1; u32 bytes of a number, 2 or 4; u64 sentences; u64 tokens;
@@ -28,22 +28,23 @@ namespace millrace {
 struct TokenFileInfo {
   std::uint64_t sentences = 0, tokens = 0;
   std::uint64_t longest = 0;          ///< tokens of the longest sentence
-  std::uint64_t vocabulary_size = 0;  ///< every number is below
+  std::uint64_t vocabulary_size = 0;  ///< every token's number is below it
   TokenKind kind = TokenKind::Bpe;
   std::uint32_t vocabulary_padding = 0;  ///< Vocabulary::parse's pad_to
   std::uint32_t bytes_per_token = 2;
   Fingerprint vocabulary;
 };
 
-/// Writes one, sentence by sentence; memory does not grow with them (the index lies in an unnamed file beside
-/// the output until the end). Throws DataError when the disk fails. The file gets its name at `commit`.
+/// Writes a token file sentence by sentence. Its memory does not grow with their number: until the end the
+/// index lies in an unnamed file beside the output. Throws DataError when the disk fails. The file gets its
+/// name at `commit`.
 class TokenFileWriter {
  public:
   TokenFileWriter(const std::filesystem::path& path, const Vocabulary& vocabulary,
                   std::int64_t vocabulary_padding);
   TokenFileWriter(TokenFileWriter&&) noexcept;
   ~TokenFileWriter();
-  /// Numbers below the vocabulary's size.
+  /// Adds a sentence. Its numbers must be below the vocabulary's size.
   void write(std::span<const std::uint32_t> sentence);
   void commit();
   const TokenFileInfo& info() const { return info_; }
@@ -54,20 +55,20 @@ class TokenFileWriter {
   TokenFileInfo info_;
   FileWriter out_;
   std::unique_ptr<Spill> index_;
-  std::string block_;  // less than a MiB: not hashed yet
+  std::string block_;  // less than a MiB that is not hashed yet
   std::string sums_;
   std::string bytes_;
 };
 
-/// How much of a file is looked at when it is opened: all of it, or header, index and sizes (a damaged number
-/// is then still below the vocabulary's size, or a failed check).
+/// How much of a file is checked when it is opened: everything, or header, index and sizes. With Index, a
+/// damaged number is found only if it is not below the vocabulary's size, by a failed check.
 enum class TokenCheck { Everything, Index };
 
-/// A token file, mapped. Thread-safe. Sentences carry neither begin nor end.
+/// A token file in mapped memory. Thread-safe. Sentences have neither begin nor end.
 class TokenFile {
  public:
-  /// Problems: no such file, a file of another kind or version, cut off, longer than it says, damaged (with
-  /// the bytes among which), numbers outside of the vocabulary.
+  /// Opens a file. Problems: no such file, another kind or version, a file that is cut off or longer than its
+  /// header says, damage (with the range of bytes), numbers outside of the vocabulary.
   static Result<TokenFile> open(const std::filesystem::path& path, TokenCheck check = TokenCheck::Everything);
 
   TokenFile(TokenFile&&) noexcept;
@@ -75,14 +76,14 @@ class TokenFile {
   ~TokenFile();
 
   std::int64_t size() const { return static_cast<std::int64_t>(info_.sentences); }
-  std::int64_t length(std::int64_t sentence) const;  ///< in tokens
-  /// The sentence's numbers; `length(sentence)` of them.
+  std::int64_t length(std::int64_t sentence) const;  ///< returns its number of tokens
+  /// Returns the sentence's `length(sentence)` numbers.
   std::vector<std::uint32_t> tokens(std::int64_t sentence) const;
-  void read(std::int64_t sentence, std::vector<std::uint32_t>& tokens) const;  ///< the same, into a buffer
+  void read(std::int64_t sentence, std::vector<std::uint32_t>& tokens) const;  ///< reads them into a buffer
   const TokenFileInfo& info() const { return info_; }
   const std::string& path() const { return path_; }
 
-  /// A Problem if `vocabulary` is not the one whose numbers these are.
+  /// Returns a Problem if the file was not made with `vocabulary`.
   Status belongs_to(const Vocabulary& vocabulary, const std::string& name) const;
 
  private:

@@ -32,7 +32,7 @@ bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-/// "token 123" -> "token".
+/// Returns "token" for "token 123", and nothing for other lines.
 std::optional<std::string_view> without_count(std::string_view line) {
   const std::size_t space = line.find(' ');
   if (space == 0 || space == std::string_view::npos || !is_number(line.substr(space + 1)))
@@ -40,7 +40,8 @@ std::optional<std::string_view> without_count(std::string_view line) {
   return line.substr(0, space);
 }
 
-/// "<0x0A>" of a SentencePiece model with byte fallback -> 10.
+/// Returns 10 for the piece "<0x0A>" of a SentencePiece model with byte fallback, and nothing for other
+/// pieces.
 std::optional<char> byte_of(std::string_view piece) {
   if (piece.size() != 6 || piece.substr(0, 3) != "<0x" || piece[5] != '>') return std::nullopt;
   int value = 0;
@@ -172,7 +173,7 @@ std::string Vocabulary::text(std::span<const std::uint32_t> numbers) const {
 
 std::string Vocabulary::joined_words(std::span<const std::uint32_t> numbers) const {
   std::string result;
-  bool goes_on = true;  // nothing stands before the first
+  bool goes_on = true;  // no space comes before the first word
   for (const std::uint32_t number : numbers) {
     if (is_silent(number)) continue;
     std::string_view piece = token(number);
@@ -204,7 +205,7 @@ std::string Vocabulary::joined_pieces(std::span<const std::uint32_t> numbers) co
     } else {
       for (std::size_t i = 0; i < piece.size();) {
         const bool space = piece.substr(i, kSpace.size()) == kSpace;
-        // The space that was put in front of the sentence.
+        // The space that SentencePiece puts in front of a sentence is left out.
         if (space && (any || i > 0)) result += ' ';
         if (!space) result += piece[i];
         i += space ? kSpace.size() : 1;

@@ -1,4 +1,4 @@
-// Vocabularies: tokens with their numbers, and text from numbers.
+// Vocabularies give tokens their numbers, and turn numbers back into text.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,23 @@
 
 namespace millrace {
 
-/// How tokens are joined to words; the numbers stand in token files.
+/// How tokens are joined to words. Token files contain these numbers.
 enum class TokenKind : std::uint32_t {
-  Bpe = 1,            ///< "new@@ er": "@@" at the end of what goes on
-  WordPiece = 2,      ///< "new ##er": "##" in front of what goes on
-  SentencePiece = 3,  ///< "▁new er": U+2581 for a space
+  Bpe = 1,            ///< "new@@ er": "@@" ends a token that another continues
+  WordPiece = 2,      ///< "new ##er": "##" begins a token that continues another
+  SentencePiece = 3,  ///< "▁new er": U+2581 stands for a space
 };
 const char* to_string(TokenKind kind);
 std::optional<TokenKind> token_kind_named(std::string_view name);  ///< bpe, wordpiece, sentencepiece
 
-/// Immutable when made; thread-safe.
+/// The tokens of a text by number. Immutable when made; thread-safe.
 class Vocabulary {
  public:
-  /// Without tokens: only to be assigned to.
+  /// Makes a vocabulary without tokens, to which another can be assigned.
   Vocabulary() = default;
 
-  /// Tokens by number. Problems: a token twice, no token for what is unknown (kind WordPiece: [UNK], else
-  /// <unk>).
+  /// Makes a vocabulary of tokens; a token's number is its index. Problems: a token twice, no token for
+  /// unknown words (kind WordPiece: [UNK], else <unk>).
   static Result<Vocabulary> of(std::vector<std::string> tokens, TokenKind kind, const std::string& name);
 
   /// Reads a file of `kind`:

@@ -1,4 +1,4 @@
-// How often each word occurs, in the order in which they were first seen.
+// Counts how often each word occurs. Words stay in the order in which they were first seen.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ struct TransparentHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
 };
-/// Looked up by string_view.
+/// A map that can be searched by string_view.
 template <class Value>
 using TextMap = std::unordered_map<std::string, Value, TransparentHash, std::equal_to<>>;
 
 class WordCounts {
  public:
   void add(std::string_view word, std::int64_t count = 1);
-  /// The words between single spaces; a carriage return at the line's ends is no part of a word.
+  /// Adds the words between spaces. A carriage return at the line's ends is no part of a word.
   void add_line(std::string_view line);
   void add(const WordCounts& more);
   void clear();
@@ -36,7 +36,7 @@ class WordCounts {
   std::vector<std::pair<std::string, std::int64_t>> words_;
 };
 
-/// `line` without carriage returns, line feeds and spaces at its ends.
+/// Returns `line` without carriage returns, line feeds and spaces at its ends.
 std::string_view stripped_line(std::string_view line);
 
 /// Calls `use` with each word between spaces of `line`.

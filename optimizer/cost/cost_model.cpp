@@ -9,14 +9,15 @@
 namespace millrace {
 namespace {
 
-constexpr std::size_t kKeptSchedules = 4;  // two lengths of the asynchronous run, for two shapes
-// Pairs of replicas that are looked at for the slowest message of a link; the pattern repeats much earlier.
+constexpr std::size_t kKeptSchedules = 4;  // two lengths of an asynchronous run, for two shapes
+// Only so many pairs of replicas are searched for the slowest message of a link. The pattern repeats earlier.
 constexpr int kMostPairs = 4096;
-// The last stage's replicas also add their losses: five doubles (StageExecutor::reduce).
-constexpr Bytes kLossSums = 32;  // three metrics and a weight, float64: those of cross-entropy
+// The replicas of the last stage also add up their head's sums (StageExecutor::reduce_sums). Cross-entropy
+// has four of them, in float64: three metrics and a weight.
+constexpr Bytes kLossSums = 32;
 
-// Run lengths whose difference is the steady state: whole rounds of every stage's replicas and whole updates,
-// past the fill.
+// Returns two numbers of microbatches. The time between runs of these lengths is that of the steady state:
+// both are past the fill, and whole multiples of the period after which the order repeats.
 std::pair<int, int> asynchronous_run(const PipelineShape& shape) {
   const int fill = filling_of(shape);
   return {fill, 2 * fill};
@@ -37,33 +38,34 @@ bool same_shape(const PipelineShape& a, const PipelineShape& b) {
          a.ranks_of_stage == b.ranks_of_stage && a.links == b.links;
 }
 
-/// Of what an order by cost follows from.
+/// Returns whether the times from which list_schedule makes an order are equal.
 bool same_times(const ScheduleCosts& a, const ScheduleCosts& b) {
   return a.forward == b.forward && a.backward_input == b.backward_input &&
          a.backward_weight == b.backward_weight;
 }
 
-/// Microbatches of the replica that has most.
-double group_sizes(ScheduleKind kind, int microbatches, std::size_t replicas) {
+/// Returns the number of microbatches of the replica that has most. Asynchronous schedules share them evenly.
+double largest_share(ScheduleKind kind, int microbatches, std::size_t replicas) {
   const auto r = static_cast<int>(replicas);
   if (is_asynchronous(kind)) return static_cast<double>(microbatches) / r;
   return (microbatches + r - 1) / r;
 }
 
-/// By rank: seconds in which it computes.
+/// Returns the seconds in which each rank computes.
 std::map<int, double> busy_seconds(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages,
                                    const ScheduleCosts& costs) {
   std::map<int, double> busy;
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    const double seconds = group_sizes(kind, microbatches, stages[s].ranks.size()) *
+    const double seconds = largest_share(kind, microbatches, stages[s].ranks.size()) *
                            (costs.forward[s] + costs.backward_input[s] + costs.backward_weight[s]);
     for (RankId rank : stages[s].ranks) busy[rank.value] += seconds;
   }
   return busy;
 }
 
-/// What batch normalisations over all replicas exchange of a microbatch, for a stage: sum, sum of squares and
-/// count forwards, two sums backwards, in double (runtime/layers). Weight and bias are 8 bytes a channel.
+/// Seconds of a stage's exchanges between replicas for a microbatch, with synchronized batch normalisation.
+/// The forward exchanges a sum, a sum of squares and a count, the backward two sums, all in double. A
+/// channel's weight and bias are 8 parameter bytes, its two sums 16 bytes.
 struct StatisticsSeconds {
   double forward = 0, backward = 0;
 };
@@ -79,13 +81,14 @@ StatisticsSeconds statistics_seconds(const LayerGraph& graph, const std::vector<
   return seconds;
 }
 
-/// The shape with the updates that a plan of this kind has: PipeDream-2BW's follow each step.
+/// Returns the shape with the updates of such a plan: PipeDream-2BW updates once in each step.
 PipelineShape with_updates(ScheduleKind kind, PipelineShape shape) {
   if (updates_after_several(kind)) shape.update_every = shape.microbatches;
   return shape;
 }
 
-/// By stage: backwards at most under way on a rank, from the input gradient to the weight gradient.
+/// Returns, for each stage, the most backwards that a rank has between their input gradient and their weight
+/// gradient at any time.
 std::vector<int> most_open_backwards(const Schedule& schedule, int stages) {
   std::vector<int> most(stages, 1);
   for (const auto& actions : schedule.ranks) {
@@ -99,8 +102,8 @@ std::vector<int> most_open_backwards(const Schedule& schedule, int stages) {
   return most;
 }
 
-/// So many microbatches that a rank's stash has reached what it is in any longer step: every replica has more
-/// than the longest warm-up and its lag (twice the ranks each, schedules.md).
+/// Returns a number of microbatches with which every rank's stash is as large as in any longer step. Every
+/// replica then has more than the longest warm-up and its lag, each twice the number of ranks (schedules.md).
 int enough_to_fill(ScheduleKind kind, const PipelineShape& shape) {
   if (is_asynchronous(kind)) return asynchronous_run(shape).second;
   int most = 1;
@@ -154,7 +157,7 @@ double AllReduceCost::seconds(Bytes bytes) const {
   if (bytes == 0 || members_ < 2) return 0;
   const auto size = static_cast<double>(bytes);
   const double latency = std::max(inside_.latency_s, between_.latency_s);
-  // A rank's own messages, and those of all ranks of a host over its port.
+  // The slower of two: a rank's own messages, and the messages of all ranks of a host over the host's port.
   const auto exchange = [&](double part) {
     return std::max((members_ - 1) * part * std::max(inside_.s_per_byte, between_.s_per_byte),
                     sharing_ * pairs_over_port_ * part * between_.s_per_byte);
@@ -165,7 +168,8 @@ double AllReduceCost::seconds(Bytes bytes) const {
   const double pieces = all_reduce_pieces(route_.chunks, bytes);
   const auto segments = static_cast<double>(route_.segments.size() - 1);
   const double inside = 2 * (inside_.latency_s + (chunks - 1) / chunks * size * inside_.s_per_byte);
-  // There and back, which only two hosts do at the same time: one in the middle sends both ways at once.
+  // Pieces go there and back. Two hosts do both at the same time; a host in the middle would have to send
+  // both ways at once.
   const double times = segments == 2 ? (pieces + 1) / pieces : 2 * (pieces + segments - 2) / pieces;
   return inside + 2 * (segments - 1) * between_.latency_s + sharing_ * times * size * between_.s_per_byte;
 }
@@ -177,7 +181,7 @@ double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>&
 std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const std::vector<int>& ports,
                                             const std::vector<std::vector<RankId>>& ranks_of_stage) {
   std::vector<std::vector<int>> hosts(ranks_of_stage.size());
-  std::vector<int> users;  // by host: stages whose all-reduce uses its port
+  std::vector<int> users;  // indexed by host: the number of stages whose all-reduce uses its port
   for (std::size_t s = 0; s < ranks_of_stage.size() && !ports.empty(); ++s) {
     std::vector<int>& own = hosts[s];
     for (RankId rank : ranks_of_stage[s]) own.push_back(ports[rank.value]);
@@ -199,7 +203,7 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
 }
 
 Bytes StageMemory::total() const {
-  // Whole numbers below 2^53 add and multiply exactly: only sums beyond that need care.
+  // Whole numbers below 2^53 add and multiply exactly in double. Only larger sums need saturating arithmetic.
   constexpr double kExact = 1LL << 52;
   const auto owned = static_cast<double>(parameters);
   const auto state = owned * rule_copies;
@@ -327,7 +331,7 @@ CostModel::Borders CostModel::borders_of(const std::vector<CutStage>& stages) co
     const std::string* tensor;
     Bytes bytes, back;
   };
-  std::vector<Sent> sent;  // by tensor and stage
+  std::vector<Sent> sent;  // one entry for each tensor and receiving stage
   for (std::size_t e = 0; e < producers_edges_.size();) {
     const int producer = graph_.edges[producers_edges_[e]].producer;
     const std::size_t first = sent.size();
@@ -376,7 +380,8 @@ PipelineShape CostModel::shape_of(const std::vector<CutStage>& stages, int micro
   return shape;
 }
 
-/// Microbatch m goes from replica m mod r to replica m mod r': the slowest of the pairs that occur.
+/// Returns the seconds of a message between the slowest pair of replicas that occurs: microbatch m goes from
+/// replica m mod r to replica m mod r'.
 double CostModel::message_seconds(const CutStage& from, const CutStage& to, Bytes bytes,
                                   int microbatches) const {
   const std::size_t pairs = std::lcm(from.ranks.size(), to.ranks.size());
@@ -389,9 +394,9 @@ double CostModel::message_seconds(const CutStage& from, const CutStage& to, Byte
   return worst;
 }
 
-/// The buckets of StageExecutor, filled from the last layer to the first, leave one after the other while the
-/// last backward goes on, or where backwards are split the last pass over weight gradients; what is not done
-/// when it ends is exposed.
+/// Returns the seconds of the all-reduce after the end of the last backward. StageExecutor fills buckets from
+/// the last layer to the first. They leave one after the other while that backward goes on. If backwards are
+/// split, they leave during the last pass over weight gradients.
 double CostModel::exposed_reduce(const CutStage& stage, const Sheet& sheet, const AllReduceCost& cost,
                                  ScheduleKind kind) const {
   if (stage.ranks.size() < 2) return 0;
@@ -434,7 +439,7 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
       costs.meets.resize(stages.size());
       costs.meets[costs.forward.size() - 1] = 1;
     }
-    std::vector<int> seen;  // sheets; a stage is as slow as its slowest replica
+    std::vector<int> seen;  // sheets that were compared; a stage is as slow as its slowest replica
     for (RankId rank : stage.ranks) {
       const int index = sheet_of(rank);
       if (std::find(seen.begin(), seen.end(), index) != seen.end()) continue;
@@ -465,7 +470,7 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
     const auto crossing =
         std::find_if(borders.crossings.begin(), borders.crossings.end(),
                      [&](const PlanCrossing& c) { return c.from == link.from && c.to == link.to; });
-    // In a turn nothing may go over a border one way.
+    // A turn may send nothing over a border in one direction. A negative time says so.
     const auto seconds = [&](Bytes bytes) {
       if (bytes == 0 && !graph_.turn.empty()) return -1.0;
       return message_seconds(stages[link.from.value], stages[link.to.value], bytes, shape.microbatches);
@@ -482,7 +487,8 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
   return costs;
 }
 
-/// A pass over the gradient; where there is a flush, all ranks then add up a number for each parameter.
+/// Adds the seconds of a pass over the gradient. With a flush, all ranks then add up a number for each
+/// parameter.
 void CostModel::charge_norms(ScheduleKind kind, const std::vector<CutStage>& stages,
                              ScheduleCosts& costs) const {
   std::vector<RankId> ranks;
@@ -514,7 +520,7 @@ std::vector<std::unique_ptr<CostModel::Part>> CostModel::parts_of(
     Part& part = *parts.emplace_back(std::make_unique<Part>());
     part.graph = std::move(graphs[i]);
     CostOptions options = options_;
-    // Of a kind that was measured with other parts only the whole is known.
+    // A kind that was measured with other parts keeps its whole profile.
     for (auto& [name, profile] : options.profiles)
       if (of_kinds[name].size() == graphs.size()) profile = std::move(of_kinds[name][i]);
     part.model = std::make_unique<CostModel>(part.graph, cluster_, std::move(options));
@@ -581,7 +587,7 @@ Result<Schedule> CostModel::schedule_for(ScheduleKind kind, const PipelineShape&
   return schedule_of(plan, shape, Transport::Buffered);
 }
 
-/// Valid until the next call.
+/// Returns the schedule from a cache of the last few. The pointer is valid until the next call.
 Result<const Schedule*> CostModel::prepared(ScheduleKind kind, const PipelineShape& shape,
                                             const ScheduleCosts& costs) {
   const auto found = std::find_if(prepared_.begin(), prepared_.end(), [&](const Prepared& p) {
@@ -628,7 +634,7 @@ Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& sha
       return Problem{"", "more replicas than microbatches", {}};
   }
   const auto of_each = static_cast<std::size_t>(stages);
-  // Several stages on a rank, or an order that follows from the costs: a microbatch at least.
+  // With several stages on a rank, or an order that follows from the costs, one microbatch is a lower bound.
   if (shape.has_chunks() || kind == ScheduleKind::AutoOrder)
     return StashCounts{std::vector(of_each, 1), std::vector(of_each, 1), std::vector(of_each, 1)};
   std::vector<int> key{static_cast<int>(kind), shape.microbatches};
@@ -644,7 +650,7 @@ Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& sha
     counts.versions = counts.open_backwards = std::vector(of_each, 1);
   } else {
     PipelineShape counted = with_updates(kind, shape);
-    counted.links.clear();  // no computation changes its place for them
+    counted.links.clear();  // the order of computations does not depend on links
     if (shape.arrays == 1) counted.microbatches = enough_to_fill(kind, counted);
     const Result<Schedule> schedule = make_schedule(kind, counted);
     if (!schedule) return schedule.problems();
@@ -684,7 +690,7 @@ double CostModel::length_share(ScheduleKind kind, const std::vector<CutStage>& s
   options.microbatch_costs = microbatch_costs(stages, shape, kind);
   const auto measured = static_cast<int>(options.microbatch_costs.size());
   if (measured < 2) return 1;
-  // Steps after which all have come equally often.
+  // After so many steps every measured microbatch has come equally often.
   const int per_step = shape.microbatches;
   int steps = std::min(kMostSteps, std::lcm(measured, per_step) / per_step);
   if (is_asynchronous(kind)) {
@@ -702,8 +708,9 @@ double CostModel::length_share(ScheduleKind kind, const std::vector<CutStage>& s
   return alike > 0 ? sum / steps / alike : 1;
 }
 
-/// Backward goes from the last layer to the first and frees what each has saved; so the most that it needs on
-/// top of the whole stash is not always the most that a layer needs.
+/// Returns the most bytes that a backward needs on top of the whole stash. The backward goes from the last
+/// layer to the first and frees the saved tensors of each, so the layer with the largest workspace does not
+/// always decide.
 Bytes CostModel::workspace_of(std::vector<int> nodes) const {
   sort_by_execution(nodes);
   Bytes most = 0, freed = 0;
@@ -736,7 +743,8 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
   return result;
 }
 
-/// A rank with several stages holds them all: its peak follows its list action by action.
+/// Returns the peak bytes of each stage's fullest rank. A rank with several stages holds them all: its peak
+/// is found by following its list action by action.
 std::vector<Bytes> CostModel::peaks_under(const Schedule* schedule, const PipelineShape& shape,
                                           const std::vector<CutStage>& stages, const StashCounts& counts) {
   SimulationOptions bytes;
@@ -750,7 +758,7 @@ std::vector<Bytes> CostModel::peaks_under(const Schedule* schedule, const Pipeli
     peaks.push_back(memory.total());
     bytes.weight_bytes.push_back(static_cast<double>(saturating_sum(memory.parameters, memory.lowered)));
     bytes.state_bytes.push_back(static_cast<double>(saturating_sum(memory.once(), memory.reduced)) /
-                                options_.arrays);  // of each
+                                options_.arrays);  // for one array
     bytes.stash_bytes.push_back(static_cast<double>(memory.stash()));
   }
   if (!shape.has_chunks()) return peaks;
@@ -826,7 +834,8 @@ double CostModel::busiest_rank_s(ScheduleKind kind, int microbatches,
   return busiest;
 }
 
-// The step again without transfers, then without all-reduces, then without updates: what each adds.
+// Simulates the step again without transfers, then also without all-reduces, then also without updates. The
+// differences are the parts.
 Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
                                            const std::vector<CutStage>& stages) {
   const PipelineShape shape = with_updates(kind, shape_of(stages, microbatches));
@@ -837,11 +846,12 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
   using Term = std::vector<double> ScheduleCosts::*;
   const auto leave_out = [](ScheduleCosts& from, Term term) {
     const auto clear = [](std::vector<double>& all) {
-      for (double& seconds : all) seconds = std::min(seconds, 0.0);  // below 0: nothing is sent
+      for (double& seconds : all)
+        seconds = std::min(seconds, 0.0);  // a negative value means: nothing is sent
     };
     clear(from.*term);
     if (term == &ScheduleCosts::transfer) clear(from.transfer_back);
-    if (term == &ScheduleCosts::update) from.norm.clear();  // a part of it, and of the waiting for it
+    if (term == &ScheduleCosts::update) from.norm.clear();  // the norm is a part of the update
   };
   const auto without = [&](Term term, double& part) -> Problems {
     if (term != nullptr) {

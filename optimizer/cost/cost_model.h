@@ -20,9 +20,10 @@ namespace millrace {
 
 /// How the all-reduce of a replicated stage is charged.
 enum class ReduceModel {
-  Overlapped,  ///< as the runtime does it: buckets leave while the last pass over weight gradients goes on;
-               ///< what is left then counts
-  Serial,      ///< one all-reduce of all gradients after the last backward
+  /// The runtime's way: buckets leave while the last pass over weight gradients goes on. Only the part of the
+  /// all-reduce after that pass is charged.
+  Overlapped,
+  Serial,  ///< one all-reduce of all gradients after the last backward
 };
 constexpr auto names_of(ReduceModel) {
   return std::to_array<std::string_view>({"overlapped", "serial"});
@@ -31,17 +32,19 @@ constexpr auto names_of(ReduceModel) {
 struct CostOptions {
   ReduceModel reduce = ReduceModel::Overlapped;
   Bytes bucket_bytes = 4 * kMiB;  ///< ExecutorOptions::bucket_bytes of the runtime
-  int loaded_ahead = 8;           ///< LoaderOptions::prefetch of the data: batches that wait for their turn
+  int loaded_ahead = 8;           ///< LoaderOptions::prefetch: batches that wait in the loader
   int rule_copies = 1;            ///< parameter-sized tensors that the update rule keeps: RuleMemory
-  bool share_rule_state = false;  ///< ZeRO-1: replicas share them. The time is as without
-  bool clips_norm = false;  ///< train --clip-norm, of the whole model or in asynchronous ones of a stage
-  /// Plan::arrays: so many, each with weights of its own, follow each other in a step. Microbatches are those
-  /// of all, layers cost what the profile of one array says.
+  bool share_rule_state = false;  ///< ZeRO-1: replicas share these tensors. The predicted time is the same
+  /// train --clip-norm. Flushing schedules clip the norm of the whole model, asynchronous ones that of each
+  /// stage.
+  bool clips_norm = false;
+  /// Plan::arrays: the number of job arrays that follow each other in a step. Each has weights of its own.
+  /// Microbatches are counted over all arrays; layers cost what the profile of one array says.
   int arrays = 1;
   /// Profiles measured on a kind of device, by the kind's name: the same layers as the planner's profile.
   std::map<std::string, LayerGraph> profiles;
 
-  /// Among how many the ranks of a stage share the rule's copies.
+  /// Returns the number of ranks among which a stage divides the rule's copies.
   int shards_of(const std::vector<RankId>& ranks) const {
     return share_rule_state ? static_cast<int>(ranks.size()) : 1;
   }
@@ -59,51 +62,54 @@ struct StepEstimate {
   double step_s = 0;  ///< seconds for `microbatches` microbatches; steady state for the asynchronous schedule
   std::vector<double> forward_s;  ///< one microbatch; the loss counts with the last forward
   std::vector<double> backward_s;
-  std::vector<double> reduce_s;  ///< exposed part
-  std::vector<double> update_s;  ///< with the norm of the gradient
-  std::vector<double> bubble;    ///< share of the makespan in which its busiest rank does not compute
+  std::vector<double> reduce_s;  ///< the part that no backward hides
+  std::vector<double> update_s;  ///< includes the norm of the gradient
+  std::vector<double> bubble;    ///< share of the makespan in which the stage's busiest rank is idle
   std::vector<Bytes> parameter_bytes;
-  std::vector<Bytes> peak_bytes;  ///< of its fullest rank
+  std::vector<Bytes> peak_bytes;  ///< peak memory of the stage's fullest rank
   std::vector<PlanCrossing> crossings;
-  std::vector<double>
-      transfer_s;  ///< by crossing: one message over the slowest pair of ranks that exchange it
+  /// Indexed by crossing: seconds of one message over the slowest pair of ranks that exchange it.
+  std::vector<double> transfer_s;
 };
 
 /// The parts of a step's seconds. They add up to `step_s`.
 struct StepBreakdown {
-  double compute_s = 0;    ///< of all microbatches, divided by the ranks' speeds: no plan has less
-  double imbalance_s = 0;  ///< the busiest rank's compute beyond that
-  double bubble_s =
-      0;  ///< fill and drain: the step without transfers, reduce and update beyond the busiest rank
-  double update_s = 0;    ///< what the updates add
-  double reduce_s = 0;    ///< what the all-reduces add
-  double transfer_s = 0;  ///< what the transfers add
-  double lengths_s = 0;   ///< what microbatches of different lengths add to as many alike
+  /// All computing, spread over the ranks in proportion to their speeds. No plan has less.
+  double compute_s = 0;
+  double imbalance_s = 0;  ///< the busiest rank's compute beyond `compute_s`
+  /// Fill and drain: a step without transfers, all-reduces and updates, less the busiest rank's compute.
+  double bubble_s = 0;
+  double update_s = 0;    ///< the updates add this
+  double reduce_s = 0;    ///< the all-reduces add this
+  double transfer_s = 0;  ///< the transfers add this
+  double lengths_s = 0;   ///< different lengths of microbatches add this to a step of equal ones
   double step_s = 0;
 };
 
-/// How many microbatches and weight versions the ranks of each stage hold. Follows from the order of actions
-/// alone, not from the costs.
+/// How many microbatches and weight versions the ranks of each stage hold at most. The numbers follow from
+/// the order of actions alone, not from the costs.
 struct StashCounts {
   std::vector<int> microbatches;
   std::vector<int> versions;
-  std::vector<int> open_backwards;  ///< from an input gradient to its weight gradient
+  std::vector<int> open_backwards;  ///< backwards between their input gradient and their weight gradient
 };
 
-/// Seconds for `bytes` between two ranks: latency + bytes / bandwidth of the link that joins them, and the
-/// copies between device and host where the cluster names them.
+/// Returns the seconds for `bytes` between two ranks: latency + bytes / bandwidth of the link that joins
+/// them, and the copies between device and host if the cluster names them.
 double transfer_seconds(const ClusterSpec& cluster, RankId a, RankId b, Bytes bytes);
 
-/// Returns the port to the other hosts that each rank uses. Ports are the hosts of the cluster, or of
-/// symmetric levels the innermost components. Empty: every pair of ranks has a wire of its own (one host,
-/// one level).
+/// Returns the port to the other hosts that each rank uses. A port belongs to a host of the cluster or, if
+/// the cluster has symmetric levels, to an innermost component. Returns an empty list if every pair of ranks
+/// has a wire of its own (one host, one level).
 std::vector<int> ports_of(const ClusterSpec& cluster);
 
-/// The runtime's all-reduce over `ranks` in their order (runtime/base/all_reduce_route.h) on the slowest of
-/// the links that it takes: direct latency + (r-1) bytes / bandwidth, in chunks 2 latency + 2 (r-1)/r bytes /
-/// bandwidth; host after host the chunks inside the hosts, and between h of them 2 (h-1) latency + 2
-/// (p+h-2)/p bytes / bandwidth for p pieces ((p+1)/p between two). `sharing`: so many all-reduces at a time
-/// share a host's port.
+/// The seconds of the runtime's all-reduce over `ranks` in their order (runtime/base/all_reduce_route.h). The
+/// slowest of the links that it takes counts. With r ranks:
+/// - directly: latency + (r-1) bytes / bandwidth;
+/// - in chunks: 2 latency + 2 (r-1)/r bytes / bandwidth;
+/// - host after host: the chunks inside the hosts, and between h hosts 2 (h-1) latency + 2 (p+h-2)/p bytes /
+///   bandwidth for p pieces. Two hosts take (p+1)/p instead of 2 (p+h-2)/p.
+/// `sharing` is the number of all-reduces that share a host's port at a time.
 class AllReduceCost {
  public:
   AllReduceCost() = default;
@@ -117,9 +123,9 @@ class AllReduceCost {
     double s_per_byte = 0;
   };
   double members_ = 0;
-  AllReduceRoute route_;      // of many bytes
-  Slowest inside_, between_;  // of the links between members that follow each other, on a host and over hosts
-  double pairs_over_port_ = 0;  // of members, at the busiest port
+  AllReduceRoute route_;        // the route of a sum too large for the direct way
+  Slowest inside_, between_;    // slowest link between neighbouring members, inside a host and between hosts
+  double pairs_over_port_ = 0;  // pairs of members that send over the busiest port
   double sharing_ = 1;
 };
 double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>& ranks, Bytes bytes);
@@ -128,81 +134,86 @@ double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>&
 std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const std::vector<int>& ports,
                                             const std::vector<std::vector<RankId>>& ranks_of_stage);
 
-/// The memory of a rank of a stage. `incoming` and `outgoing`: bytes of the tensors that cross its borders
-/// for one microbatch. (parameters + lowered) x versions + parameters x (gradients + rule copies) + the stash
-/// + 2 (incoming + outgoing) for messages in flight + what was loaded ahead. The stash of a microbatch: saved
-/// + incoming; with recompute incoming only, and `saved` for each backward that is under way (one, unless the
-/// schedule splits backwards).
+/// The memory of a rank of a stage: (parameters + lowered) x versions + parameters x (gradients + rule
+/// copies) + the stash + 2 (incoming + outgoing) for messages in flight + workspace + batches that were
+/// loaded ahead. `incoming` and `outgoing` are the bytes of the tensors that cross the stage's borders for
+/// one microbatch. The stash of a microbatch is saved + incoming. With recompute it is incoming only, and
+/// `saved` is added for each backward that is under way (one, unless the schedule splits backwards).
 struct StageMemory {
   Bytes parameters = 0;
-  Bytes lowered = 0;  ///< copies of them (LayerNode::lowered_bytes), with each version
-  Bytes loaded = 0;   ///< batches that were loaded ahead, of an array
+  Bytes lowered = 0;  ///< low-precision copies of the parameters, for each version (LayerNode::lowered_bytes)
+  Bytes loaded = 0;   ///< batches that were loaded ahead for one array
   Bytes saved = 0;
   Bytes incoming = 0;
   Bytes outgoing = 0;
-  Bytes workspace = 0;  ///< of a backward, beyond what it has freed of the stash by then
+  Bytes workspace = 0;  ///< temporary bytes of a backward beyond the stash that it has freed by then
   int versions = 1;
   int stashed = 1;
   int rule_copies = 1;
   int rule_shards = 1;  ///< ranks that share the rule's copies
   int open_backwards = 1;
   bool recompute = false;
-  int arrays = 1;  ///< with parameters, gradients and rule state of their own
-  /// The bytes that all-reduces of an array receive. They are under way beside the last microbatch only.
+  int arrays = 1;  ///< job arrays, each with parameters, gradients and rule state of its own
+  /// The bytes that all-reduces of an array receive. They are held only beside the last microbatch's stash.
   Bytes reduced = 0;
   Bytes total() const;
-  Bytes stash() const;  ///< of one microbatch
-  Bytes once() const;   ///< neither by version nor by microbatch
+  Bytes stash() const;  ///< returns the stash of one microbatch
+  Bytes once() const;   ///< returns the bytes that grow neither with versions nor with stashed microbatches
 };
 
 /// Returns the bytes that a rank receives while gradients of `parameters` bytes are summed over `replicas`.
-/// Two replicas: all bytes, since their buckets are under way at the same time. More replicas, whose
-/// buckets go one after the other: the chunks of one bucket.
+/// Two replicas receive all bytes, since their buckets are under way at the same time. More replicas receive
+/// the chunks of one bucket, since their buckets go one after the other.
 Bytes reduced_bytes(Bytes parameters, std::size_t replicas, Bytes bucket_bytes);
 
-/// Keeps references: graph and cluster must outlive it. Not thread-safe (it caches the last schedules).
+/// Predicts the costs of cuts of one graph on one cluster. It keeps references: graph and cluster must
+/// outlive it. It is not thread-safe, since it caches the last schedules.
 class CostModel {
  public:
   CostModel(const LayerGraph& graph, const ClusterSpec& cluster, CostOptions options = {});
 
-  /// The stages of a validated plan by node index.
+  /// Returns the stages of a validated plan as node indices.
   std::vector<CutStage> stages_of(const Plan& plan) const;
-  /// Execution order, as the runtime has it whatever order a plan lists them in (make_layout sorts).
+  /// Sorts `nodes` into the runtime's execution order, which does not depend on the order in a plan.
   void sort_by_execution(std::vector<int>& nodes) const;
   PipelineShape shape_of(const std::vector<CutStage>& stages, int microbatches) const;
-  /// `kind` says which pass of the last backward the all-reduces overlap, and whose updates copy the weights.
-  /// Returns the costs of a cut. For a model that is trained in turns they are sums over the turns.
+  /// Returns the costs of a cut. For a model that is trained in turns they are sums over the turns. `kind`
+  /// decides which pass of the last backward the all-reduces overlap, and which updates copy the weights.
   ScheduleCosts costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape,
                          ScheduleKind kind) const;
   /// Returns the costs of each turn, for in_turns (simulate.h); empty if the model has no turns.
   std::vector<ScheduleCosts> turn_costs(const std::vector<CutStage>& stages, const PipelineShape& shape,
                                         ScheduleKind kind);
-  /// How much longer a step takes with the profile's microbatches, each as long as it is in each stage and in
-  /// their order, than with as many that all take the mean: in a pipeline a long one makes others wait. 1
-  /// where all are alike, and of turns, which have the means. `costs`: those of the stages.
+  /// Returns the seconds of a step with the profile's microbatches, in their order and each of its own
+  /// length, divided by the seconds of a step in which each takes the mean: a long microbatch makes others
+  /// wait. Returns 1 if all are alike, and for turns, which are costed with means. `costs` are those of the
+  /// stages.
   double length_share(ScheduleKind kind, const std::vector<CutStage>& stages, PipelineShape shape,
                       const ScheduleCosts& costs);
-  /// The hosts whose ports messages share.
+  /// Returns the options of every simulation: they name the ports that messages share.
   const SimulationOptions& conditions() const { return conditions_; }
 
-  /// The predictions of a copy; see predict().
+  /// Returns a copy of the plan with predictions; see predict() below.
   Plan predict(const Plan& plan);
 
-  /// Problem if the schedule does not exist for this shape (for example more replicas than microbatches).
+  /// Simulates a step. Returns a Problem if the schedule does not exist for this shape, for example with more
+  /// replicas than microbatches.
   Result<StepEstimate> estimate(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
   /// Returns the memory of each stage, for one version and one stashed microbatch.
   std::vector<StageMemory> memory_of(const std::vector<CutStage>& stages) const;
   /// Returns a time below which no order of the actions can end.
   double busiest_rank_s(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages) const;
   Result<StepBreakdown> breakdown(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
-  /// Whether train --sync-batch-norm, if the profile is of that, takes such a plan (check_replicas_meet).
+  /// Returns whether `train --sync-batch-norm` accepts such a plan (check_replicas_meet). Returns true if the
+  /// profile was made without that option.
   bool replicas_can_meet(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
-  /// Exact for one stage per rank in a fixed order; at least, for the others.
+  /// Returns how much each stage holds at most. The numbers are exact for one stage per rank in a fixed
+  /// order. For other schedules they are lower bounds.
   Result<StashCounts> stash(ScheduleKind kind, const PipelineShape& shape);
-  /// Bytes of each stage's fullest rank, as estimate() has them. Nothing is simulated.
+  /// Returns the peak bytes of each stage's fullest rank, the same as estimate() does, without a simulation.
   Result<std::vector<Bytes>> peaks(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
 
-  /// Costs differ by kind of device: sheet 0 is the profile as it is. All ranks of a sheet are equal.
+  /// A sheet is a table of costs for one kind of device; all ranks of a sheet are equal.
   int num_sheets() const { return static_cast<int>(sheets_.size()); }
   int sheet_of(RankId rank) const { return sheet_of_rank_[rank.value]; }
   double forward_s(int sheet, int node) const { return sheets_[sheet].forward[node]; }
@@ -215,10 +226,11 @@ class CostModel {
   const LayerGraph& graph() const { return graph_; }
   const ClusterSpec& cluster() const { return cluster_; }
   const CostOptions& options() const { return options_; }
-  long simulated_actions() const { return simulated_actions_; }  ///< work done so far
+  /// Returns the number of actions that were simulated so far, as a measure of work.
+  long simulated_actions() const { return simulated_actions_; }
 
  private:
-  /// Adds to the updates of an asynchronous schedule what the copy of the weights takes: a version that a
+  /// Adds the seconds of the copy of the weights to the updates of an asynchronous schedule: a version that a
   /// microbatch still needs cannot be updated in place.
   void charge_copies(ScheduleKind kind, const std::vector<CutStage>& stages, ScheduleCosts& costs) const;
   void charge_norms(ScheduleKind kind, const std::vector<CutStage>& stages, ScheduleCosts& costs) const;
@@ -233,7 +245,7 @@ class CostModel {
     return {costs_of(stages, shape, kind), turn_costs(stages, shape, kind)};
   }
   struct Sheet {
-    std::vector<double> forward, backward_input, backward_weight;  // by node
+    std::vector<double> forward, backward_input, backward_weight;  // indexed by node
     double loss_s = 0;
     double update_s_per_byte = 0;
     double update_copy_s_per_byte = 0;
@@ -245,11 +257,11 @@ class CostModel {
     ScheduleCosts costs;
     Schedule schedule;
   };
-  /// Tensors over the borders of the stages.
+  /// The bytes that cross the borders of the stages for one microbatch.
   struct Borders {
     std::vector<PlanCrossing> crossings;
-    std::vector<Bytes> back;                // by crossing: of gradients
-    std::vector<Bytes> incoming, outgoing;  // by stage
+    std::vector<Bytes> back;                // indexed by crossing: bytes of the gradients
+    std::vector<Bytes> incoming, outgoing;  // indexed by stage
   };
   void make_sheets();
   Borders borders_of(const std::vector<CutStage>& stages) const;
@@ -273,21 +285,22 @@ class CostModel {
   std::unordered_map<std::string, int> node_index_;
   std::vector<Sheet> sheets_;
   std::vector<int> sheet_of_rank_;
-  std::vector<int> place_;                               // of each node in execution order
-  std::vector<int> producers_edges_;                     // edge indices by producer
+  std::vector<int> place_;                               // each node's place in execution order
+  std::vector<int> producers_edges_;                     // edge indices, sorted by producer
   std::vector<Prepared> prepared_;                       // the last few schedules
-  std::string graph_fingerprint_, cluster_fingerprint_;  // empty: not asked for yet
-  std::map<std::vector<int>, StashCounts> stashes_;      // by kind, microbatches, replicas
+  std::string graph_fingerprint_, cluster_fingerprint_;  // empty: not computed yet
+  std::map<std::vector<int>, StashCounts> stashes_;      // key: kind, microbatches, replicas of each stage
   long simulated_actions_ = 0;
-  /// A part of what the profile says: a microbatch of its own length, or a turn.
+  /// One part of the profile with its cost model: a microbatch of its own length, or a turn.
   struct Part {
     LayerGraph graph;
     std::unique_ptr<CostModel> model;
   };
-  /// `of_kinds`: the same of the profiles of kinds of devices, where they have as many.
+  /// Makes a model of each of `graphs`. `of_kinds` has the same parts of the profiles of kinds of devices. A
+  /// kind with another number of parts keeps its whole profile.
   std::vector<std::unique_ptr<Part>> parts_of(std::vector<LayerGraph> graphs,
                                               std::map<std::string, std::vector<LayerGraph>> of_kinds) const;
-  std::vector<std::unique_ptr<Part>> of_microbatches_, of_turns_;  // made when first asked for
+  std::vector<std::unique_ptr<Part>> of_microbatches_, of_turns_;  // made on first use
 };
 
 /// Returns a copy of a plan with the predictions of the cost model. The plan may be written by hand.

@@ -7,12 +7,13 @@
 
 namespace millrace {
 
-/// False for a plan written by hand: all its times are 0.
+/// Returns whether the plan has predicted times. A plan written by hand has none: all its times are 0.
 bool has_predicted_times(const Plan& plan);
 
-/// Seconds of each stage from the plan (a backward is half input, half weight gradient), all-reduce of its
-/// parameters, and the slowest transfer between the ranks of two stages for the bytes of their crossing.
-/// `shape` is shape_of(plan); the cluster has the plan's ranks.
+/// Returns the costs of each stage: its seconds from the plan, the all-reduce of its parameters, and the
+/// slowest transfer between the ranks of two stages for the bytes of their crossing. Half of a backward
+/// counts as input gradient, half as weight gradient. `shape` is shape_of(plan); the cluster has the plan's
+/// ranks.
 ScheduleCosts predicted_costs(const Plan& plan, const PipelineShape& shape, const ClusterSpec& cluster);
 
 }  // namespace millrace

@@ -14,7 +14,7 @@ double mean(const std::vector<double>& values) {
   return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / double(values.size());
 }
 
-/// What `a` takes with `costs`.
+/// Returns the seconds of action `a` with `costs`; -1 if it neither computes nor carries a message.
 double seconds_of(const Action& a, const ScheduleCosts& costs, const MessageIndex& messages) {
   const auto s = static_cast<std::size_t>(a.stage.value);
   switch (a.op) {
@@ -105,9 +105,10 @@ Result<RoundCost> RoundCosts::of_equal_arrays(const Plan& plan, int jobs, int ar
   return RoundCost{.step_s = estimate->step_s * longer, .idle = mean(estimate->bubble)};
 }
 
-/// Flushing schedules: an asynchronous one has a single array.
+/// Returns the cost of a round of arrays of different sizes. The schedule flushes: an asynchronous one has a
+/// single array.
 Result<RoundCost> RoundCosts::of_unequal_arrays(const Plan& plan, const std::vector<int>& sizes) {
-  std::map<int, std::vector<ScheduleCosts>> costs;  // by size, then of each turn; without turns one
+  std::map<int, std::vector<ScheduleCosts>> costs;  // key: size of the array; one entry for each turn
   PipelineShape shape;
   SimulationOptions options;
   for (const int size : sizes) {

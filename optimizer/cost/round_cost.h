@@ -8,13 +8,14 @@
 
 namespace millrace {
 
-/// `costs` with the profiles of kinds of devices for arrays of `jobs`.
+/// Returns `costs` with the profiles of all kinds of devices converted to arrays of `jobs` jobs. Problem: a
+/// profile does not know this size.
 Result<CostOptions> costs_of_array(const CostOptions& costs, int jobs);
 
 /// The profile of arrays of one size, with its cost model for a number of them at once.
 struct SizedModel {
   LayerGraph graph;
-  std::unique_ptr<CostModel> model;  ///< of `graph`, which it refers to
+  std::unique_ptr<CostModel> model;  ///< keeps a reference to `graph`
 };
 
 struct RoundCost {
@@ -22,21 +23,22 @@ struct RoundCost {
   double idle = 0;  ///< share of the ranks' time in which they do not compute
 };
 
-/// Cost models by size and number of arrays, made when they are first asked for. Keeps references.
+/// Cost models for each size and number of arrays, made on first use. It keeps references to its arguments.
 class RoundCosts {
  public:
   RoundCosts(const LayerGraph& profile, const ClusterSpec& cluster, const CostOptions& costs)
       : profile_(profile), cluster_(cluster), costs_(costs) {}
 
-  /// Arrays of `jobs`, `arrays` of them at once. Problem: the profiles do not know this size.
+  /// Returns the model for `arrays` arrays of `jobs` jobs at once. Problem: the profiles do not know this
+  /// size.
   Result<SizedModel*> of(int jobs, int arrays);
 
-  /// Seconds of a step of the round under `plan` (its stages, schedule and microbatches): the schedule that
-  /// training runs, each array's actions as long as its size takes.
+  /// Returns the cost of a step of the round with the stages, schedule and microbatches of `plan`. It
+  /// simulates the schedule that training runs; each array's actions take the time of its size.
   Result<RoundCost> cost(const Plan& plan, const PlanRound& round);
 
-  /// Returns the least seconds of an array of `jobs` for `microbatches`: as if they were spread over all
-  /// ranks without a wait.
+  /// Returns a lower bound of the seconds of an array of `jobs` jobs for `microbatches`: all computing is
+  /// spread over all ranks, and no rank waits.
   Result<double> compute_s(int jobs, int microbatches);
 
  private:

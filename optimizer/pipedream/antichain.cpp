@@ -30,7 +30,7 @@ void for_each_member(const Word* set, std::size_t words, Visit visit) {
 
 /// Lists of small integers, one after the other.
 struct Lists {
-  std::vector<int> begin;  // [index], and the end
+  std::vector<int> begin;  // indexed by list: its first item; one more entry for the end
   std::vector<int> items;
 
   const int* first(int i) const { return items.data() + begin[i]; }
@@ -59,12 +59,12 @@ struct Relations {
   Lists out;               // kept nodes only
   Lists in;                // kept nodes only
   std::vector<int> order;  // topological, kept nodes only
-  std::vector<int> place;  // in `order`
+  std::vector<int> place;  // indexed by node: its place in `order`
   int start = -1;          // the first source
-  bool one_source = true;  // everything follows it
+  bool one_source = true;  // every node follows `start`
 };
 
-// Edges between kept nodes, by one end, in file order.
+// Returns, for each node, the kept nodes that it reads (`incoming`) or that read it, in file order.
 Lists neighbours(const PipeDreamGraph& graph, const std::vector<char>& kept, bool incoming) {
   Lists lists;
   lists.begin.assign(graph.nodes.size() + 1, 0);
@@ -98,7 +98,7 @@ void drop_synthetic_ends(const PipeDreamGraph& graph, Relations& r) {
   }
 }
 
-// Kahn's algorithm; shorter than the kept nodes if there is a cycle.
+// Fills `order` by Kahn's algorithm. With a cycle, `order` lacks some of the kept nodes.
 void sort_topologically(Relations& r) {
   const int n = static_cast<int>(r.kept.size());
   std::vector<int> waiting(n);
@@ -135,8 +135,8 @@ Result<Relations> relations_of(const PipeDreamGraph& graph) {
 // ---- costs
 // ----------------------------------------------------------------------------------------------------
 
-// Rounded to multiples of a power of two small enough to lose 2^-50 of the total at most, and large enough
-// for every sum of them to be exact.
+// Rounds to multiples of a power of two. It is small enough that a value loses at most 2^-50 of the total,
+// and large enough that every sum of values is exact.
 std::vector<double> on_grid(std::vector<double> values) {
   const double total = std::accumulate(values.begin(), values.end(), 0.0);
   if (!(total > 0) || !std::isfinite(total)) return values;
@@ -179,9 +179,9 @@ Problems bad_costs(const PipeDreamGraph& graph) {
 // ---- what a cut sends
 // -------------------------------------------------------------------------------------------
 
-// Which branch points join an antichain when it is augmented: u joins the member s when something else than s
-// still needs u, that is when u has a reader that is neither s nor before s. Only nodes with two readers or
-// more can. extra.of(s): a bit for each of `branches`.
+// The branch points that join an antichain when it is augmented. Node u joins for the member s if u comes
+// before s and has a reader that is neither s nor before s. `nodes` are the nodes with at least two readers:
+// no others can join. `extra.of(s)` has a bit for each of `nodes`.
 struct Branches {
   std::vector<int> nodes;
   Sets extra;
@@ -195,7 +195,7 @@ Branches branches_of(const Relations& r, std::size_t words) {
   }
   result.extra = Sets(n, (result.nodes.size() + 63) / 64);
   if (result.nodes.empty()) return result;
-  Sets after(n, words);  // strict descendants
+  Sets after(n, words);  // nodes that follow each node, without itself
   for (auto at = r.order.rbegin(); at != r.order.rend(); ++at) {
     for (const int* w = r.out.first(*at); w != r.out.end(*at); ++w) {
       unite(after.of(*at), after.of(*w), words);
@@ -207,7 +207,7 @@ Branches branches_of(const Relations& r, std::size_t words) {
     const int u = result.nodes[b];
     std::fill(joins.begin(), joins.end(), ~Word{0});
     for (const int* w = r.out.first(u); w != r.out.end(u);
-         ++w) {  // s follows or is each reader: does not join
+         ++w) {  // u does not join for an s that is, or follows, each reader
       const Word own = Word{1} << (*w & 63);
       for (std::size_t i = 0; i < words; ++i) {
         joins[i] &= after.of(*w)[i] | (i == static_cast<std::size_t>(*w >> 6) ? own : 0);
@@ -222,8 +222,8 @@ Branches branches_of(const Relations& r, std::size_t words) {
 // ---- the states
 // -------------------------------------------------------------------------------------------------
 
-// The states are the closure of start, and with a state every union of it with the closure of a node that one
-// of its members leads to (docs/planning.md 2.1).
+// Finds all states (docs/planning.md, 2.1). The first state is the closure of `start`. Each state leads to
+// further ones: its unions with the closures of nodes that read one of its members.
 class Enumeration {
  public:
   Enumeration(const PipeDreamGraph& graph, const Relations& r)
@@ -234,7 +234,7 @@ class Enumeration {
     for (const PipeDreamNode& node : graph.nodes) outputs_.push_back(node.activation_bytes());
   }
 
-  /// False if there are more than `most`.
+  /// Finds the states. Returns false if there are more than `most`.
   bool run(int most) { return r_.one_source ? run_from_one_source(most) : run_by_search(most); }
 
   AntichainStates numbered() {
@@ -274,7 +274,7 @@ class Enumeration {
   Word* closure_of(int state) { return closures_.data() + static_cast<std::size_t>(state) * words_; }
   Word* tops_of(int state) { return tops_.data() + static_cast<std::size_t>(state) * words_; }
 
-  // A state without layers, or a copy of one.
+  // Appends a copy of the state `model`, or a state without layers if `model` is negative.
   void append(int model) {
     const auto append_to = [model](auto& values) { values.push_back(model < 0 ? 0 : values[model]); };
     append_to(size_);
@@ -295,8 +295,9 @@ class Enumeration {
     activations_[state] += costs_.activation_bytes[v];
   }
 
-  // ---- everything follows the start: the states are the sets that hold it and with every node its writers.
-  // Each is reached once, from the set without its topologically last node.
+  // ---- every node follows the start
+  // The states are the sets that hold the start and, with every node, its writers. Each set is reached once,
+  // from the set without its topologically last node.
 
   bool run_from_one_source(int most) {
     append(-1);
@@ -312,7 +313,7 @@ class Enumeration {
     return true;
   }
 
-  // Node v, whose writers are there, joins the state.
+  // Adds node v to a state that has all its writers.
   void add(int state, int v) {
     count(state, v);
     insert(closure_of(state), v);
@@ -321,7 +322,7 @@ class Enumeration {
       tops_of(state)[*u >> 6] &= ~(Word{1} << (*u & 63));
   }
 
-  // The readers of v all of whose writers are there: v was the last of them to come.
+  // Opens the readers of v that have all their writers in the state: v was the last of these.
   void open_readers(int state, int v) {
     const auto is_here = [closure = closure_of(state)](int u) { return test(closure, u); };
     const auto first = static_cast<std::ptrdiff_t>(open_.size());
@@ -343,11 +344,12 @@ class Enumeration {
     open_readers(child, v);
   }
 
-  // ---- several sources: nodes of the others come along as ancestors, and lead on once they are there.
+  // ---- several sources
+  // Nodes behind other sources join a state as ancestors of a node. Then they lead to further states.
 
   bool run_by_search(int most) {
     const int n = static_cast<int>(r_.kept.size());
-    Sets before(n, words_);  // strict ancestors
+    Sets before(n, words_);  // ancestors of each node, without itself
     Sets readers(n, words_);
     for (int v : r_.order) {
       for (const int* w = r_.out.first(v); w != r_.out.end(v); ++w) {
@@ -357,7 +359,7 @@ class Enumeration {
       }
     }
     std::vector<Word> leads_to(readers.of(r_.start),
-                               readers.of(r_.start) + words_);  // [state][words]: not in it
+                               readers.of(r_.start) + words_);  // [state][words]: readers outside it
     std::vector<Word> added(words_);
     append(-1);
     add(0, r_.start);
@@ -397,7 +399,7 @@ class Enumeration {
     return hash ^ (hash >> 29);
   }
 
-  // Where the parent with what is added belongs in the index: an empty place or that of the equal state.
+  // Returns the place in the index of the union of two sets: that of an equal state, or an empty one.
   std::size_t place_of(const Word* parent, const Word* added) const {
     std::size_t hash = 0;
     for (std::size_t w = 0; w < words_; ++w) hash = mixed(hash, parent[w] | added[w]);
@@ -423,7 +425,7 @@ class Enumeration {
     put(state);
   }
 
-  // Compute time, then size, then nodes in file order.
+  // Orders states by compute time, then size, then nodes in file order.
   bool is_before(int a, int b) const {
     if (compute_[a] != compute_[b]) return compute_[a] < compute_[b];
     if (size_[a] != size_[b]) return size_[a] < size_[b];
@@ -435,7 +437,7 @@ class Enumeration {
     return false;
   }
 
-  // Activation bytes of the antichain (the tops) and of the branch points that join it.
+  // Returns the activation bytes of the antichain (the tops) and of the branch points that join it.
   double output_of(int state) const {
     const Word* tops = set_of(tops_, state);
     Word joined[16] = {};
@@ -462,16 +464,16 @@ class Enumeration {
   const std::size_t words_;
   const Branches branches_;
   std::vector<double> outputs_;
-  // By order of discovery.
+  // The members that follow are indexed by state, in the order of discovery.
   std::vector<Word> closures_;
   std::vector<Word> tops_;  // the antichain itself: nodes that no other node of the state follows
   std::vector<int> size_;
   std::vector<double> compute_;
   std::vector<double> parameters_;
   std::vector<double> activations_;
-  std::vector<int> open_;        // nodes by which a state grows: topologically after its last one
-  std::vector<int> open_begin_;  // [state], and the end
-  std::vector<int> index_;       // open hashing of the closures; -1: empty
+  std::vector<int> open_;        // nodes that a state can grow by: they come after its last one in `order`
+  std::vector<int> open_begin_;  // indexed by state: its first node in open_; one more entry for the end
+  std::vector<int> index_;       // hash table of closures with open addressing; -1: empty
 };
 
 }  // namespace

@@ -12,16 +12,16 @@
 
 namespace millrace {
 
-/// Every state with what lies before it, flat arrays indexed by state. States are numbered by growing compute
-/// time, then by size, so what comes before a state has a smaller number and `compute_s` never falls. Times
-/// and bytes are rounded to a grid on which their sums are exact: a difference of two states is the same
-/// number whichever way it was added up.
+/// All states as flat arrays indexed by state. The closure of a state is the set of layers up to it. States
+/// are numbered by growing compute time, then by size. So a state's predecessors have smaller numbers, and
+/// `compute_s` never falls. Times and bytes are rounded to a grid on which their sums are exact: the
+/// difference of two states does not depend on the order of additions.
 struct AntichainStates {
-  std::vector<double> compute_s;         ///< forward + backward of the closure
-  std::vector<double> parameter_bytes;   ///< of the closure
-  std::vector<double> activation_bytes;  ///< of the closure
-  std::vector<double> output_bytes;      ///< what a cut behind this state sends (augmented antichain)
-  std::vector<int> inputs;               ///< `Input*` sources, dropped before and put back into stage 0
+  std::vector<double> compute_s;         ///< forward + backward seconds of the closure
+  std::vector<double> parameter_bytes;   ///< parameter bytes of the closure
+  std::vector<double> activation_bytes;  ///< activation bytes of the closure
+  std::vector<double> output_bytes;      ///< bytes that a cut behind this state sends (augmented antichain)
+  std::vector<int> inputs;               ///< `Input*` sources: no state has them; stage 0 gets them back
   std::size_t words = 0;                 ///< 64-bit words of one closure
   std::vector<std::uint64_t> closures;   ///< [state][words]: bit v is node v of the graph
 
@@ -30,7 +30,7 @@ struct AntichainStates {
   const std::uint64_t* closure(int state) const {
     return closures.data() + static_cast<std::size_t>(state) * words;
   }
-  /// The states between which a stage may lie: `earlier` is a proper part of `later`.
+  /// Returns whether a stage may lie between the two states: `earlier` is a proper part of `later`.
   bool precedes(int earlier, int later) const {
     if (earlier >= later) return false;
     const std::uint64_t* a = closure(earlier);
@@ -40,15 +40,16 @@ struct AntichainStates {
     }
     return true;
   }
-  /// Nodes after `from` (-1: the start) up to `to`, in file order; without `inputs`.
+  /// Returns the nodes after `from` (-1: the start) up to `to`, in file order and without `inputs`.
   std::vector<int> nodes_between(int from, int to) const;
 };
 
-/// A graph with many parallel branches has exponentially many states.
+/// The limit on states: a graph with many parallel branches has exponentially many.
 inline constexpr int kMaxAntichainStates = 2'000'000;
 
-/// Drops `Input*` sources and `__getitem__*` sinks, then closes the first source under "next antichain".
-/// Problem: empty graph, cycle, negative cost, more than `max_states`, nodes that no state reaches.
+/// Drops `Input*` sources and `__getitem__*` sinks. Then finds all states that the first source leads to
+/// through "next antichain". Problem: empty graph, cycle, negative cost, more than `max_states` states, nodes
+/// that no state reaches.
 Result<AntichainStates> enumerate_antichains(const PipeDreamGraph& graph,
                                              int max_states = kMaxAntichainStates);
 

@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-// Two levels need a table of states x states.
+// Several levels need a table of states x states.
 constexpr int kMaxStatesOfLevels = 6'000;
 constexpr int kMaxWorkers = 4'096;
 
@@ -64,7 +64,7 @@ double data_parallel_time(const AntichainStates& states, const std::vector<Level
   return time;
 }
 
-// The levels' answers from the inside out, and the plan from the outside in.
+// Solves the levels from the inside out, and reads the plan from the outside in.
 class Hierarchy {
  public:
   Hierarchy(const AntichainStates& states, const PipeDreamOptions& options)
@@ -73,13 +73,13 @@ class Hierarchy {
   }
 
   double solve() {
-    // Data parallelism is a plan (it stashes nothing, so that the memory test lets it pass) unless
-    // replication is forbidden; summed here in another order.
+    // Data parallelism is always a plan, unless replication is forbidden: it stashes nothing, so it passes
+    // the memory test. Its time is summed in another order here, hence the factor.
     double bound = options_.straight ? kInfeasible : data_parallel_time(states_, costs_) * kRounding;
     solvers_.reserve(costs_.size());
     for (std::size_t level = 0; level < costs_.size(); ++level) {
-      // Two components on the outermost level: of what does not begin at the start only what ends at the end
-      // counts.
+      // With two components on the outermost level there are at most two stages. So a stage that does not
+      // begin at the start matters only if it ends at the end.
       const bool only_last = level + 1 == costs_.size() && costs_[level].machines <= 2;
       if (level > 0)
         times_[level].use(solvers_[level - 1], costs_[level].workers_below, kInfeasible, only_last);
@@ -101,7 +101,8 @@ class Hierarchy {
  private:
   static constexpr double kRounding = 1 + 1e-12;
 
-  // What a component of a level takes counts at most divided by the components of all outer levels.
+  // Lowers the bounds of all inner levels. A component's time is divided by at most the number of components
+  // of all outer levels.
   void tighten(double bound) {
     for (std::size_t level = costs_.size(); --level > 0;) {
       bound *= costs_[level].machines * kRounding;
@@ -124,7 +125,7 @@ class Hierarchy {
   const AntichainStates& states_;
   const PipeDreamOptions& options_;
   const std::vector<LevelCosts> costs_;
-  std::vector<IntervalTimes> times_;  // [level]: what a stage of that level takes on one component
+  std::vector<IntervalTimes> times_;  // [level]: seconds of a stage of that level on one component
   std::vector<LevelSolver> solvers_;
 };
 
@@ -188,7 +189,7 @@ Result<PipeDreamAnswer> plan_pipedream(const PipeDreamGraph& graph, const PipeDr
 
 namespace {
 
-// Every way to gather a flat list of stages into the levels' stages; the least time wins.
+// Tries every way to gather a flat list of stages into the levels' stages. The least time wins.
 class Evaluator {
  public:
   Evaluator(const AntichainStates& states, const PipeDreamOptions& options, std::vector<int> ends,
@@ -210,8 +211,8 @@ class Evaluator {
                        [&](int r) { return r % by == 0; });
   }
 
-  // One component of the level above (all machines of `level`) runs stages [begin, end), whose replication
-  // over the outer levels is `outer`.
+  // Returns the time of stages [begin, end) on one component of the level above, which has all machines of
+  // `level`. The stages are replicated `outer` times over the outer levels.
   double component_time(int level, int begin, int end, int outer) const {
     if (level < 0) return end - begin == 1 && replicas_[begin] == outer ? interval(begin, end) : kInfeasible;
     std::vector<Group> groups;
@@ -252,10 +253,11 @@ class Evaluator {
     }
   }
 
-  // The terms of the recurrence as the specification writes them, one stage after the other.
+  // Evaluates the terms of the recurrence as docs/planning.md writes them, one stage after the other.
   double level_time(int level, const std::vector<Group>& groups, int used) const {
     const LevelCosts& costs = costs_[level];
-    const int idle = costs.machines - used;  // left after the first stage, where the memory test minds least
+    // Unused machines count as behind the first stage: there the memory test is the least strict.
+    const int idle = costs.machines - used;
     double worst = 0;
     int so_far = 0;
     for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -288,10 +290,10 @@ class Evaluator {
   const PipeDreamOptions& options_;
   const std::vector<LevelCosts> costs_;
   const std::vector<int> ends_;      // state behind each stage
-  const std::vector<int> replicas_;  // product over levels
+  const std::vector<int> replicas_;  // replication of each stage, multiplied over all levels
 };
 
-// -1: none.
+// Returns the state with this closure; -1 if there is none.
 int state_of(const AntichainStates& states, const std::vector<std::uint64_t>& closure) {
   for (int state = 0; state < states.size(); ++state) {
     if (std::equal(closure.begin(), closure.end(), states.closure(state))) return state;

@@ -6,10 +6,12 @@
 namespace millrace {
 namespace {
 
-// Windows of compute time are compared with times that were divided and summed; this keeps them wide enough.
+// Windows of compute time are compared with times that were divided and summed. This factor keeps the windows
+// wide enough in spite of rounding.
 constexpr double kBoundSlack = 1 - 1e-12;
 
-/// (candidate, machines) that are good enough and not yet seen; the next of a row in nearly constant time.
+/// The set of pairs (candidate, machines) that are good enough and not yet seen. It finds the next of a row
+/// in nearly constant time.
 class Unseen {
  public:
   template <class Good>
@@ -23,7 +25,7 @@ class Unseen {
   }
   bool has(std::size_t at, int machines) { return from(at, machines) == at; }
   void remove(std::size_t at, int machines) { row(machines)[at] = at + 1; }
-  /// The first from `at` on; the number of candidates if there is none.
+  /// Returns the first one from `at` on, or the number of candidates if there is none.
   std::size_t from(std::size_t at, int machines) {
     std::size_t* const row = this->row(machines);
     while (row[at] != at) at = row[at] = row[row[at]];  // halves the path
@@ -33,7 +35,7 @@ class Unseen {
  private:
   std::size_t* row(int machines) { return next_.data() + stride_ * static_cast<std::size_t>(machines - 1); }
   std::size_t stride_;
-  std::vector<std::size_t> next_;  // [machines - 1][candidate]: itself, or a later one
+  std::vector<std::size_t> next_;  // [machines - 1][candidate]: itself if unseen, else a later candidate
 };
 
 }  // namespace
@@ -68,7 +70,8 @@ LevelSolver::LevelSolver(const AntichainStates& states, const PipeDreamOptions& 
   }
 }
 
-// `later`: machines of the stages behind.
+// Returns whether a stage passes PipeDream's memory test. `later` is the number of machines of the stages
+// behind it.
 bool LevelSolver::fits(int later, int machines, int from, int to) const {
   if (!options_.memory_bytes) return true;
   const int factor = (later + machines - 1) / machines;
@@ -92,14 +95,15 @@ double LevelSolver::later_stage(int from, int to, int machines, int machines_use
   return time;
 }
 
-// Of a stage on `machines` at one of its cuts; nothing is sent at the end.
+// Returns the seconds that a stage on `machines` sends or receives at one of its cuts; 0 at the end of the
+// model.
 double LevelSolver::transfer(int cut, int machines) const {
   if (!options_.activation_compression || cut == states_.last()) return 0;
   return 2 * states_.output_bytes[cut] / (costs_.bandwidth * machines * *options_.activation_compression);
 }
 
-// At most later_stage of `split` and of every split before it, and never growing with `split`: compute times
-// are exact and sorted, and each operation is monotone in floating point.
+// Returns a lower bound of later_stage for `split` and for every split before it. It never grows with
+// `split`: compute times are exact and sorted, and each operation is monotone in floating point.
 template <bool kFlat>
 double LevelSolver::lower_bound(std::size_t split, std::size_t at, int last_machines) const {
   const double time =
@@ -107,9 +111,10 @@ double LevelSolver::lower_bound(std::size_t split, std::size_t at, int last_mach
   return (time + sync_per_byte_[last_machines] * (weights_[at] - most_bytes_[split])) * share_[last_machines];
 }
 
-// Splits before candidate `at` with the last stage on `last_machines`. The last stage shrinks to the right,
-// the rest grows: from where they meet outwards, each direction until the side that only grows there is by
-// itself no better than the best known, or the best known is `least_useful`. `start` moves with `at`.
+// Looks for a better split before candidate `at`, with the last stage on `last_machines`. With a later split
+// the last stage shrinks and the rest grows. The scan goes outwards from the split where they meet. A
+// direction ends when the side that only grows there is no better than the best known. Both end when the best
+// known is at most `least_useful`. `start` moves with `at`.
 template <bool kFlat>
 void LevelSolver::scan(std::size_t at, int machines, int last_machines, std::size_t& start,
                        double least_useful, double& best) const {
@@ -160,8 +165,8 @@ void LevelSolver::use_candidates(int from, std::vector<int> candidates) {
   }
 }
 
-// One state or none in each of some equal parts of the compute time: the one that sends least of those that
-// follow the one before. The last one included.
+// Returns a few states: at most one for each of some equal parts of the compute time, and the last state. In
+// each part it is the state that sends least among those that follow the state of the part before.
 std::vector<int> LevelSolver::coarse_states() const {
   const int parts = std::min(4 * costs_.machines, states_.size() / 2);
   const double step = states_.compute_s.back() / parts;
@@ -185,7 +190,8 @@ double LevelSolver::coarse_bound(double bound) {
   return std::min(bound, best_of_state(states_.last(), costs_.machines));
 }
 
-// The candidates that `machines` components can reach within the bound, and from which the others can go on.
+// Returns the candidates that `machines` components can reach within the bound. With `only_last` the other
+// components must be able to reach the end from them.
 LevelSolver::Window LevelSolver::window(int machines, double bound, bool only_last) const {
   const double from = from_ < 0 ? 0 : states_.compute_s[from_];
   const double room = bound * costs_.workers_below / kBoundSlack;
@@ -215,7 +221,7 @@ void LevelSolver::fill(int machines, double bound, bool only_last) {
       continue;  // no stage can follow
     double best = first_stage(to, machines);
     if (options_.use_fewer_machines && machines > 1) best = std::min(best, row_[index(at, machines - 1)]);
-    // Above the bound nothing matters: start just past it so that the scan stops early.
+    // Times above the bound do not matter. The search begins just above it, so that the scan stops early.
     best = std::min(best, limit);
     for (int last = 1; last <= most; ++last) {
       const double least = transfer(to, last);
@@ -255,7 +261,7 @@ double LevelSolver::best_of_state(int to, int machines) const {
   return best(static_cast<std::size_t>(found - candidates_.begin()), machines);
 }
 
-// The first split whose lower_bound is within `time`.
+// Returns the first split whose lower_bound is at most `time`.
 std::size_t LevelSolver::first_within(std::size_t at, int last_machines, double time) const {
   std::size_t low = 0;
   for (std::size_t high = at; low < high;) {
@@ -268,13 +274,14 @@ std::size_t LevelSolver::first_within(std::size_t at, int last_machines, double 
 }
 
 std::vector<LevelStage> LevelSolver::stages(int to) const {
-  // Breadth first from the end: layer d holds the (candidate, machines) that d stages lead on from within the
-  // best time; the first layer that one stage can close has the fewest stages.
+  // This is a breadth-first search from the end. Layer d holds the pairs (candidate, machines) from which d
+  // stages reach the end within the best time. The first layer that one more stage connects with the start
+  // gives the fewest stages.
   struct Place {
     std::size_t at;
     int machines;
     int next;            // index of the place that follows; -1 at the end
-    int stage_machines;  // of the stage between the two
+    int stage_machines;  // machines of the stage between this place and the next
   };
   const auto last_at = static_cast<std::size_t>(std::lower_bound(candidates_.begin(), candidates_.end(), to) -
                                                 candidates_.begin());

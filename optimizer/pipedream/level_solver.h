@@ -15,16 +15,18 @@ inline constexpr double kInfeasible = std::numeric_limits<double>::infinity();
 
 class LevelSolver;
 
-/// Best time of one component for the layers after state `from` (-1: the start) up to state `to`: prefix sums
-/// at the innermost level, else the level below's answers, each row found when it is first asked for.
+/// The best time of one component for the layers after state `from` (-1: the start) up to state `to`. At the
+/// innermost level it comes from prefix sums. Else the level below computes each row on first use.
 class IntervalTimes {
  public:
   explicit IntervalTimes(const AntichainStates& states) : states_(&states) {}
 
-  /// `below` answers from now on. Its times above `bound` may be left out, and of rows that do not begin at
-  /// the start all but the last state if `only_last`. `workers`: of all levels below.
+  /// Takes the times from `below` from now on. Times above `bound` may be missing. With `only_last`, rows
+  /// that do not begin at the start may lack all states but the last. `workers` is the number of workers of
+  /// all levels below.
   void use(LevelSolver& below, int workers, double bound, bool only_last);
-  void lower_bound_to(double bound) { bound_ = bound; }  ///< for the rows still to come
+  /// Lowers the bound for the rows that are still to be computed.
+  void lower_bound_to(double bound) { bound_ = bound; }
 
   bool is_flat() const { return below_ == nullptr; }
   double flat(int from, int to) const {
@@ -44,17 +46,17 @@ class IntervalTimes {
 
   const AntichainStates* states_;
   LevelSolver* below_ = nullptr;
-  double share_ = 1;  // a little less than that of one worker
+  double share_ = 1;  // 1 / workers, a little less because of rounding
   double bound_ = kInfeasible;
   bool only_last_ = false;
-  mutable std::vector<std::vector<double>> rows_;  // [from + 1][to]; empty: not asked for yet
+  mutable std::vector<std::vector<double>> rows_;  // [from + 1][to]; empty: not computed yet
 };
 
 struct LevelCosts {
   int machines = 1;
   double bandwidth = 1;
-  int machines_below = 1;  ///< of the level directly below; divides the first stage's all-reduce
-  int workers_below = 1;   ///< product of all levels below
+  int machines_below = 1;  ///< machines of the level directly below; divides the first stage's all-reduce
+  int workers_below = 1;   ///< product of the machines of all levels below
 };
 
 /// A stage of one level: layers after `from` up to `to`, on `machines` components.
@@ -70,18 +72,19 @@ class LevelSolver {
   LevelSolver(const AntichainStates& states, const PipeDreamOptions& options, LevelCosts costs,
               const IntervalTimes& times);
 
-  /// Fills the row. Plans slower than `bound` may be left out. `only_last`: entries from which the last state
-  /// cannot be reached within `bound` may be left out too.
+  /// Fills the row. Plans slower than `bound` may be left out. With `only_last`, entries from which the last
+  /// state cannot be reached within `bound` may be left out too.
   void solve(int from, double bound, bool only_last);
-  /// Solves with a few states only. The result is an upper bound of the time that solve finds.
+  /// Solves with a few states only. Returns an upper bound of the time that solve() finds.
   double coarse_bound(double bound);
-  /// States that can follow `from`, ascending.
+  /// Returns the states that can follow `from`, in ascending order.
   const std::vector<int>& candidates() const { return candidates_; }
   int machines() const { return costs_.machines; }
   double best(std::size_t candidate, int machines) const { return row_[index(candidate, machines)]; }
   double best_of_state(int to, int machines) const;
 
-  /// The stages of best_of_state(to, all machines): fewest stages, then earlier splits. Needs a finite best.
+  /// Returns stages that reach best_of_state(to, all machines), which must be finite. Of several it takes the
+  /// fewest stages, then the earlier splits.
   std::vector<LevelStage> stages(int to) const;
 
  private:
@@ -121,16 +124,16 @@ class LevelSolver {
   const LevelCosts costs_;
   const IntervalTimes& times_;
   std::vector<double> sync_per_byte_;        // [m]: 4 (m-1) / (B m)
-  std::vector<double> first_sync_per_byte_;  // [m]: of the first stage
+  std::vector<double> first_sync_per_byte_;  // [m]: the same value for the first stage
   std::vector<double> share_;                // [m]: 1 / m
   int from_ = -1;
   std::vector<int> candidates_;
-  std::vector<double> compute_;     // [candidate]
-  std::vector<double> weights_;     // [candidate]
-  std::vector<double> most_bytes_;  // [candidate]: most parameter bytes of the candidates up to it
+  std::vector<double> compute_;     // [candidate]: compute seconds of its closure
+  std::vector<double> weights_;     // [candidate]: parameter bytes of its closure
+  std::vector<double> most_bytes_;  // [candidate]: largest of weights_ up to it
   std::vector<Window> windows_;     // [machines]
-  std::vector<double> row_;         // [machines - 1][candidate]
-  std::vector<double> least_;       // [machines - 1][candidate]: least of the row from it on
+  std::vector<double> row_;         // [machines - 1][candidate]: best time
+  std::vector<double> least_;       // [machines - 1][candidate]: least of row_ from this candidate on
   std::vector<std::size_t> starts_;
 };
 

@@ -16,7 +16,7 @@ namespace millrace {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
-constexpr int kMostStates = 6'000;          // of several levels: tables of states x states
+constexpr int kMostStates = 6'000;          // with several levels, which need tables of states x states
 constexpr double kMostTableEntries = 60e6;  // states x states x machines
 constexpr double kMostSplits = 60e9;        // splits looked at
 
@@ -36,7 +36,7 @@ void add(Bits& bits, const Bits& more) {
 struct Layers {
   std::vector<char> is_there;
   std::vector<std::vector<int>> readers, producers;
-  std::vector<Bits> before, after;  // strict
+  std::vector<Bits> before, after;  // layers before and after each layer, without itself
   std::vector<int> inputs;
   int first = -1;
 };
@@ -73,7 +73,7 @@ Result<Layers> layers_of(const PipeDreamGraph& graph) {
       unread.push_back(static_cast<int>(v));
   }
   for (int node : unread) drop(layers, node);
-  // Kahn's order, for the sets of what is before and after a node.
+  // The sets of nodes before and after a node are filled in Kahn's order.
   std::vector<int> missing(n), order;
   for (std::size_t v = 0; v < n; ++v) {
     missing[v] = static_cast<int>(layers.producers[v].size());
@@ -109,12 +109,12 @@ Result<Layers> layers_of(const PipeDreamGraph& graph) {
 
 struct States {
   std::vector<double> compute_s, activations, parameters, output;
-  std::vector<Bits> closures;  // of layers
-  std::vector<Bits> before;    // of states, strict, along the original's own edges
+  std::vector<Bits> closures;  // the layers up to each state
+  std::vector<Bits> before;    // the states before each state, along the original's own edges
   int size() const { return static_cast<int>(compute_s.size()); }
 };
 
-/// The states in the original's order.
+/// Makes the states in the original's order.
 class StateGraph {
  public:
   StateGraph(const PipeDreamGraph& graph, const Layers& layers) : graph_(graph), layers_(layers) {}
@@ -132,7 +132,7 @@ class StateGraph {
   }
 
  private:
-  /// An antichain's number; new ones are numbered as they are met.
+  /// Returns an antichain's number. A new antichain gets the next number.
   int number(std::vector<int> antichain) {
     std::vector<int> key = antichain;
     std::ranges::sort(key);
@@ -144,7 +144,7 @@ class StateGraph {
     return found->second;
   }
 
-  /// With the branch points that another branch still needs in front.
+  /// Returns the antichain behind the branch points that another branch still needs.
   std::vector<int> augmented(const std::vector<int>& antichain) const {
     Bits extra((layers_.is_there.size() + 63) / 64, 0);
     for (int member : antichain) {
@@ -187,7 +187,7 @@ class StateGraph {
     }
   }
 
-  /// Depth first, the last finished first.
+  /// Returns the states in the reverse of the order in which a depth-first search finishes them.
   std::vector<int> finished_order() const {
     std::vector<int> finished;
     std::vector<char> seen(antichains_.size(), 0);
@@ -258,7 +258,8 @@ class StateGraph {
   std::map<std::vector<int>, int> numbers_;
 };
 
-/// A(i, j, m): least time of states i .. j on m + 1 machines, the split before the last stage, its machines.
+/// Entry A(i, j, m): the least time of states i .. j on m + 1 machines, the split before the last stage, and
+/// that stage's machines.
 struct Entry {
   double time = kNone;
   int split = -1;
@@ -278,7 +279,7 @@ class Tables {
   Tables(const States& states, const PipeDreamOptions& options)
       : states_(states), options_(options), size_(states.size()) {}
 
-  /// False where the original stops with an error of Python's.
+  /// Fills the tables. Returns false if the original stops with an error of Python's.
   bool solve(const Level& level, const std::vector<double>* below) {
     level_ = level;
     below_ = below;
@@ -318,7 +319,7 @@ class Tables {
     return below_ == nullptr ? difference(states_.compute_s, i, j)
                              : (*below_)[static_cast<std::size_t>(i) * size_ + j];
   }
-  /// PipeDream's memory test: `later` machines come after the stage's own.
+  /// Returns whether the stage passes PipeDream's memory test. `later` machines come after the stage's own.
   bool fits(int i, int j, int later, int machines) const {
     if (!options_.memory_bytes) return true;
     const double stashes = (later + machines - 1) / machines;
@@ -377,7 +378,7 @@ class Tables {
 };
 
 struct Interval {
-  int begin = 0, end = 0;  // states begin .. end - 1
+  int begin = 0, end = 0;  // the stage covers states begin .. end - 1
   int replicas = 1;
 };
 

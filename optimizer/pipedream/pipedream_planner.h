@@ -19,12 +19,12 @@ struct PipeDreamOptions {
   bool use_fewer_machines = false;
   std::optional<double> memory_bytes;            ///< set: the memory test is on
   std::optional<double> activation_compression;  ///< unset: transfers are free
-  bool as_original = false;  ///< with the faults of the original programme (docs/planning.md, 2.2)
+  bool as_original = false;  ///< answer with the faults of the original programme (docs/planning.md, 2.2)
 };
 
 struct PipeDreamStage {
-  double compute_time_s = 0;       ///< not divided by the replication
-  int replication = 1;             ///< product over levels
+  double compute_time_s = 0;       ///< seconds on one worker: not divided by the replication
+  int replication = 1;             ///< number of replicas, multiplied over all levels
   std::vector<std::string> nodes;  ///< ids, in file order
 };
 
@@ -35,8 +35,8 @@ struct PipeDreamAnswer {
   std::vector<PipeDreamStage> stages;
 };
 
-/// Deterministic: ties by (time, fewer stages, earlier split). Problem on level lists that do not match,
-/// no plan within memory, ...
+/// Returns the answer of PipeDream's planner. It is deterministic: equal times are decided by fewer stages,
+/// then by earlier splits. Problem: level lists that do not match, no plan within memory, and others.
 Result<PipeDreamAnswer> plan_pipedream(const PipeDreamGraph& graph, const PipeDreamOptions& options);
 
 /// Returns the time of given stages under the cost model (`nodes` and `replication` are read; times are not),
@@ -45,10 +45,10 @@ Result<PipeDreamAnswer> plan_pipedream(const PipeDreamGraph& graph, const PipeDr
 Result<double> evaluate_pipedream(const PipeDreamGraph& graph, const PipeDreamOptions& options,
                                   const std::vector<PipeDreamStage>& stages);
 
-/// PipeDream's graph as a profile: milliseconds become seconds, the backward is halved into its two parts,
-/// what a layer outputs is what it keeps; a source called `Input*` is no layer: its forward is the time that
-/// loading a batch takes, `data_s`; `__getitem__` and the like are ordinary layers. Times of the update and
-/// the loss are not in the file. Problem on a cycle or negative numbers.
+/// Converts PipeDream's graph into a profile. Milliseconds become seconds. Each half of the backward becomes
+/// one of its two parts. A layer keeps as many bytes as it outputs. A source called `Input*` is no layer: its
+/// forward is the time that loading a batch takes (`data_s`). `__getitem__` and the like are ordinary layers.
+/// Times of the update and the loss are not in the file. Problem: a cycle or negative numbers.
 Result<LayerGraph> layer_graph(const PipeDreamGraph& graph, const std::string& model);
 PipeDreamGraph pipedream_graph_of(const LayerGraph& graph);
 

@@ -5,11 +5,11 @@
 namespace millrace {
 namespace {
 
-// A bound this close to the best cannot hide a better cut worth finding.
+// A bound this close to the best time cannot hide a better cut that is worth finding.
 constexpr double kRounding = 1 - 1e-12;
-// The asynchronous step is a difference of two runs: its bound may be off by what a round varies.
+// The asynchronous step is the difference of two runs, so its bound may be off by some percent.
 constexpr double kAsynchronousSlack = 0.9;
-constexpr double kMostActions = 5'000'000;  // of a whole search, but for what parts of it have for themselves
+constexpr double kMostActions = 5'000'000;  // of a whole search; reserve() raises it
 
 }  // namespace
 
@@ -80,7 +80,8 @@ double Candidates::consider_always(Found found) {
   return per_microbatch;
 }
 
-/// Whether all stages fit; those that do not and may, recompute. What a rank holds does not depend on times.
+/// Returns whether all stages fit. With Recompute::Auto it first makes stages that do not fit recompute. Only
+/// the schedule's order decides what a rank holds, not the times.
 bool Candidates::made_to_fit(Found& found) {
   if (options_.recompute == Recompute::Auto) {
     for (CutStage& stage : found.stages) stage.recompute = false;

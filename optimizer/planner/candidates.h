@@ -17,22 +17,22 @@ class Candidates {
 
   /// Allows `actions` more simulated actions, as long as all together stay below the total.
   void allow(long actions);
-  /// A part of the search that has so many by itself, whatever the parts before it used up of the total.
+  /// Raises the total so that `actions` more are possible, whatever earlier parts of the search used up.
   void reserve(long actions);
-  /// Whether they are used up. The first plan that fits is always looked at.
+  /// Returns whether the allowed actions are used up. Before the first plan that fits it returns false.
   bool spent();
 
-  /// Whether a plan of this layout that takes `bound` seconds for its microbatches would be the best.
+  /// Returns whether a plan of this layout would be the best if it took `bound` seconds for its microbatches.
   bool worth(const Layout& layout, double bound) const;
 
-  /// Returns the plan's seconds for a microbatch. Infinite: it is no plan, it does not fit, or nothing more
-  /// may be looked at.
+  /// Simulates a plan and returns its seconds for a microbatch. Infinite: it is no plan, it does not fit, or
+  /// the allowed actions are used up.
   double consider(const CutSpace& space, const Layout& layout, const std::vector<int>& cuts);
   double consider(Found found);
-  /// Also where nothing more may be looked at.
+  /// Does the same as consider(), even if the allowed actions are used up.
   double consider_always(Found found);
 
-  bool has_limits() const { return has_limits_; }  ///< of memory
+  bool has_limits() const { return has_limits_; }  ///< returns whether any rank has a memory limit
   const Found& best() const { return best_; }
   void forget_best() { best_ = {}; }
   const std::map<Way, Found>& by_way() const { return by_way_; }
@@ -49,7 +49,7 @@ class Candidates {
   bool has_limits_ = false;
   long allowed_ = 0;
   long total_ = 0;
-  long looked_at_ = 0;  // layers of plans that did not fit
+  long looked_at_ = 0;  // layers of plans that did not fit; they count as work, like actions
   Found best_;
   std::map<Way, Found> by_way_;
   int simulated_ = 0;

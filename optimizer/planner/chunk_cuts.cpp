@@ -12,7 +12,7 @@ constexpr double kMostMoveWork = 200'000;  // moves tried x stages
 
 using Cuts = std::vector<int>;
 
-/// An estimate that takes a microsecond. Seconds, for the order of candidates only.
+/// Estimates the seconds of a step in about a microsecond. The estimate serves only to order candidates.
 class Score {
  public:
   Score(const CostModel& model, const CutSpace& space, const Layout& layout)
@@ -62,23 +62,23 @@ class Score {
     for (double seconds : wire_) most = std::max(most, seconds);
     return most + fill;
   }
-  /// Stages looked at so far.
+  /// Returns the number of stages looked at so far.
   double work() const { return static_cast<double>(evaluations_) * layout_.stages(); }
 
  private:
   struct Hop {
-    int wire = -1;  // none: the next stage is on the same rank
+    int wire = -1;  // -1: the next stage is on the same rank
     double latency = 0;
     double per_byte = 0;
   };
   const CostModel& model_;
   const CutSpace& space_;
   const Layout& layout_;
-  const int first_pass_;      // stages before the ranks come round again
-  std::vector<int> place_;    // by stage
-  std::vector<Hop> hops_;     // behind each stage but the last
-  std::vector<double> busy_;  // by place
-  std::vector<double> wire_;  // by pair of places
+  const int first_pass_;      // number of stages before the first rank comes again
+  std::vector<int> place_;    // indexed by stage
+  std::vector<Hop> hops_;     // indexed by stage: the message behind it; the last stage has none
+  std::vector<double> busy_;  // indexed by place: seconds
+  std::vector<double> wire_;  // indexed by wire, a pair of places: seconds
   long evaluations_ = 0;
 };
 
@@ -101,7 +101,8 @@ void every_cut(Cuts& cuts, int stages, int last, const std::function<void(const 
   }
 }
 
-/// Borders i and, for `pair`, i + 1 moved by `move`; empty if stages would be without layers.
+/// Returns `cuts` with border i, and with `pair` also i + 1, moved by `move`. Returns an empty list if a
+/// stage would have no layers.
 Cuts moved(const Cuts& cuts, std::size_t i, bool pair, int move, int last) {
   Cuts result = cuts;
   const std::size_t end = i + (pair ? 2 : 1);

@@ -8,10 +8,10 @@
 
 namespace millrace {
 
-/// Cuts of a linear space worth simulating, likeliest first, at most `most`: by the busiest rank or wire,
-/// plus what passes before the last rank starts. All cuts are compared where there are some thousands, else
-/// those reached from `start` by moving one border or two neighbouring ones while that helps. `start`: ends
-/// of all stages but the last, ascending.
+/// Returns cuts of a linear space that are worth simulating, likeliest first, at most `most`. The estimate is
+/// the time of the busiest rank or wire plus the time before the last rank starts. If there are at most some
+/// thousand cuts, all are compared. Else the search begins at `start` and moves one border or two
+/// neighbouring ones while that helps. `start` has the ends of all stages but the last, in ascending order.
 std::vector<std::vector<int>> likely_chunk_cuts(const CostModel& model, const CutSpace& space,
                                                 const Layout& layout, const std::vector<int>& start,
                                                 std::size_t most);

@@ -10,11 +10,12 @@
 namespace millrace {
 namespace {
 
-// Sets that may be looked at for each state asked for: wide graphs are given up early.
+// The limit on sets that are looked at, for each state of `most_states`. Wide graphs are given up early.
 constexpr std::int64_t kMostStepsPerState = 64;
-// Tensors of all cuts of an order together; of more, only those from one layer to the next are known.
+// The limit on tensors, counted once for each cut that they cross. Beyond it only tensors from one layer to
+// the next are known.
 constexpr std::int64_t kMostCrossings = 10'000'000;
-constexpr int kMostMessageStates = 1'000;  // whose messages are kept for each pair
+constexpr int kMostMessageStates = 1'000;  // up to so many states, messages are stored for each pair
 
 using Words = std::vector<std::uint64_t>;
 
@@ -43,7 +44,7 @@ bool subset(const Words& a, const Words& b) {
 }
 
 struct Neighbours {
-  std::vector<std::vector<int>> before, after;  // by node, without repetition
+  std::vector<std::vector<int>> before, after;  // indexed by node; no neighbour comes twice
 };
 
 Neighbours neighbours_of(const LayerGraph& graph) {
@@ -63,14 +64,14 @@ Neighbours neighbours_of(const LayerGraph& graph) {
   return result;
 }
 
-/// Bytes of each node's tensor (the largest edge that carries it).
+/// Returns the bytes of each node's output: the largest of the edges that carry it.
 std::vector<Bytes> tensor_bytes(const LayerGraph& graph) {
   std::vector<Bytes> bytes(graph.nodes.size(), 0);
   for (const LayerEdge& edge : graph.edges) bytes[edge.producer] = std::max(bytes[edge.producer], edge.bytes);
   return bytes;
 }
 
-/// Kahn's algorithm; `pick` chooses a place in the list of ready nodes.
+/// Sorts by Kahn's algorithm. `pick` chooses an index in the list of ready nodes; `taken` is told the node.
 template <class Pick, class Taken>
 std::vector<int> kahn(const Neighbours& graph, Pick&& pick, Taken&& taken) {
   std::vector<int> missing(graph.before.size());
@@ -98,7 +99,8 @@ std::vector<int> branch_after_branch(const Neighbours& graph) {
       graph, [](const std::vector<int>& ready) { return ready.size() - 1; }, [](int) {});
 }
 
-/// Next the layer that adds least to the bytes alive: its own tensor less those it is the last to read.
+/// Returns an order in which the next layer is the one that adds least to the bytes alive. A layer adds its
+/// own tensor and frees the tensors that it is the last to read.
 std::vector<int> least_alive(const LayerGraph& layers, const Neighbours& graph) {
   const std::vector<Bytes> bytes = tensor_bytes(layers);
   std::vector<int> readers(graph.after.size());
@@ -199,7 +201,7 @@ void CutSpace::make_workspaces(const CostModel& model) {
   }
 }
 
-// Layers behind one have freed what they saved when its backward comes.
+// When a layer's backward comes, the layers behind it have freed their saved bytes.
 Bytes CutSpace::workspace(int a, int b) const {
   if (a >= b) return 0;
   if (!late_workspaces_.empty()) {
@@ -214,7 +216,8 @@ Bytes CutSpace::workspace(int a, int b) const {
   return std::max<Bytes>(0, std::max(most[a], most[b - (1 << level)]) - saved_[b]);
 }
 
-/// What layers behind have saved is taken of the whole state, so that no stage before `b` needs less.
+/// All layers of the state that are behind a layer count as freed, so the result is a lower bound for every
+/// stage that ends at this state.
 void CutSpace::make_late_workspaces(const CostModel& model) {
   std::vector<int> executed = order_;
   model.sort_by_execution(executed);
@@ -347,7 +350,8 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
       states.push_back(std::move(next));
     }
   }
-  // Sums in one order never fall when layers are added, so sorting puts a state behind all it contains.
+  // All sums add layers in the same order, so they never fall when layers are added. Sorting by them puts a
+  // state behind all states inside it.
   struct Sums {
     std::vector<double> forward, backward;
     Bytes parameters = 0, lowered = 0, fields = 0, saved = 0;

@@ -1,4 +1,4 @@
-// The places where a pipeline can be cut, with what lies between two of them. LibTorch-free.
+// The places where a pipeline can be cut, with the costs of the layers between two of them. LibTorch-free.
 #pragma once
 
 #include <algorithm>
@@ -10,23 +10,24 @@
 
 namespace millrace {
 
-/// A state is a set of layers that contains, with a layer, everything it depends on; state 0 is empty, the
-/// last one is the model. A stage is the difference of two nested states. A linear space holds the prefixes
-/// of one topological order; the complete space holds every such set (every antichain cut of the graph).
+/// A state is a set of layers that contains, with each layer, all layers that it depends on. State 0 is
+/// empty, the last one is the model. A stage is the difference of two nested states. A linear space holds the
+/// prefixes of one topological order. The complete space holds all such sets: every antichain cut of the
+/// graph.
 class CutSpace {
  public:
   static CutSpace linear(const CostModel& model, std::vector<int> order);
-  /// Nothing if the graph has more than `most_states` states (or enumerating them takes too long).
+  /// Returns nothing if the graph has more than `most_states` states, or if enumerating them takes too long.
   static std::optional<CutSpace> complete(const CostModel& model, const std::vector<int>& order,
                                           int most_states);
 
   bool is_linear() const { return members_.empty(); }
   int states() const { return static_cast<int>(parameters_.size()); }
   int last() const { return states() - 1; }
-  /// Pairs (a, b) with a stage between them: the work of one pass over the space.
+  /// Returns the work of one pass over the space: the number of pairs (a, b) that the pass looks at.
   std::int64_t pairs() const;
-  /// Whether state `a` lies strictly inside `b`; only for a < b (states are numbered by growing compute
-  /// time).
+  /// Returns whether state `a` lies strictly inside `b`. Needs a < b: states are numbered by growing compute
+  /// time.
   bool nested(int a, int b) const { return is_linear() || inside_[a][b]; }
 
   double forward_s(int sheet, int a, int b) const { return forward_[sheet][b] - forward_[sheet][a]; }
@@ -50,32 +51,34 @@ class CutSpace {
             std::max<Bytes>(0, behind.lowered - lowered_[a]), std::max<Bytes>(0, behind.fields - fields_[a]),
             std::max<Bytes>(0, behind.saved - saved_[a])};
   }
-  /// Bytes that every cut at `b` sends to the next stage, at least: the tensor from the layer before to the
-  /// layer behind in a linear space. -1 if there is none: the next stage need not wait for this one.
+  /// Returns a lower bound of the bytes that every cut at `b` sends to the next stage. In a linear space it
+  /// is the tensor from the layer before the cut to the layer behind it. Returns -1 if there is none: then
+  /// the next stage need not wait for this one.
   Bytes next_bytes(int b) const { return next_[b]; }
-  /// Bytes of the tensors that a stage between the states reads from before `a`, each once: what it receives
-  /// for a microbatch. At least, where a tensor's readers take unequal parts of it.
+  /// Returns the bytes that a stage between the states receives for a microbatch: the tensors from before `a`
+  /// that it reads, each counted once. It is a lower bound if a tensor's readers take unequal parts of it.
   Bytes incoming(int a, int b) const {
     return incoming_.empty() ? incoming_of(a, b) : incoming_[place_of(a, b)];
   }
-  /// Returns the bytes of the tensors that the stage makes and layers behind `b` read. It is a lower bound:
-  /// each stage behind that reads a tensor gets it.
+  /// Returns the bytes of the tensors that the stage makes and layers behind `b` read, each counted once. It
+  /// is a lower bound of the bytes sent: several later stages may each get the same tensor.
   Bytes outgoing(int a, int b) const {
     return outgoing_.empty() ? outgoing_of(a, b) : outgoing_[place_of(a, b)];
   }
-  /// Bytes of the tensors that are needed on the other side of the cut `b`, each once.
+  /// Returns the bytes of the tensors that layers behind the cut `b` need, each counted once.
   Bytes live_bytes(int b) const { return live_[b]; }
 
-  /// The most bytes that the backward of a stage needs beyond what it has freed by then. At least, in a space
-  /// that is not linear; 0 where layers are not in execution order.
+  /// Returns the most temporary bytes that a stage's backward needs beyond the stash that it has freed by
+  /// then. In a space that is not linear it is a lower bound. Returns 0 if the layers are not in execution
+  /// order.
   Bytes workspace(int a, int b) const;
 
-  /// Layers between two states, in execution order.
+  /// Returns the layers between two states, in the order from which the space was made.
   std::vector<int> layers(int a, int b) const;
 
  private:
   explicit CutSpace(const CostModel& model);
-  void push_state(const CostModel& model, int node);  // linear: the state after one more layer
+  void push_state(const CostModel& model, int node);  // linear spaces: adds the state with one more layer
   void make_workspaces(const CostModel& model);
   void make_late_workspaces(const CostModel& model);
   void make_tensors(const LayerGraph& graph);
@@ -88,34 +91,38 @@ class CutSpace {
     return static_cast<std::size_t>(a) * parameters_.size() + static_cast<std::size_t>(b);
   }
 
-  /// A tensor and the places of order_ of the layers that make and read it, ascending.
+  /// A tensor with the places in order_ of the layers that make and read it, in ascending order.
   struct Tensor {
     int producer = 0;
     Bytes bytes = 0;
     std::vector<int> readers;
   };
   std::vector<int> order_;
-  std::vector<std::vector<std::uint64_t>> members_;  // complete: by state, bits are positions of order_
-  std::vector<std::vector<bool>> inside_;            // complete: [a][b]
-  std::vector<std::vector<double>> forward_, backward_, compute_;           // by sheet, by state
-  std::vector<Bytes> parameters_, lowered_, fields_, saved_, next_, live_;  // by state
-  std::vector<LayerBytes> least_behind_;  // by state: of it and those behind
-  // [k][i]: the most of workspace + saved up to there, of 2^k layers from the i-th on. Empty: none needs any.
+  std::vector<std::vector<std::uint64_t>> members_;  // complete spaces: [state], bit i is place i of order_
+  std::vector<std::vector<bool>> inside_;            // complete spaces: [a][b], whether a lies inside b
+  std::vector<std::vector<double>> forward_, backward_, compute_;           // [sheet][state]
+  std::vector<Bytes> parameters_, lowered_, fields_, saved_, next_, live_;  // indexed by state
+  std::vector<LayerBytes> least_behind_;  // [state]: the least sums of this state and all later ones
+  // Linear spaces: [k][i] is the maximum over the 2^k layers from the i-th on of a layer's workspace + the
+  // saved bytes up to that layer. Empty: no layer has a workspace.
   std::vector<std::vector<Bytes>> workspaces_;
-  // Complete, by state: places whose layers need more than all behind them in the state have saved, with how
-  // much more, most first.
+  // Complete spaces, indexed by state: pairs of bytes and place, most bytes first. The layer's workspace
+  // exceeds the saved bytes of all layers behind it in the state by so many bytes.
   std::vector<std::vector<std::pair<Bytes, int>>> late_workspaces_;
   std::vector<Tensor> tensors_;
-  std::vector<Bytes> incoming_, outgoing_;  // complete, by pair of states; empty: too many
-  std::vector<std::vector<int>> crossing_;  // by state: tensors that are made in it and read behind it
+  // Complete spaces, at place_of(a, b): the results of incoming_of and outgoing_of. Empty: there are too many
+  // states, and the functions compute each result again.
+  std::vector<Bytes> incoming_, outgoing_;
+  std::vector<std::vector<int>> crossing_;  // [state]: tensors that are made in it and read behind it
 };
 
-/// Whether each layer reads the one before it: then the graph has one topological order, and its prefixes are
-/// all the sets that a cut can separate.
+/// Returns whether each layer reads the one before it. Then the graph has one topological order, and only the
+/// prefixes of this order can be separated by a cut.
 bool has_one_order(const LayerGraph& graph);
 
-/// Topological orders that differ where branches run in parallel: the file's, one branch after the other, and
-/// the one that keeps the least bytes alive. Never empty for an acyclic graph.
+/// Returns up to three topological orders, which differ where branches run in parallel: the order of the
+/// file, one branch after the other, and a greedy order that keeps few bytes alive. The list is never empty
+/// for an acyclic graph.
 std::vector<std::vector<int>> topological_orders(const LayerGraph& graph);
 
 }  // namespace millrace

@@ -28,8 +28,8 @@ bool EveryCutSearch::run(const CutSpace& space, const Layout& layout, long& plac
   return !cut_short_;
 }
 
-// Stage s gets layers from state `a` on. `fill`: at least what passes before its first forward; `drain`: at
-// least what follows its last backward upstream.
+// Stage s gets layers from state `a` on. `fill` is a lower bound of the seconds before its first forward,
+// `drain` of the seconds in earlier stages after its last backward.
 void EveryCutSearch::descend(const CutSpace& space, const Layout& layout, int s, int a, double fill,
                              double drain) {
   const bool asynchronous = is_asynchronous(layout.kind);
@@ -46,7 +46,7 @@ void EveryCutSearch::descend(const CutSpace& space, const Layout& layout, int s,
     }
     return;
   }
-  // Where a stage never gets quicker with a later end, nothing behind one that takes too long is worth while.
+  // If a stage never gets quicker with a later end, the loop can stop at the first end that takes too long.
   const bool ordered = space.is_linear() || model_.num_sheets() == 1;
   for (int b = a + 1; b < last; ++b) {
     if (places_ <= 0) cut_short_ = true;
@@ -65,7 +65,7 @@ void EveryCutSearch::descend(const CutSpace& space, const Layout& layout, int s,
     double next_drain = 0;
     // A split backward leaves the weight gradients for the drain.
     const bool whole = !traits_of(layout.kind).splits_backward && layout.chunks == 1;
-    // A turn's fill and drain may pass beside the turns before and after it.
+    // A turn's fill and drain may overlap with the turns before and after it.
     if (!asynchronous && model_.graph().turns.empty() && space.next_bytes(b) >= 0) {
       const double hop = StageBounds::hop(layout, s, space.next_bytes(b));
       double forward = 0;

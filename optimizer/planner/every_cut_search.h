@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// StageBounds::least_busy; infinite where the layers alone hold too much.
+/// Returns StageBounds::least_busy, or infinity if the stage exceeds its memory limit even without messages.
 double least_busy_if_it_may_fit(const StageBounds& bounds, const CutSpace& space, const Layout& layout, int s,
                                 int a, int b);
 
@@ -21,8 +21,8 @@ class EveryCutSearch {
   EveryCutSearch(Candidates& candidates, const StageBounds& bounds, const CostModel& model)
       : candidates_(candidates), bounds_(bounds), model_(model) {}
 
-  /// Looks at every cut that may be better than the best. False if more than `places` partial cuts, or the
-  /// candidates' limit, were met. `places` is reduced by what was looked at.
+  /// Looks at every cut that may be better than the best. Returns false if it was cut short by `places`, the
+  /// limit on partial cuts, or by the candidates' limit. Reduces `places` by the partial cuts looked at.
   bool run(const CutSpace& space, const Layout& layout, long& places);
 
  private:
@@ -33,7 +33,7 @@ class EveryCutSearch {
   const CostModel& model_;
   MinimaxTable table_;
   std::vector<int> cuts_;
-  long places_ = 0;  // left
+  long places_ = 0;  // partial cuts that may still be looked at
   bool cut_short_ = false;
 };
 

@@ -1,4 +1,4 @@
-// A plan while it is searched for, and which of two is the better one. LibTorch-free.
+// A plan during the search, and the comparison of two plans. LibTorch-free.
 #pragma once
 
 #include <limits>
@@ -10,7 +10,7 @@
 namespace millrace {
 
 inline constexpr double kInfinite = std::numeric_limits<double>::infinity();
-/// Relative; sums round differently under two schedules.
+/// The relative difference up to which two times count as equal: sums round differently under two schedules.
 inline constexpr double kEqualTimes = 1e-10;
 
 struct Found {
@@ -20,13 +20,14 @@ struct Found {
   std::vector<CutStage> stages;
 };
 
-/// The identity of a way of planning, whatever the cut: schedule, microbatches, ranks of each stage.
+/// The identity of a way of planning, which leaves the cut open: schedule, microbatches, ranks of each stage.
 using Way = std::tuple<int, int, std::vector<int>>;
 Way way_of(const Found& found);
 
 std::vector<int> replicas_of(const std::vector<CutStage>& stages);
 
-/// Less time; then fewer stages, 1F1B, the order of ScheduleKind, fewer microbatches, earlier cuts.
+/// Returns whether `a` is better: it takes less time. Equal times are decided by fewer stages, then 1F1B, the
+/// order of ScheduleKind, fewer microbatches, and earlier cuts.
 bool better(const Found& a, const Found& b);
 
 }  // namespace millrace

@@ -24,7 +24,7 @@ bool take_greedily(const CostModel& model, const StageBounds& bounds, const CutS
     };
     if (s + 1 == layout.stages())
       return bounds.fits(space, layout, s, a, space.last()) && in_time(space.last());
-    int low = a;  // the last end that is within, but for the messages
+    int low = a;  // the last end that keeps the limits of time and memory, without messages
     for (int high = most; low < high;) {
       const int middle = low + (high - low + 1) / 2;
       const bool within =
@@ -135,7 +135,7 @@ std::vector<int> free_replication(const CostModel& model, const CutSpace& space,
   feasible(high);
   std::vector<int> replicas;
   for (int i = 0; i < n - 1; i = taken[i]) replicas.push_back(size[i]);
-  // Ranks that are left widen the first stages: they fill first.
+  // Each rank that is left widens the narrowest stage, the first of equal ones.
   const int left = ranks_in_all - std::accumulate(replicas.begin(), replicas.end(), 0);
   for (int i = 0; i < left; ++i) {
     const auto least = std::min_element(replicas.begin(), replicas.end());

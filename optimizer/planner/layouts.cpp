@@ -8,7 +8,7 @@ namespace millrace {
 namespace {
 
 constexpr int kMostStageCounts = 24;
-constexpr int kEveryStageCount = 8;  // up to which none is left out
+constexpr int kEveryStageCount = 8;  // no number of stages up to this one is left out
 constexpr std::size_t kMostHostOrders = 24;
 
 void compose(int ranks, int stages, std::vector<int>& replicas, std::vector<std::vector<int>>& result) {
@@ -39,7 +39,8 @@ void choose(int ranks, int stages, std::vector<std::vector<int>>& result) {
   result.insert(result.end(), picked.begin(), picked.end());
 }
 
-/// All numbers of stages, or those up to 8 and more in growing steps, at most 24, the largest included.
+/// Returns all numbers of stages up to `most` if `most` is at most 24. Else it returns those up to 8, further
+/// ones in growing steps, and `most`.
 std::vector<int> stage_counts(int most) {
   std::vector<int> counts;
   for (int stages = 1; stages < most;) {
@@ -91,7 +92,7 @@ std::vector<std::vector<int>> heuristic_orders(const ClusterSpec& cluster,
   return orders;
 }
 
-/// Orders of the hosts that are not the same but for equal hosts changing places.
+/// Returns orders of the hosts. Two orders that differ only by an exchange of equal hosts count as one.
 std::vector<std::vector<int>> host_orders(const ClusterSpec& cluster,
                                           const std::vector<std::vector<RankId>>& blocks) {
   std::vector<HostClass> classes;
@@ -121,8 +122,8 @@ std::vector<std::vector<int>> host_orders(const ClusterSpec& cluster,
   return orders;
 }
 
-/// For links measured pair by pair: every order of up to four ranks, else from each of the first four always
-/// on to the nearest rank that is left.
+/// Returns orders for links measured pair by pair. Up to four ranks these are all orders. Else one begins at
+/// each of the first four ranks and always goes on to the nearest rank that is left.
 std::vector<std::vector<RankId>> orders_by_links(const ClusterSpec& cluster) {
   std::vector<RankId> own;
   for (int r = 0; r < cluster.num_ranks(); ++r) own.emplace_back(r);
@@ -132,7 +133,7 @@ std::vector<std::vector<RankId>> orders_by_links(const ClusterSpec& cluster) {
     while (std::next_permutation(own.begin(), own.end()));
     return orders;
   }
-  constexpr Bytes kMessage = kMiB;  // of the transfers compared
+  constexpr Bytes kMessage = kMiB;  // transfers of this size are compared
   for (int start = 0; start < 4; ++start) {
     std::vector<RankId>& order = orders.emplace_back(1, RankId(start));
     while (order.size() < own.size()) {
@@ -149,7 +150,7 @@ std::vector<std::vector<RankId>> orders_by_links(const ClusterSpec& cluster) {
   return orders;
 }
 
-/// Devices that are joined most closely: the innermost level's components, or the hosts.
+/// Returns the groups of devices with the closest links: the innermost level's components, or the hosts.
 std::vector<std::vector<RankId>> blocks_of(const ClusterSpec& cluster) {
   std::vector<std::vector<RankId>> blocks;
   const int ranks = cluster.num_ranks();
@@ -225,7 +226,8 @@ namespace {
 
 constexpr int kStagesForEveryLimit = 128;  // a limit takes time linear in the stages
 
-/// A rank's bound over its chunks in equal parts; of the first rank, which holds most, in long pipelines.
+/// Divides a rank's limit on stashed microbatches equally among its chunks. In long pipelines the limit of
+/// the first rank, which holds most, is taken for all.
 void share_stash(ScheduleKind kind, const PipelineShape& shape, Layout& layout) {
   int limit = 0;
   for (std::size_t s = 0; s < layout.ranks.size(); ++s) {
@@ -241,7 +243,8 @@ namespace {
 
 constexpr std::size_t kMostPairs = 64;
 
-/// Distinct links between the ranks of two stages, copies between device and host in their bandwidth.
+/// Returns the distinct links between the ranks of two stages. Copies between device and host lower their
+/// bandwidth.
 std::vector<ClusterLink> links_between(const ClusterSpec& cluster, const std::vector<RankId>& from,
                                        const std::vector<RankId>& to) {
   std::vector<ClusterLink> links;
@@ -273,8 +276,8 @@ Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, Sche
                                       [](std::size_t n, const auto& stage) { return n + stage.size(); });
   layout.chunks = static_cast<int>(places) / ranks_in_all;
   const ClusterSpec& cluster = model.cluster();
-  double left = 1;  // product of (1 - 1 / rounds)
-  double rate = 0;  // sum of 1 / rounds
+  double left = 1;  // product of (1 - 1 / rounds) over all stages
+  double rate = 0;  // sum of 1 / rounds over all stages
   for (const std::vector<RankId>& stage : layout.ranks) {
     const auto r = static_cast<int>(stage.size());
     layout.rounds.push_back(is_asynchronous(kind) ? static_cast<double>(microbatches) / r
@@ -296,7 +299,7 @@ Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, Sche
   for (std::size_t s = 0; s + 1 < layout.ranks.size(); ++s)
     layout.hops.push_back(links_between(cluster, layout.ranks[s], layout.ranks[s + 1]));
   if (layout.chunks > 1) share_stash(kind, shape, layout);
-  // Fill and drain pass the whole of the earlier stages only where a backward is one action.
+  // Fill and drain take the whole time of the earlier stages only if a backward is one action.
   const bool fills = chain && model.graph().turns.empty() && layout.chunks == 1 && !is_asynchronous(kind) &&
                      !traits_of(kind).splits_backward;
   layout.floor_s = model.num_sheets() > 1 ? 0
@@ -317,7 +320,8 @@ std::vector<int> chunk_counts(ScheduleKind kind, const PlannerOptions& options) 
   return counts;
 }
 
-/// Stage s is where stage s mod p is, or along the V.
+/// Returns the ranks of each stage. With p places, stage s is at place s mod p; V-shaped schedules go up to
+/// the last place and then back to the first.
 std::vector<std::vector<RankId>> chunked_ranks(ScheduleKind kind, int places, int chunks,
                                                const std::vector<RankId>& devices, int replicas) {
   std::vector<std::vector<RankId>> ranks;

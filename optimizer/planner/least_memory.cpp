@@ -10,15 +10,15 @@
 namespace millrace {
 namespace {
 
-// Of one pass; times the effort.
-constexpr double kMostPlaces = 2'000'000;         // of the search below the tables, and layers of its plans
+// Limits of the work of one call. The first two are multiplied by the effort.
+constexpr double kMostPlaces = 2'000'000;         // partial cuts of descend(), and layers of plans in take()
 constexpr double kMostMemoryTables = 10'000'000;  // stages looked at for all tables together
-constexpr double kPartForAnyThatFits = 0.03;      // of that
-constexpr std::size_t kMostOrders = 200;          // orders by cost: each is a schedule to make
+constexpr double kPartForAnyThatFits = 0.03;      // share of both limits for Wanted::AnyThatFits
+constexpr std::size_t kMostOrders = 200;          // plans ordered by cost, each of which needs a new schedule
 constexpr std::size_t kMostChunkLayouts = 64;
 constexpr long kMostChunkPlans = 2'000;
 
-/// What a stage holds at least for each byte of its layers, by sort of byte.
+/// The least bytes (or share of the limit) that a stage holds for each byte of its layers, by sort of byte.
 struct ByteWeights {
   double parameters = 0, lowered = 0, fields = 0, saved = 0;
 };
@@ -44,7 +44,7 @@ class LightestPlan {
     const bool ordered_by_cost = options_.schedule == ScheduleKind::AutoOrder;
     std::size_t orders = 0;
     std::set<MemoryKey> seen;
-    // Many stages hold little: the likeliest first.
+    // Layouts with many stages come first: their stages hold little.
     std::vector<const Layout*> likely;
     for (const Layout& layout : layouts) likely.push_back(&layout);
     std::stable_sort(likely.begin(), likely.end(),
@@ -54,7 +54,7 @@ class LightestPlan {
       if (options_.progress)
         options_.progress("what fits the memory",
                           static_cast<double>(looked++) / static_cast<double>(likely.size()));
-      // Other orders of equal devices, or of actions, that hold the same.
+      // Another order of equal devices or of actions may hold the same: then the layout is skipped.
       if (!ordered_by_cost && !seen.insert(key_of(*layout)).second) continue;
       for (const CutSpace& space : spaces) {
         if (is_enough()) return;
@@ -89,7 +89,7 @@ class LightestPlan {
           least_.proved = false;
           return;
         }
-        Layout one_stashed = layout;  // a rank holds its fullest stage with a microbatch at least
+        Layout one_stashed = layout;  // lower bound: each stage stashes one microbatch
         one_stashed.stash.microbatches.assign(layout.ranks.size(), 1);
         if (weigh(one_stashed); least_at_all(space) >= least_.worst) continue;
         fill(space, one_stashed);
@@ -109,7 +109,7 @@ class LightestPlan {
   LeastMemory take_answer() { return std::move(least_); }
 
  private:
-  /// Replicas, limits and counts: layouts with equal ones hold the same under every cut.
+  /// Replicas, limits and stash counts. Layouts with equal keys hold the same under every cut.
   using MemoryKey = std::tuple<std::vector<std::size_t>, std::vector<Bytes>, std::vector<int>,
                                std::vector<int>, std::vector<int>>;
   static MemoryKey key_of(const Layout& layout) {
@@ -139,7 +139,8 @@ class LightestPlan {
     }
   }
 
-  /// What stage s holds at least of the layers between two states: never falls in b.
+  /// Returns a lower bound of the memory of stage s with the layers between two states. It never falls with a
+  /// later `b`.
   double weight_of(const CutSpace& space, int s, int a, int b) const {
     constexpr double kRounding = 1 - 1e-12;
     const ByteWeights& weight = weights_[s];
@@ -151,15 +152,16 @@ class LightestPlan {
     return value < least_.worst ? value : kInfinite;
   }
 
-  /// What the fullest stage holds under any cut: with w the worst, a stage has no more than w / (its weight)
-  /// of a sum of parameters and saved bytes, and all stages together have all of it.
+  /// Returns a lower bound of the fullest stage's memory under any cut. If the fullest stage holds w, a stage
+  /// has at most w / (its weight) of a weighted sum of parameters and saved bytes. All stages together have
+  /// the model's whole sum, which bounds w from below.
   double least_at_all(const CutSpace& space) const {
     const auto parameters = static_cast<double>(space.parameters(0, space.last()));
     const auto saved = static_cast<double>(space.saved(0, space.last()));
     double least = 0;
     for (const ByteWeights& ratio : weights_) {
-      if (ratio.saved <= 0 || ratio.parameters <= 0) return 0;  // without a limit
-      const double factor = ratio.parameters / ratio.saved;     // of a byte of parameters
+      if (ratio.saved <= 0 || ratio.parameters <= 0) return 0;  // a rank has no limit
+      const double factor = ratio.parameters / ratio.saved;     // weight of a parameter byte in the sum
       double rooms = 0;
       for (const ByteWeights& own : weights_) rooms += std::max(factor / own.parameters, 1 / own.saved);
       least = std::max(least, (factor * parameters + saved) / rooms);
@@ -213,7 +215,7 @@ class LightestPlan {
     }
   }
 
-  /// Looks at the plan of `cuts_`; whether it is the best.
+  /// Looks at the plan of `cuts_` and returns whether it is the best now.
   bool take(const CutSpace& space, const Layout& layout, ScheduleKind kind) {
     if (std::find(cuts_.begin(), cuts_.end(), -1) != cuts_.end()) return false;
     places_ += space.last();
@@ -247,7 +249,7 @@ class LightestPlan {
     return true;
   }
 
-  /// Each stage by itself as it holds less. `found` recomputes on all.
+  /// Takes a plan in which each stage recomputes if it holds less then. `found` recomputes on all stages.
   bool take_lighter(const Layout& layout, Found found) {
     const auto again = model_.peaks(found.kind, found.microbatches, found.stages);
     for (CutStage& stage : found.stages) stage.recompute = false;
@@ -258,7 +260,7 @@ class LightestPlan {
     return take(layout, found);
   }
 
-  /// Moves single cuts while the fullest rank holds less for it.
+  /// Moves single cuts while that makes the fullest rank hold less.
   void improve(const CutSpace& space, const Layout& layout) {
     if (!take(space, layout, layout.kind)) return;
     for (int move = std::max(1, space.states() / 16); move >= 1; move /= 2) {
@@ -285,7 +287,7 @@ class LightestPlan {
   const StageBounds bounds_;
   long most_places_;
   std::int64_t most_tables_;
-  std::vector<ByteWeights> weights_;  // by stage of the layout that is looked at
+  std::vector<ByteWeights> weights_;  // indexed by stage of the layout that weigh() was called with
   LeastMemory least_{.plan = {}, .worst = kInfinite, .proved = true};
   MinimaxTable table_;
   std::vector<int> cuts_;

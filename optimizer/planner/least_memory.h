@@ -1,4 +1,5 @@
-// The plan whose fullest rank holds least: whether anything fits, and what would. LibTorch-free.
+// Finds the plan whose fullest rank holds least. It tells whether anything fits, and how much memory would
+// be needed. LibTorch-free.
 #pragma once
 
 #include <optional>
@@ -10,13 +11,13 @@
 namespace millrace {
 
 enum class Fullness {
-  Bytes,     ///< of the fullest rank
-  OfLimits,  ///< as a share of each rank's own limit
+  Bytes,     ///< bytes of the fullest rank
+  OfLimits,  ///< the largest share that a rank fills of its own limit
 };
 
 enum class Wanted {
   Least,
-  AnyThatFits,  ///< the first that is found with a share of at most 1 (Fullness::OfLimits)
+  AnyThatFits,  ///< the first plan found with a share of at most 1 (Fullness::OfLimits)
 };
 
 struct LeastMemory {
@@ -25,10 +26,11 @@ struct LeastMemory {
   bool proved = false;       ///< no plan of these layouts and spaces has less
 };
 
-/// Over the layouts with one stage per rank every cut of the spaces, by a dynamic programme over what stages
-/// hold at least (on a chain: what they hold) and a search below it; of those with several stages per rank
-/// balanced ones, improved step by step. Does not depend on any limit, but in OfLimits on their ratios: plan
-/// again with `worst` as the limit, and the same plan fits.
+/// Returns the plan whose fullest rank holds least. For layouts with one stage per rank it considers every
+/// cut of the spaces. A dynamic programme over lower bounds of the stages' memory (exact on a chain) gives a
+/// first plan, and a search looks for better ones. Layouts with several stages per rank get balanced cuts,
+/// which are improved step by step. Limits do not matter, except for their ratios in OfLimits: a plan with
+/// `worst` as the limit fits.
 LeastMemory least_memory(CostModel& model, const PlannerOptions& options, const std::vector<CutSpace>& spaces,
                          const std::vector<Layout>& layouts, const std::vector<Layout>& chunked,
                          Fullness fullness, Wanted wanted = Wanted::Least);

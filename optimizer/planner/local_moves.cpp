@@ -5,7 +5,7 @@
 namespace millrace {
 namespace {
 
-/// Whether the plan with the layer moved is the best now.
+/// Looks at the best plan with one layer moved. Returns whether that became the best plan.
 bool move_layer(Candidates& candidates, const CostModel& model, int node, int from, int to) {
   Found found = candidates.best();
   std::vector<int>& nodes = found.stages[from].nodes;

@@ -10,19 +10,19 @@
 
 namespace millrace {
 
-/// table(s, a): over all cuts of the layers behind state a into the stages s.., the least value of their
-/// worst stage. The value of a stage may be anything (seconds, bytes; infinite: not allowed), as long as
-/// `growing` says at most as much and never falls when layers are added at either end. Tensors that cross
-/// make memory rise and fall with the end of a stage, so that no search by halves over the values themselves
-/// is right: it is made over `growing`, and goes on outwards from there until that alone, or what remains,
-/// is no better than the best known.
+/// at(s, a) is the least value of the worst stage over all cuts of the layers behind state a into the stages
+/// from s on. A stage's value may be seconds, bytes or something else; infinite: not allowed. `growing` must
+/// be at most the value, and must never fall when layers are added at either end. Memory rises and falls with
+/// the end of a stage because of the tensors that cross, so the values cannot be bisected. The bisection uses
+/// `growing`. From there a scan goes outwards, until `growing` or the rest is no better than the best known.
 class MinimaxTable {
  public:
   double least() const { return table_.empty() ? kNone : table_[0]; }
   double at(int s, int a) const { return table_[index(s, a)]; }
 
-  /// `value(s, a, b)`, `growing(s, a, b)`: of stage s with the layers between the states. `ordered`: in a
-  /// space that is not linear, whether growing(s, a, b) never falls in b, nested or not.
+  /// Fills the table. `value(s, a, b)` and `growing(s, a, b)` are about stage s with the layers between
+  /// states a and b. `ordered` matters in a space that is not linear: it says that growing(s, a, b) never
+  /// falls with a later b, nested or not.
   template <class Value, class Growing>
   void fill(const CutSpace& space, int stages, bool ordered, Value&& value, Growing&& growing) {
     states_ = static_cast<std::size_t>(space.states());
@@ -50,7 +50,8 @@ class MinimaxTable {
     }
   }
 
-  /// The ends of all stages but the last, of a cut that is as good as least(); -1 where there is none.
+  /// Returns the ends of all stages but the last of a cut whose worst stage is least(). An end is -1 if there
+  /// is no such cut.
   template <class Value>
   std::vector<int> cuts(const CutSpace& space, int stages, Value&& value) const {
     std::vector<int> ends;
@@ -76,8 +77,9 @@ class MinimaxTable {
     return static_cast<std::size_t>(s) * states_ + static_cast<std::size_t>(a);
   }
 
-  /// Fills the table by `growing` alone, with stages without layers allowed. The rest then never grows when
-  /// its first layer is taken away.
+  /// Fills relaxed_ and meeting_. relaxed_ is the same table for `growing` instead of the values, and stages
+  /// may be without layers. Therefore the entry for the remaining stages never rises when a later state is
+  /// taken, and bisection is right.
   template <class Growing>
   void fill_relaxed(int last, int stages, Growing&& growing) {
     relaxed_.assign(static_cast<std::size_t>(stages) * states_, 0);
@@ -116,7 +118,7 @@ class MinimaxTable {
     return best;
   }
 
-  /// Fills, for each b, the least of what remains behind b and the states before it.
+  /// Fills least_rest_: for each b, the least table entry of stage s + 1 over b and the states before it.
   void fill_least_rests(int s, int last) {
     least_rest_.assign(last, kNone);
     double least = kNone;
@@ -143,7 +145,7 @@ class MinimaxTable {
 
   std::size_t states_ = 0;
   std::vector<double> table_, relaxed_, least_rest_;
-  std::vector<int> meeting_;  // where a stage by itself is as much as the rest
+  std::vector<int> meeting_;  // [s, a]: the first end with which stage s is at least as much as the rest
 };
 
 }  // namespace millrace

@@ -7,7 +7,7 @@
 namespace millrace {
 namespace {
 
-constexpr long kMostPlacesOfARun = 20'000;  // stages x microbatches
+constexpr long kMostPlacesOfARun = 20'000;  // stages x microbatches that are simulated at most
 
 double per_microbatch_of_run(const Plan& plan) {
   return (plan.predicted_run_step_s > 0 ? plan.predicted_run_step_s : plan.predicted_step_s) /
@@ -48,7 +48,7 @@ void choose_for_run(PlannerAnswer& answer) {
   std::stable_sort(all.begin() + 1, all.end(), [](const PlanCandidate& a, const PlanCandidate& b) {
     return per_microbatch_of_run(a.plan) < per_microbatch_of_run(b.plan);
   });
-  // Equal times keep the planner's own choice: it took the simpler one.
+  // With equal times the planner's own choice stays: it is the simpler one.
   if (all.size() > 1 &&
       per_microbatch_of_run(all[1].plan) < per_microbatch_of_run(all[0].plan) * (1 - 1e-10)) {
     const auto place = std::find_if(all.begin() + 1, all.end(), [&](const PlanCandidate& other) {

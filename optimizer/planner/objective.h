@@ -5,15 +5,17 @@
 
 namespace millrace {
 
-/// Seconds of a step among many, where ranks go on to the next one without a barrier; the step itself where
-/// that makes no difference (asynchronous schedules) or would take long to find out.
+/// Returns the seconds of a step in a run of many, in which ranks go on to the next step without a barrier.
+/// Returns the seconds of a single step for asynchronous schedules, where both are equal, and for plans whose
+/// simulation would take long.
 double step_in_a_run(const Plan& plan, CostModel& model);
 
 /// Fills predicted_run_step_s of the answer and of its runners-up.
 void predict_runs(PlannerAnswer& answer, CostModel& model);
 
-/// The answer of a job of many steps: of the plan and its runners-up the one whose step in a run takes least
-/// for a microbatch; the others stay behind it in that order. For predict_runs' answers.
+/// Chooses for a run of many steps. The plan becomes the one of the plan and its runners-up whose step in a
+/// run takes least for a microbatch; the others follow in that order. predict_runs() must have filled the
+/// answer.
 void choose_for_run(PlannerAnswer& answer);
 
 }  // namespace millrace

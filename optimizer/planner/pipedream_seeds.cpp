@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-// states^2 x ranks^2 of PipeDream's recurrence: a few hundredths of a second.
+// The limit on states^2 x ranks^2 of PipeDream's recurrence: it takes a few hundredths of a second.
 constexpr double kMostWork = 1e9;
 
 std::vector<CutStage> stages_of(const PipeDreamAnswer& answer, const std::vector<int>& place) {

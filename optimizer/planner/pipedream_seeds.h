@@ -7,9 +7,10 @@
 
 namespace millrace {
 
-/// The stages PipeDream's planner finds for this graph on this cluster: with and without charging transfers,
-/// with and without replication. `states`: places where the graph can be cut, at least as many as
-/// PipeDream's; nothing above what it solves in a moment. Stages are on consecutive ranks.
+/// Returns the stages that PipeDream's planner finds for this graph on this cluster: with and without charged
+/// transfers, with and without replication. Stages are on consecutive ranks. `states` is the number of places
+/// where the graph can be cut, at least as many as PipeDream finds. Returns nothing if solving would take
+/// long.
 std::vector<std::vector<CutStage>> pipedream_seeds(const LayerGraph& graph, const ClusterSpec& cluster,
                                                    int states);
 

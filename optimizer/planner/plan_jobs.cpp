@@ -10,16 +10,17 @@
 namespace millrace {
 namespace {
 
-constexpr double kEqual = 1e-9;          // relative; sums of the same seconds in another order
-constexpr int kEverySize = 16;           // up to so many jobs in an array all sizes are looked at
-constexpr int kEveryArrayCount = 16;     // the same of arrays at once
-constexpr long kMostPlaces = 1'000'000;  // arrays x microbatches x ranks of a search
+constexpr double kEqual = 1e-9;          // relative difference of times that count as equal
+constexpr int kEverySize = 16;           // all sizes of arrays up to this one are looked at
+constexpr int kEveryArrayCount = 16;     // all numbers of arrays at once up to this one are looked at
+constexpr long kMostPlaces = 1'000'000;  // arrays x microbatches x ranks that a search may have
 
 int ceil_div(int a, int b) {
   return (a + b - 1) / b;
 }
 
-/// Sizes of arrays that are looked at: all, or those measured and the parts that the jobs divide into.
+/// Returns the sizes of arrays that are looked at: small ones, measured ones, and the sizes of equal parts
+/// into which the jobs divide.
 std::vector<int> sizes_of(const LayerGraph& profile, int jobs) {
   const std::vector<int> measured = measured_sizes(profile);
   const int most = std::min(jobs, measured.back());
@@ -32,7 +33,8 @@ std::vector<int> sizes_of(const LayerGraph& profile, int jobs) {
   return {sizes.begin(), sizes.end()};
 }
 
-/// Arrays at once for so many in all: every number, or the fewest for each number of rounds.
+/// Returns the numbers of arrays at once for `arrays` arrays in all: small ones, and the fewest for each
+/// number of rounds.
 std::vector<int> array_counts(int arrays) {
   std::set<int> counts;
   for (int count = 1; count <= std::min(arrays, kEveryArrayCount); ++count) counts.insert(count);
@@ -40,14 +42,14 @@ std::vector<int> array_counts(int arrays) {
   return {counts.begin(), counts.end()};
 }
 
-/// A way to divide the jobs that is still to be looked at.
+/// A way to divide the jobs.
 struct JobsWay {
   int jobs = 1, arrays = 1;
   std::vector<PlanRound> rounds;
   double compute_s = 0;
 };
 
-/// Less time, then what was measured, fewer rounds, less memory, fewer arrays.
+/// Returns whether `a` is better: less time, then measured sizes, fewer rounds, less memory, fewer arrays.
 bool better_candidate(const JobsCandidate& a, const JobsCandidate& b) {
   if (std::abs(a.total_s - b.total_s) > kEqual * std::max(a.total_s, b.total_s)) return a.total_s < b.total_s;
   const auto key = [](const JobsCandidate& c) {
@@ -94,7 +96,7 @@ class JobsSearch {
         }
       }
     }
-    // Those that can be best first; of these, those that most likely are.
+    // Ways with the least compute time come first; of equal ones, those with fewer rounds.
     std::ranges::stable_sort(ways_, [](const JobsWay& a, const JobsWay& b) {
       return std::tuple(a.compute_s, a.rounds.size()) < std::tuple(b.compute_s, b.rounds.size());
     });
@@ -123,7 +125,8 @@ class JobsSearch {
     answer_.candidates.push_back(*std::move(best));
   }
 
-  /// Null: not even evenly spread do the weights and gradients fit.
+  /// Returns the plans for arrays of `jobs` jobs, from a cache. Returns null if the weights and gradients do
+  /// not fit even if they are spread evenly.
   const Result<PlannerAnswer>* plans_for(int jobs, int arrays) {
     const auto known = plans_.find({jobs, arrays});
     if (known != plans_.end()) return &known->second;
@@ -172,7 +175,7 @@ class JobsSearch {
     return made;
   }
 
-  /// Of the least that can be asked: each job by itself.
+  /// Returns the planner's refusal for the smallest request: each job by itself.
   Problems refusal() {
     const int least = measured_sizes(profile_).front();
     const Result<SizedModel*> sized = costs_.of(least, 1);

@@ -1,5 +1,5 @@
-// Our planner: antichain cuts with replication and placement, ranked by the simulated step. Every cut of a
-// space is a candidate; lower bounds leave only few to simulate (docs/planning.md).
+// millrace's planner: antichain cuts with replication and placement, ranked by the simulated step. Every cut
+// of a space is a candidate; lower bounds leave only few to simulate (docs/planning.md).
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -18,24 +18,23 @@
 namespace millrace {
 namespace {
 
-// Work limits, in counts so that the same call gives the same plan on any machine. Each group of layouts,
-// those of one schedule and number of stages, has its own: a search over fewer groups looks at no more of
-// them, so that a schedule or a number of stages by name finds nothing that the search over all of them does
-// not.
-constexpr double kGroupActions = 200'000;  // of its likeliest cuts; of moving these; and of all its cuts
-constexpr double kGroupPlaces = 300'000;   // partial cuts
+// Work limits, in counts so that the same call gives the same plan on any machine. A group has the layouts of
+// one schedule and one number of stages, and limits of its own. So a search with a given schedule or number
+// of stages finds no plan that the search over all groups misses.
+constexpr double kGroupActions = 200'000;  // for a group's likeliest cuts, for moving them, and for all cuts
+constexpr double kGroupPlaces = 300'000;   // partial cuts of a group
 constexpr double kClimbActions = 1'000'000;
-constexpr double kChunkActions = 100'000;      // of a group with several stages per rank
-constexpr double kChunkedActions = 1'000'000;  // of all these groups
-constexpr std::size_t kChunkLayouts = 16;      // of a group
+constexpr double kChunkActions = 100'000;      // for a group with several stages per rank
+constexpr double kChunkedActions = 1'000'000;  // for all groups with several stages per rank
+constexpr std::size_t kChunkLayouts = 16;      // layouts looked at in such a group
 constexpr std::size_t kLikelyChunkCuts = 8;
 constexpr std::size_t kImprovedChunkCuts = 3;
-constexpr std::size_t kOrderedPlans =
-    4;  // of each number of stages, whose actions are ordered by their costs
-constexpr int kMostOrderedPlaces = 2'000;             // stages x microbatches of them
-constexpr std::int64_t kMostTableWork = 100'000'000;  // of all layouts' tables together
-constexpr std::int64_t kMostTable = 4'000'000;        // entries of one
-constexpr std::size_t kFirstLayouts = 16;             // of each group, whose cuts a large search looks at
+// For each number of stages, the actions of so many plans are ordered by their costs.
+constexpr std::size_t kOrderedPlans = 4;
+constexpr int kMostOrderedPlaces = 2'000;             // stages x microbatches of such a plan
+constexpr std::int64_t kMostTableWork = 100'000'000;  // work for the tables of all layouts together
+constexpr std::int64_t kMostTable = 4'000'000;        // entries of one table
+constexpr std::size_t kFirstLayouts = 16;             // layouts of each group that a large search looks at
 constexpr int kMostClimbs = 8;
 constexpr std::size_t kOthers = 8;
 
@@ -48,7 +47,7 @@ struct Open {
   bool searched = false;
 };
 
-/// Layouts of one schedule and number of stages, by their bounds.
+/// The layouts of one schedule and one number of stages, sorted by their bounds.
 struct Group {
   std::vector<Open> open;
   double bound() const { return open.front().bound / open.front().layout->microbatches; }
@@ -87,15 +86,15 @@ class Search {
     if (nothing_fitted_) return Problem{"--memory", "no plan fits", ""};
     return answer();
   }
-  /// Whether run() failed for want of memory.
+  /// Returns whether run() failed for want of memory.
   bool nothing_fitted() const { return nothing_fitted_; }
-  /// Then: what is needed at least.
+  /// Returns the least memory that a plan needs, after run() failed for want of memory.
   std::optional<LeastNeed> least_need() {
     const Bytes limit = memory_limit(options_, cluster_, RankId(0));
     bool same_limits = true;
     for (int r = 1; r < cluster_.num_ranks(); ++r)
       same_limits = same_limits && memory_limit(options_, cluster_, RankId(r)) == limit;
-    // Of equal limits the least share is of the least bytes.
+    // If all limits are equal, the plan with the least share is also the one with the least bytes.
     if (!room_ || !same_limits)
       room_ = least_memory(model_, options_, spaces_, layouts_, chunked_, Fullness::Bytes);
     if (room_->plan.stages.empty()) return std::nullopt;
@@ -124,7 +123,7 @@ class Search {
     if (candidates_.best().stages.empty()) look_for_room();
   }
 
-  /// Where each part of the search begins, by what they take of a long one.
+  /// The parts of the search, with the percentage at which each begins in a long search.
   enum Part : int { kTables = 0, kLikely = 40, kGroups = 50, kClimb = 75, kChunks = 85, kEnd = 100 };
   void report(Part part, Part next, std::size_t done, std::size_t of) const {
     if (!options_.progress) return;
@@ -135,7 +134,8 @@ class Search {
 
   long work(double count) const { return static_cast<long>(std::min(1e15, count * options_.effort)); }
 
-  /// The plan that leaves most room. False: it does not fit, and so no candidate does.
+  /// Looks for the plan that leaves the most room. Returns false if it is proved not to fit: then no
+  /// candidate fits.
   bool look_for_room(Wanted wanted = Wanted::Least) {
     room_ = least_memory(model_, options_, spaces_, layouts_, chunked_, Fullness::OfLimits, wanted);
     if (room_->worst <= 1) candidates_.consider_always(room_->plan);
@@ -153,7 +153,7 @@ class Search {
                              chain_ ? static_cast<int>(graph_.nodes.size()) : complete_->states());
   }
 
-  /// The complete space where tables over it can be afforded, else prefixes of orders.
+  /// Makes the complete space if tables over it can be afforded, else the prefixes of some orders.
   void make_spaces() {
     if (complete_) {
       spaces_.push_back(std::move(*complete_));
@@ -179,7 +179,8 @@ class Search {
   }
 
   bool chooses_schedule() const { return !options_.schedule || options_.schedule == ScheduleKind::AutoOrder; }
-  /// Of one stage per rank. Those that flush are all the same on a single stage.
+  /// Returns the schedules to try with one stage per rank. On a single stage all flushing schedules are
+  /// equal.
   std::vector<ScheduleKind> kinds(std::size_t stages = 2) const {
     if (options_.chunks > 1) return {};
     if (chooses_schedule() && stages == 1) return {ScheduleKind::OneFOneB};
@@ -255,7 +256,7 @@ class Search {
     std::vector<std::vector<RankId>> ranks;
     std::size_t next = 0;
     for (int r : replicas) {
-      // Round robin leaves no replica without work.
+      // Round robin would leave a replica without work.
       if (!is_asynchronous(kind) && r > microbatches) return std::nullopt;
       auto& stage = ranks.emplace_back();
       for (int i = 0; i < r; ++i) stage.push_back(devices[next++]);
@@ -266,13 +267,13 @@ class Search {
     return std::move(*layout);
   }
 
-  /// Whether tables over all layouts and spaces can be afforded, so that every cut is a candidate.
+  /// Returns whether tables over all layouts and spaces can be afforded. Then every cut is a candidate.
   bool small_enough() {
     std::int64_t work = 0;
     bool tables = true;
     for (const Layout& layout : layouts_) {
       for (const CutSpace& space : spaces_) {
-        // Limits of memory may make a table look at many ends of a stage.
+        // With memory limits a table may look at many ends of a stage.
         const std::int64_t n = space.states();
         const std::int64_t tried = candidates_.has_limits() ? n * n / 8 : 0;
         work += layout.stages() * std::max(space.pairs(), tried);
@@ -285,7 +286,7 @@ class Search {
   // ---- every cut of every layout: tables, then branch and bound
   // -----------------------------------------------------------
 
-  /// Data parallelism, whatever the work limits: a step of many microbatches may exceed them by itself.
+  /// Looks at data parallelism in spite of the work limits, which a step of many microbatches may exceed.
   void try_single_stages() {
     if (spaces_.empty()) return;
     for (const Layout& layout : layouts_) {
@@ -359,8 +360,8 @@ class Search {
                        [&](int s, int a, int b) { return bounds_.busy_if_it_fits(space, layout, s, a, b); });
   }
 
-  /// The most balanced cut of each layout, and those that are so with their messages: a good plan early makes
-  /// the bounds bite. The best of them.
+  /// Looks at the cut of each layout that is the most balanced, with and without messages. Returns the best
+  /// of these. A good plan at the beginning lets the bounds exclude more cuts.
   Open look_at_likely_cuts(const Group& group) {
     candidates_.allow(work(kGroupActions));
     Open best;
@@ -378,7 +379,7 @@ class Search {
     return best;
   }
 
-  /// Seconds for a microbatch of the best likely cut of the layout, which it gets.
+  /// Looks at likely cuts of the layout and stores the best in `open`. Returns its seconds for a microbatch.
   double look_at(Open& open) {
     std::vector<std::vector<int>> likely;
     if (!open.cuts.empty() || open.layout->stages() == 1) likely.push_back(open.cuts);
@@ -394,7 +395,7 @@ class Search {
     return least;
   }
 
-  /// Balanced also against the busiest wire, and with what follows the last backward.
+  /// Returns cuts that are balanced with the reduce and update after the last backward, and with the wires.
   std::vector<int> cuts_with_messages(const CutSpace& space, const Layout& layout) {
     const auto wire = [&](int s, int b) {
       return std::min(layout.rounds[s], layout.rounds[s + 1]) *
@@ -412,13 +413,13 @@ class Search {
     return table_.cuts(space, layout.stages(), seconds);
   }
 
-  /// Every layout gets its share of the group's work, then those that need more what is left. Whether all are
-  /// searched.
+  /// Searches every cut of the group's layouts. Each layout first gets a share of the group's work, then the
+  /// layouts that need more get the rest. Returns whether all layouts were searched to the end.
   bool search_group(Group& group) {
     EveryCutSearch search(candidates_, bounds_, model_);
     long places = work(kGroupPlaces);
     const long end = model_.simulated_actions() + work(kGroupActions);
-    // A layout by itself gets everything at once: a search that was cut short begins anew.
+    // A single layout gets all work at once, since a search that was cut short would begin anew.
     const auto layouts = static_cast<long>(group.open.size());
     const long shares = layouts == 1 ? 1 : 2 * layouts;
     bool all = true;
@@ -438,9 +439,9 @@ class Search {
     return all;
   }
 
-  /// Where not every replication was a candidate: from the best one to its neighbours while that helps. All
-  /// are looked at before the cuts of any are searched, which may use up what is allowed: the likeliest
-  /// first.
+  /// Goes from the best replication to its neighbours while that helps, if not every replication was a
+  /// candidate. Likely cuts of all neighbours are looked at first. Then all cuts are searched, the likeliest
+  /// neighbour first, as far as the allowed work goes.
   void climb_replications() {
     if (ranks_ <= kRanksForEveryReplication || options_.straight || candidates_.best().stages.empty()) return;
     EveryCutSearch search(candidates_, bounds_, model_);
@@ -511,7 +512,7 @@ class Search {
     if (candidates_.best().stages.empty()) fits_at_all_ = look_for_room();
   }
 
-  /// Replications that are no choice of layouts.h; they are looked at first.
+  /// Puts replications that replications() does not return in front of the other layouts.
   void add_free_replications() {
     if (options_.straight || options_.stages > 0 || ranks_ <= kRanksForEveryReplication) return;
     const auto space = std::ranges::find_if(spaces_, &CutSpace::is_linear);
@@ -532,10 +533,11 @@ class Search {
   // ---- several stages per rank, and orders by cost
   // -----------------------------------------------------------------------------------------------------
 
-  /// Balanced cuts of the likeliest layouts of each group, the best of them improved step by step.
+  /// Looks at balanced cuts of the likeliest layouts of each group, and improves the best step by step.
   void search_chunks() {
     finished_ = every_layout_;
-    // Cuts that are balanced and no more may send much: prefixes of orders send less than any sets.
+    // Balanced cuts of a complete space may send many tensors. Prefixes of orders send fewer, so they are
+    // tried too.
     std::vector<CutSpace> orders;
     for (const std::vector<int>& order : orders_) {
       if (!spaces_.front().is_linear()) orders.push_back(CutSpace::linear(model_, order));
@@ -583,7 +585,8 @@ class Search {
     return {balanced_cuts(space, layout)};
   }
 
-  /// The best plans of each number of stages again with the order that list_schedule finds for their costs.
+  /// Looks at the best plans of each number of stages again, in the order that list_schedule makes of their
+  /// costs.
   void order_by_costs() {
     if (!chooses_schedule()) return;
     std::vector<Found> found;
@@ -595,7 +598,7 @@ class Search {
     if (asked) candidates_.forget_best();
     candidates_.reserve(work(kGroupActions));
     candidates_.allow(work(kGroupActions));
-    std::map<std::size_t, std::size_t> ordered;  // by number of stages
+    std::map<std::size_t, std::size_t> ordered;  // key: number of stages
     for (Found& plan : found) {
       const auto places = static_cast<long>(plan.stages.size()) * plan.microbatches;
       if (!asked && (plan.stages.size() < 2 || places > kMostOrderedPlaces)) continue;
@@ -611,7 +614,7 @@ class Search {
     }
   }
 
-  /// A seed under every schedule and microbatch count.
+  /// Looks at a seed under every schedule and every number of microbatches.
   void consider_everywhere(const std::vector<CutStage>& stages) {
     const std::vector<int> replicas = replicas_of(stages);
     if (!allowed(replicas) || std::accumulate(replicas.begin(), replicas.end(), 0) != ranks_) return;
@@ -670,7 +673,7 @@ class Search {
   }
 
  public:
-  /// After run: where the seconds go, for the answer and the others.
+  /// Adds the parts of a step's seconds to the answer and the others. run() must have succeeded.
   void explain(PlannerAnswer& answer, Reasons reasons) {
     const auto parts = [&](const Found& found) {
       const Result<StepBreakdown> made = model_.breakdown(found.kind, found.microbatches, found.stages);
@@ -712,9 +715,9 @@ class Search {
   CostModel model_;
   const StageBounds bounds_;
   Candidates candidates_;
-  const double all_compute_s_ = all_compute();  ///< of one microbatch
+  const double all_compute_s_ = all_compute();  ///< seconds of one microbatch through all layers
   std::vector<std::vector<int>> orders_;
-  const int ranks_;  // straight with a stage count uses that many
+  const int ranks_;  // all ranks of the cluster; with --straight and --stages only one for each stage
   bool chain_ = false;
   bool every_cut_ = false;
   bool every_layout_ = false;
@@ -728,7 +731,7 @@ class Search {
   std::vector<Layout> chunked_;
   MinimaxTable table_;
   std::vector<Found> other_;
-  std::optional<LeastMemory> room_;  ///< what look_for_room() found
+  std::optional<LeastMemory> room_;  ///< the result of look_for_room()
 };
 
 Problems check_profiles(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options) {
@@ -794,7 +797,7 @@ Problems check_options(const LayerGraph& graph, const ClusterSpec& cluster, cons
   return problems;
 }
 
-/// What to change is looked for where nothing fits the memory.
+/// Whether a refusal says which changes would make a plan fit the memory.
 enum class Refusal { Brief, WithHints };
 
 Result<PlannerAnswer> answer_of(const LayerGraph& graph, const ClusterSpec& cluster,

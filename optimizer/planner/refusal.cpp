@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMostRankFactor = 8;
 constexpr int kMostRanksTried = 64;
-// A change that is hinted at is looked for with less effort than the plan was: a refusal is not to take long.
+// Hints are searched with less effort than the plan, so that a refusal does not take long.
 constexpr double kEffortOfHints = 0.1;
 
 Bytes smallest_limit(const ClusterSpec& cluster, const PlannerOptions& options) {
@@ -30,8 +30,8 @@ std::string list_of(const std::vector<int>& numbers) {
   return numbers.size() > 8 ? text + ", ..." : text;
 }
 
-/// The cluster with `factor` times its outermost components (form with levels), or with more hosts like its
-/// last one.
+/// Returns the cluster with `more` further components on its outermost level, or, without levels, with `more`
+/// further hosts like its last one.
 ClusterSpec wider(const ClusterSpec& cluster, int more) {
   ClusterSpec wide = cluster;
   if (!wide.levels.empty()) {
@@ -87,7 +87,7 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, Planne
   if (least) {
     smallest = (least->proved ? "; the smallest needs " : "; the least found needs ") +
                std::to_string(least->bytes) + " (" + bytes_text(least->bytes) + ")";
-    // Where ranks have limits of their own, the least may be below the smallest of them.
+    // If ranks have limits of their own, the least need may be below the smallest limit.
     changes.push_back("--memory " + std::to_string(least->bytes) +
                       (least->bytes > limit ? " (" + bytes_text(least->bytes - limit) + " more on each rank)"
                                             : " on every rank"));
@@ -106,7 +106,7 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, Planne
   }
   if (const std::optional<int> more = fewest_more(cluster, options, attempt)) {
     const ClusterSpec wide = wider(cluster, *more);
-    if (wide.num_ranks() <= 2 * cluster.num_ranks())  // more is no change of this cluster
+    if (wide.num_ranks() <= 2 * cluster.num_ranks())  // a larger one would be another cluster
       changes.push_back(std::to_string(wide.num_ranks()) + " ranks instead of " +
                         std::to_string(cluster.num_ranks()));
   }
@@ -134,7 +134,7 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, Planne
   }
   if (options.microbatches > 1) {
     int low = 0;
-    int high = options.microbatches;  // does not fit
+    int high = options.microbatches;  // so many do not fit
     while (high - low > 1) {
       tried.microbatches = low + (high - low) / 2;
       attempt(cluster, tried, Effort::AnyPlan) ? low = tried.microbatches : high = tried.microbatches;

@@ -1,4 +1,4 @@
-// The message when no plan fits the memory, with the changes that would fit.
+// The message when no plan fits the memory, with the changes that would make one fit.
 #pragma once
 
 #include <functional>
@@ -10,21 +10,21 @@ namespace millrace {
 
 enum class Effort {
   Best,     ///< the best plan
-  AnyPlan,  ///< the one that holds least
+  AnyPlan,  ///< any plan that fits
 };
 
-/// Plans with other options or another cluster; nothing if that fits no better.
+/// Plans with other options or another cluster. Returns nothing if no plan fits.
 using TryPlan = std::function<std::optional<Plan>(const ClusterSpec&, const PlannerOptions&, Effort)>;
 
-/// The memory of the fullest rank in the plan whose fullest rank holds least.
+/// The bytes of the fullest rank in the plan whose fullest rank holds least.
 struct LeastNeed {
   Bytes bytes = 0;
   bool proved = false;  ///< no candidate needs less
 };
 
-/// A Problem that says what is needed at least, and whose hint lists the smallest change of each kind with
+/// Returns a Problem that names the least memory needed. Its hint lists the smallest change of each kind with
 /// which `attempt` found a plan: more memory, recomputing, more ranks, another number of stages, fewer
-/// microbatches, another schedule, a lighter update rule. `least`: where some plan exists at all.
+/// microbatches, another schedule, a lighter update rule. `least` is empty if there is no plan at all.
 Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, PlannerOptions options,
                      const std::optional<LeastNeed>& least, const TryPlan& attempt);
 
