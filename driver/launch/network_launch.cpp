@@ -9,9 +9,9 @@
 
 #include "driver/cli/command_support.h"
 #include "driver/cli/compute_specs.h"
+#include "driver/hosts/program_paths.h"
 #include "driver/launch/local_ranks.h"
 #include "driver/launch/model_flags.h"
-#include "driver/hosts/program_paths.h"
 #include "runtime/base/error.h"
 
 namespace millrace {

@@ -4,8 +4,8 @@
 
 #include "driver/cli/command_support.h"
 #include "driver/cli/translate_spec.h"
-#include "driver/launch/local_ranks.h"
 #include "driver/hosts/program_paths.h"
+#include "driver/launch/local_ranks.h"
 
 namespace millrace {
 

@@ -92,8 +92,7 @@ TEST_F(Hosts, NeedNoFolderInCommon) {
   EXPECT_TRUE(fs::exists(folder_ / "host.127.0.0.2/out/inputs"));
   EXPECT_TRUE(fs::is_empty(folder_ / "far"));
   EXPECT_EQ(run("report --run out --out report.html").code, 0);
-  EXPECT_EQ(run("trace convert out --to perfetto --out trace").code, 0)
-      << "traces of both ranks came back";
+  EXPECT_EQ(run("trace convert out --to perfetto --out trace").code, 0) << "traces of both ranks came back";
 }
 
 TEST_F(Hosts, SayWhyTheyCannotRunTheirRanks) {
@@ -208,8 +207,8 @@ TEST_F(Hosts, ASignalToTheLauncherSavesOnAllHosts) {
 /// Real hosts as far as one machine has them: a launcher and two hosts with sshd in network namespaces,
 /// joined by a bridge, each with a mount namespace of its own for the folder of the run.
 TEST_F(Hosts, OverSshdTrainAsOneProcess) {
-  const char* allowed = std::getenv("MILLRACE_NETNS");
-  if (!allowed || !*allowed) GTEST_SKIP() << "MILLRACE_NETNS is not set (needs root, ip and sshd)";
+  const char* allowed = std::getenv("MILLRACE_SSHD");
+  if (!allowed || !*allowed) GTEST_SKIP() << "MILLRACE_SSHD is not set (needs root, ip and sshd)";
   const std::string id = std::to_string(::getpid()), at = folder_.string();
   write("sshd_config", "HostKey " + at + "/host_key\nAuthorizedKeysFile " + at +
                            "/key.pub\nStrictModes no\nUsePAM no\n" +
