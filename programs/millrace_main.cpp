@@ -43,13 +43,13 @@
 namespace millrace {
 namespace {
 
-/// With less the worker dies in its libraries before it can say why.
+/// With less address space the worker dies in its libraries before it can say why.
 constexpr rlim_t kLeastAddressSpace = rlim_t{512} << 20;
 
 /// Becomes the worker, which knows the models and their options: it prints the help too. Where there is none,
 /// the help is what is known here.
 int hand_over(const CommandSpec& spec, const std::string& command, const std::vector<std::string>& args) {
-  // Of a job array one job says which program it needs.
+  // One job of an array says which program it needs.
   const Result<JobLists> jobs =
       command == "train" ? take_job_lists(spec, args) : Result<JobLists>(JobLists{{args}, {}});
   ComputeDevice device = ComputeDevice::Cpu;
@@ -96,7 +96,7 @@ struct Command {
   int (*run)(const std::vector<std::string>& args);
 };
 
-// In the order of a first session.
+// The order is that of a first session.
 constexpr Command kCommands[] = {
     {"models", "Plan", models_spec,
      [](const std::vector<std::string>& a) { return hand_over(models_spec(), "models", a); }},

@@ -37,7 +37,7 @@ struct BleuRequest {
   std::vector<std::string> systems, references;
 };
 
-/// What is computed of one file of hypotheses.
+/// Everything that is computed of one file of hypotheses.
 struct System {
   std::string name;
   std::vector<BleuStatistics> sentences;
@@ -47,7 +47,7 @@ struct System {
 // ---- flags
 // --------------------------------------------------------------------------------------------------
 
-/// What the compared program has not.
+/// Warns of settings that the compared program does not have.
 void check_compat(const BleuFlags& flags, const Arguments& given, const BleuOptions& options,
                   Problems& problems) {
   const bool old = options.compat == BleuCompat::Sacrebleu1210;
@@ -227,7 +227,7 @@ std::string score_text(const BleuRequest& request, const Bleu& bleu,
   return text;
 }
 
-/// As the program that --bleu-compat names prints it.
+/// Returns the score in the form of the program that --bleu-compat names.
 std::string score_line(const BleuRequest& request, const std::string& signature, const Bleu& bleu,
                        const std::optional<ConfidenceInterval>& interval = {}) {
   const std::string score = score_text(request, bleu, interval);
@@ -269,7 +269,7 @@ Json numbers_of(const Bleu& bleu) {
                        {"ref_len", bleu.statistics.ref_len}});
 }
 
-/// What sacreBLEU's JSON starts with, the score where there is one; then the signature's items.
+/// Returns the first members of sacreBLEU's JSON: the score where there is one, then the signature's items.
 Json json_head(const BleuRequest& request, const SignatureFacts& facts, const Bleu* bleu = nullptr) {
   Json json = Json::object({{"name", "BLEU"}});
   if (bleu) json["score"] = bleu->score;

@@ -106,7 +106,7 @@ Result<JobLists> take_job_lists(const CommandSpec& spec, const std::vector<std::
     const std::string name = name_of(group.words[0]);
     const std::vector<std::string> values = group.values();
     const Flag* flag = flag_of(spec, name);
-    // Of `plan` and `profile` it says something else.
+    // In `plan` and `profile` the flag has another meaning.
     if (name == "jobs" && values.size() == 1 && flag_of(spec, "fused") != nullptr) {
       const Result<std::int64_t> count = integer_from(values[0], 0, kMostJobs);
       if (!count)

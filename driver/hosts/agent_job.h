@@ -1,4 +1,4 @@
-// What a launcher tells the agent of a host, and what it hears back, as JSON in frames (frames.h).
+// The messages between a launcher and the agent of a host, as JSON in frames (frames.h).
 #pragma once
 
 #include <string>

@@ -14,12 +14,12 @@ namespace millrace {
 inline constexpr const char* kAgentGreeting = "\nmillrace-agent-1\n";
 
 enum class FrameType : char {
-  // From the launcher. All are JSON but File and Signal.
+  // The launcher sends these. All are JSON but File and Signal.
   Job = 'J',     ///< what to run (agent_job.h)
   File = 'F',    ///< the path of an input, a zero byte, its content
   Go = 'G',      ///< {environment}: what the ranks get too, such as where they meet; they start
   Signal = 'S',  ///< a number in decimal digits, for all ranks
-  // From the agent. All are JSON but Refused, Output, ErrorOutput and Result.
+  // The agent sends these. All are JSON but Refused, Output, ErrorOutput and Result.
   Hello = 'H',    ///< {version, host}
   Need = 'N',     ///< {paths}: the inputs that this host lacks
   Ready = 'R',    ///< {shared, port}: the ranks can start; the output folder is the launcher's; a free port

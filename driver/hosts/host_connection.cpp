@@ -65,7 +65,7 @@ HostConnection::~HostConnection() {
   if (process_.pid < 0) return;
   process_.in.close();  // the agent ends its ranks
   if (done_ || !open_) {
-    // It has nothing left to do: wait a little for its end, which is that of ssh too.
+    // Nothing is left to do there. The agent ends by itself, and so does ssh.
     for (int i = 0; i < 100 && !end_of(process_.pid); ++i) {
       if (::waitpid(process_.pid, nullptr, WNOHANG) < 0) return;
       ::usleep(10'000);
@@ -215,7 +215,7 @@ void HostConnection::take_before_go(const Frame& frame) {
     if (!paths || !paths->is_array()) throw PeerError("the agent asks for no files");
     for (const Json& item : paths->items()) {
       const std::string path = item.is_string() ? item.as_string() : "";
-      // Only what the job names is sent, whatever is asked for.
+      // The agent gets files that the job names, and no others.
       if (std::ranges::find(job_.inputs, path, &AgentInput::path) == job_.inputs.end())
         throw PeerError("the agent asks for a file that the job does not name");
       const Result<std::string> content = read_regular_file(path, kMostInputBytes);

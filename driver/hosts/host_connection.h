@@ -20,7 +20,7 @@
 
 namespace millrace {
 
-/// What a host says while its ranks run.
+/// Takes the events of a host while its ranks run.
 class HostEvents {
  public:
   virtual ~HostEvents() = default;

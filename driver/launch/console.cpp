@@ -29,8 +29,8 @@ std::string bar_of(const std::string& line) {
 
 }  // namespace
 
-/// Not to block on our own descriptor, without making that of other processes non-blocking, takes an open
-/// file of our own where there can be one.
+/// Opens the file anew where that is possible. Our writes then do not block, and the descriptors of other
+/// processes stay as they are.
 Console::Console(int fd, std::size_t most_waiting)
     : fd_(fd), kind_(Kind::File), terminal_(::isatty(fd) == 1), most_(most_waiting) {
   struct stat info {};

@@ -15,7 +15,7 @@ namespace millrace {
 namespace {
 
 constexpr int kMostRanks = 4096;
-// What the launcher says to every rank; a job that set them would fight it.
+// The launcher sets these for every rank; a job that set them too would contradict it.
 constexpr const char* kLauncherVariables[] = {
     "RANK",           "LOCAL_RANK",          "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
     "MASTER_ADDR",    "MASTER_PORT",         "MILLRACE_STORE", "MILLRACE_LAUNCHER_PID",
@@ -438,7 +438,7 @@ class JobReader {
     }
   }
 
-  // By value: `job.train`, where the path is from, grows.
+  // The path is a copy: it lies in `job.train`, which grows.
   void place_by_plan(JobSpec& job, const std::string path) {
     const Result<Plan> plan = Plan::load(path);
     if (!plan) {

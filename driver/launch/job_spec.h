@@ -17,7 +17,7 @@
 
 namespace millrace {
 
-/// Where the ranks of a job run, if not all on this host.
+/// The hosts of a job whose ranks are not all on this one.
 struct JobHosts {
   std::string list;                ///< as it was given: "node1:2,node2:2"; empty: this host has all ranks
   std::vector<HostEntry> entries;  ///< empty: this host has all ranks

@@ -81,8 +81,8 @@ std::string padded(std::string text, std::size_t width) {
   return text + "  ";
 }
 
-/// What an earlier run's ranks did last would be taken for what this one's do. (Its results stay until the
-/// ranks have taken the folder: they may yet refuse it.)
+/// Removes the status and failure files of an earlier run: its ranks' last actions would look like this
+/// run's. Its results stay until the ranks have taken the folder, because they may yet refuse it.
 void remove_stale_files(const JobSpec& job) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(newest_round(job.output_dir), ignored)) {
@@ -140,7 +140,8 @@ void print_dry_run(const JobSpec& job, const std::vector<RankProcess>& processes
   }
 }
 
-/// The same command with --set resume=DIR, and without --overwrite, which would delete what it resumes.
+/// Returns the same command with --set resume=DIR and without --overwrite, which would delete what it
+/// resumes.
 std::string resume_command_of(const std::vector<std::string>& args, const JobSpec& job) {
   std::vector<std::string> command{"millrace", "launch"};
   for (std::size_t i = 0; i < args.size(); ++i) {
@@ -164,7 +165,7 @@ std::string way_on(const JobSpec& job, const std::string& resume_command) {
   return "Hint: no checkpoint was saved; `checkpoint_every: N` in the job saves one every N steps\n";
 }
 
-/// What the ranks say they do; changes with every action of any of them.
+/// Returns the steps and actions of all ranks as text. It changes with every action of any rank.
 std::string progress_of(const JobSpec& job) {
   std::string text;
   for (int rank = 0; rank < job.ranks; ++rank) {
@@ -181,8 +182,8 @@ int peer_of(const std::string& action) {
   return at == std::string::npos ? -1 : std::atoi(action.c_str() + at + 1);
 }
 
-/// From a rank that gave up waiting, along "waits for" to one that waits for nobody: the one to look at.
-/// Position in the outcome; -1: the failure is no wait, or nobody stands out.
+/// Follows "waits for" from the rank that gave up to a rank that waits for nobody, and returns its position
+/// in the outcome. It returns -1 if the failure is no wait, or if ranks wait for each other.
 int awaited_rank(const LaunchOutcome& outcome, const JobSpec& job) {
   const auto& exits = outcome.exits;
   const RankExit& first = exits.at(outcome.first_failure);
@@ -344,7 +345,7 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
     return "rank " + std::to_string(exit.rank) +
            (exit.stage < 0 ? "" : " (stage " + std::to_string(exit.stage) + ")");
   };
-  // Its message stands above, and there is no place in a run to tell of.
+  // The rank's message stands above, and there is no place in a run to tell of.
   if (is_refusal(first) && place.step == "-")
     return "\nmillrace launch: refused by " + name(first) + ", " + end_text(first) +
            "; nothing was trained. Logs: " + (fs::path(job.output_dir) / "logs").string() + "\n";
@@ -505,7 +506,7 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
     if (!end) return exit_with(ExitCode::Usage, end.problems());
     print_without_waiting(STDERR_FILENO, end->message);
     const int code = end->outcome.exit_code();
-    // What a failed run left is worth looking at too; its code stays.
+    // A failed run's files are worth exporting too; its exit code stays.
     const int exported = exports ? exporter.run(job->output_dir, *flags.log) : 0;
     return code != 0 ? code : exported;
   } catch (const Error& error) {

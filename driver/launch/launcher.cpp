@@ -28,7 +28,7 @@ constexpr std::size_t kLongestLine = 1 << 16;  // a longer one is passed on in p
 constexpr int kLongestPollMs = 1000;
 // How long the end waits for who reads results, and the story, if he takes nothing.
 constexpr std::chrono::milliseconds kResultsPatience{5000}, kStoryPatience{1000};
-// As long as ranks get on after a stop signal they are let: so many times the grace at most.
+// After a stop signal ranks that get on have this many times the grace at most.
 constexpr int kMostGraces = 4;
 
 void write_all(int fd, std::string_view text) {
@@ -154,7 +154,7 @@ class Launch final : private HostEvents {
         err_(options_.err, Console::kStory) {}
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
-  /// Only with live processes when something was thrown.
+  /// Processes are left only if something was thrown.
   ~Launch() {
     send(SIGKILL);
     for (Running& rank : ranks_) {

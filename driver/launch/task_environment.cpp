@@ -29,12 +29,13 @@ constexpr Variables kSlurmStep{"Slurm (srun)", "SLURM_STEP_NUM_TASKS", "SLURM_PR
 // Without the variables of a step.
 constexpr Variables kSlurmJob{"Slurm", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", ""};
 
-/// In the script of a batch job Slurm sets its variables too: it is no task.
+/// Tells whether this is the script of a batch job. Slurm sets its variables there too, but the script is no
+/// task.
 bool is_batch_script() {
   return value_of("ENVIRONMENT") == "BATCH" && value_of(kSlurmJob.rank) == "0";
 }
 
-/// What of Slurm is there; null: nothing that speaks of tasks.
+/// Returns the variables of Slurm that are set; null if none of them speaks of tasks.
 const Variables* slurm() {
   if (!value_of(kSlurmStep.size).empty()) return &kSlurmStep;
   const bool speaks = !value_of(kSlurmJob.size).empty() && !value_of(kSlurmJob.rank).empty();
@@ -64,7 +65,7 @@ std::string text_of(const Variables& variables) {
   return text;
 }
 
-/// From `low` to `high`, both included.
+/// Returns the number if it lies between `low` and `high`, both included.
 std::optional<int> number_in(const char* name, int low, int high) {
   const std::optional<int> value = number_of<int>(value_of(name));
   return value && *value >= low && *value <= high ? value : std::nullopt;
@@ -75,7 +76,7 @@ bool is_on_one_host(const Variables& variables, int size) {
   return value_of("SLURM_STEP_NUM_NODES") == "1" || value_of("SLURM_JOB_NUM_NODES") == "1";
 }
 
-/// Where Slurm has put task 0, if that is certain; else empty.
+/// Returns the host on which Slurm has put task 0; empty if that is not certain.
 std::string host_of_slurm(const Variables& variables) {
   const Variables* of_slurm = slurm();
   const bool by_hand = value_of("SLURM_DISTRIBUTION").starts_with("arbitrary");

@@ -41,7 +41,7 @@ constexpr double kWorthAFlag = 0.01;  // of a step less
 constexpr char kOurs[] = "Our profiles";
 constexpr char kPipeDreams[] = "PipeDream profiles";
 
-/// What the command is told.
+/// The values of the command's flags.
 struct PlanFlags {
   std::optional<std::string> profile, cluster, from_run;
   std::optional<DevicePreset> device;
@@ -355,8 +355,8 @@ Problems choose_microbatches(const PlanFlags& flags, const LayerGraph& graph, in
   return {};
 }
 
-/// What else would take less time within the same memory. A short search says so: the whole one, with that
-/// flag, finds no worse plan.
+/// Adds what else would take less time within the same memory. After a short search it says so: the whole
+/// search, with the flag that is named, finds no worse plan.
 void add_faster_ways(std::vector<std::string>& notes, const Plan& plan, const LayerGraph& graph,
                      const ClusterSpec& cluster, const PlannerOptions& options) {
   constexpr double kShort = 0.25;  // times the effort
@@ -387,7 +387,7 @@ void add_faster_ways(std::vector<std::string>& notes, const Plan& plan, const La
   }
 }
 
-/// What the user did not say and the answer depends on.
+/// Returns notes on what the user did not say and the answer depends on.
 std::vector<std::string> notes_on(const PlanFlags& flags, const Plan& plan, const LayerGraph& graph,
                                   const ClusterSpec& cluster, const PlannerOptions& options) {
   std::vector<std::string> notes;
@@ -497,7 +497,7 @@ int print_json(const PlanFlags& flags, const Plan& plan, Explanation&& explanati
   return 0;
 }
 
-/// As many rounds of job arrays as it takes for --jobs.
+/// Plans as many rounds of job arrays as --jobs takes.
 int plan_for_jobs(const PlanFlags& flags, const LayerGraph& profile, const ClusterSpec& cluster,
                   PlannerOptions options, PlanProgress& progress) {
   constexpr std::size_t kShownWays = 8;

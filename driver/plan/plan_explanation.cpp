@@ -182,7 +182,7 @@ std::string explanation_text(const PlannerAnswer& answer, const std::vector<Sens
     first = false;
   }
   text += "\n";
-  // On wide layouts the bound is far from what any schedule can reach: it then says nothing about the plan.
+  // On wide layouts no schedule comes near the bound, which then says nothing about the plan.
   constexpr double kFarOff = 1.5;
   if (search.floor_s > 0 && answer.plan.predicted_step_s <= kFarOff * search.floor_s) {
     text += printed("bound: no plan over these layouts takes less than %.3f ms (this one %.1f %% more)\n",

@@ -74,7 +74,7 @@ std::optional<double> step_in_a_run(const SimulationSubject& subject, const Sche
   return makespans[1] - makespans[0];
 }
 
-/// What the chain of waits that ends at the makespan is made of, longest first.
+/// A part of the chain of waits that ends at the makespan. Parts are printed longest first.
 struct Cause {
   std::string what;
   double seconds = 0;

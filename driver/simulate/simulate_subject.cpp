@@ -29,7 +29,7 @@ std::vector<T> one_or_each(std::vector<T> values, const char* flag, std::size_t 
   return values;
 }
 
-/// The same of values from 0 to kMostValue.
+/// Does the same for values from 0 to kMostValue.
 std::vector<double> costs_of(const std::vector<double>& given, const char* flag, std::size_t count,
                              const char* what, Problems& problems) {
   for (double value : given) {
@@ -225,7 +225,7 @@ Result<SimulationSubject> subject_of(const SimulateFlags& flags, const Arguments
   subject.options.host = ports_of(*cluster);
   read_conditions(flags, subject, problems);
   if (!problems.empty()) return problems;
-  // What training runs: ordered by the plan's own times where it has them.
+  // Training orders the actions by the plan's own times where it has them.
   if (plan.schedule == ScheduleKind::AutoOrder && subject.stash_cap.empty() && has_predicted_times(plan)) {
     Result<Schedule> named = schedule_of(plan, subject.shape, Transport::Buffered);
     if (!named) return named.problems();

@@ -91,7 +91,7 @@ struct DataToMeasure {
   double loading_s = 0;  ///< of a microbatch
 };
 
-/// Of --data.
+/// Returns the data of --data that are measured.
 Result<DataToMeasure> data_to_measure(const ProfileFlags& flags, const LayeredModel& model,
                                       const Additions& own, Clock& clock, Device& device, bool log_notes) {
   constexpr std::int64_t kMostSteps = 1 << 14;

@@ -31,7 +31,7 @@ std::vector<std::int64_t> machines_of_ranks(Communicator& communicator) {
   return {values, values + communicator.size()};
 }
 
-/// Where the file's hosts are not the machines that the ranks run on.
+/// Returns notes where the file's hosts are not the machines that the ranks run on.
 std::vector<std::string> notes_on_hosts(const ClusterSpec& cluster,
                                         const std::vector<std::int64_t>& machines) {
   if (cluster.hosts.empty()) return {};
@@ -56,7 +56,7 @@ std::vector<std::string> notes_on_hosts(const ClusterSpec& cluster,
   return notes;
 }
 
-/// Where more came through between two hosts than the file says that their line carries.
+/// Returns notes where more came through between two hosts than the file says that their line carries.
 std::vector<std::string> notes_on_rates(const ClusterSpec& file,
                                         const std::vector<LinkMeasurement>& measured) {
   constexpr double kNoise = 1.05;

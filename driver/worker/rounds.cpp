@@ -32,7 +32,8 @@ double most_of(const std::vector<Json>& summaries, const char* key) {
   return most;
 }
 
-/// By step, over the jobs that have a finite loss; nothing where they did not do the same steps.
+/// Returns the means over the jobs that have a finite loss, by step; nothing if they did not do the same
+/// steps.
 Json mean_losses(const Json& jobs) {
   Json losses = Json::array();
   std::optional<std::size_t> steps;

@@ -49,9 +49,9 @@ bool read_the_same(const TrainSpec& spec, std::size_t first, std::size_t end) {
   return at_one_step(spec, first, end);
 }
 
-/// What each of `jobs` has consumed, if --resume has them at different steps; else empty. Of a job that is
-/// through, what the array has: it reads what another does. Whatever is wrong with the checkpoint is said by
-/// the Trainer.
+/// Returns what each of `jobs` has consumed if --resume has them at different steps; else it is empty. A job
+/// that is through has what the array has, because it reads what another job does. The Trainer says what is
+/// wrong with the checkpoint.
 std::vector<std::int64_t> positions_in(const std::string& resume, const std::vector<TrainFlags>& jobs) {
   if (resume.empty() || jobs.size() < 2) return {};
   const Result<Checkpoint> checkpoint = open_checkpoint(resume);
@@ -208,7 +208,7 @@ ArrayDivision measured_division(const TrainSpec& spec) {
   const auto seconds_of = [&](std::size_t jobs) {
     const Result<LayeredModel> array = array_of(spec, models, 0, jobs, new_choices(spec));
     if (!array) throw ConfigError(to_string(array.problems()));
-    // On one rank an array goes on for many steps before the next one does (TrainOptions::stretch_s).
+    // On one rank an array goes on for many steps before the next one begins (TrainOptions::stretch_s).
     if (spec.pipeline.num_ranks() > 1) between.other_jobs = static_cast<int>(models.size() - jobs);
     return microbatch_seconds(*array, options, choosing_clock(), *device, between);
   };

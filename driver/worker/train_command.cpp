@@ -35,9 +35,9 @@ void ignore_size_limit_signal() {
   ::signal(SIGXFSZ, SIG_IGN);
 }
 
-/// What `--resume auto` means in this output folder: to go on from it, or to begin, over what attempts left
-/// that came to no checkpoint. Each rank looks; ranks that find otherwise than rank 0 end the job
-/// (agree_on_settings in runtime/train/trainer.cpp).
+/// Decides what `--resume auto` means in this output folder. It goes on from a checkpoint, or begins over
+/// what earlier attempts left that came to none. Each rank looks; a rank that finds otherwise than rank 0
+/// ends the job (agree_on_settings in runtime/train/trainer.cpp).
 Status settle_resume(std::vector<TrainFlags>& jobs, int rank) {
   const TrainOptions& given = jobs.front().options;
   if (given.resume != kResumeAuto) return Ok{};

@@ -91,7 +91,7 @@ ExitCode train_threads(Round& round, const Accelerator& accelerator) {
     Device& device = *devices[communicator.rank().value];
     const ExitCode code = train_rank(round, communicator, device);
     std::lock_guard lock(mutex);
-    // What was lost says more than that it stopped.
+    // A loss says more than the fact that the run stopped.
     if (worst == ExitCode::Done || (worst == ExitCode::Requeue && code != ExitCode::Done)) worst = code;
   });
   return worst;

@@ -23,7 +23,7 @@
 namespace millrace {
 namespace {
 
-// Of a window's translation on another rank: it is work, not a message.
+// The deadline is that of a window's translation on another rank: it is work, not a message.
 constexpr std::chrono::hours kWindowDeadline{24};
 
 /// The weights, or those of this rank's stage, and what is known of those who made them.
@@ -166,7 +166,7 @@ int threads_of(const TranslateFlags& f, int ranks) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
 }
 
-/// What decides the output beside weights, texts and stages.
+/// Returns the settings that decide the output beside weights, texts and stages.
 std::string settings_text(const TranslateFlags& f) {
   return "--beam " + std::to_string(f.beam) + " --max-length " + std::to_string(f.max_length) +
          " --length-penalty " + printed("%g", f.length_penalty) + " --length-constant " +
@@ -234,7 +234,7 @@ void translate_all(Translation& translation, const TranslateFlags& f, const Trai
 
 int translate(const TranslateFlags& f, Place& place) {
   const bool first = place.rank() == 0;
-  // What cannot be written is known before anything is computed.
+  // Outputs that cannot be written are known before anything is computed.
   std::optional<OutputFiles> outputs;
   if (f.output != "-" && first)
     outputs.emplace(std::vector{f.output}, std::vector{f.input},

@@ -40,7 +40,8 @@ void use_one_core() {
   if (at::get_num_threads() != 1) at::set_num_threads(1);
 }
 
-/// What runs while it lives is on one core; the caller's number comes back: it may go on training.
+/// Keeps LibTorch on one core while it lives. It then restores the caller's number, because the caller may go
+/// on training.
 class OneCore {
  public:
   OneCore() : before_(at::get_num_threads()) { use_one_core(); }

@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kMostNames = 100;
 constexpr std::int64_t kBits = 8;  // room for the bits of OddSample beside an index
 
-/// Of all ranks: a sum of tensors in which each rank has filled its own part.
+/// Joins the maps of all ranks by a sum of tensors in which each rank has filled its own part.
 std::map<std::int64_t, unsigned> joined(const std::map<std::int64_t, unsigned>& mine,
                                         Communicator& communicator) {
   const auto rank = static_cast<std::int64_t>(communicator.rank().value),

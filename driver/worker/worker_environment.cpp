@@ -61,7 +61,7 @@ Result<std::string> token_of_environment() {
   return file.empty() ? Result<std::string>(token) : token_of_file(file);
 }
 
-/// Where the ranks meet.
+/// The addresses at which the ranks meet.
 struct MeetingPlace {
   SocketAddress address;              ///< of MASTER_ADDR, here
   std::optional<SocketAddress> real;  ///< of this host, where MASTER_ADDR is its name and means loopback here
@@ -114,7 +114,7 @@ void end_meeting(JoinedJob& joined, const JobEnvironment& job) {
 
 namespace {
 
-/// By torchrun's variables.
+/// Reads torchrun's variables.
 Status place_of_ranks(JobEnvironment& job) {
   const auto size = environment_integer("WORLD_SIZE", 1, 1 << 20);
   if (!size) return size.problems();

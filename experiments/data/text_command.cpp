@@ -96,7 +96,7 @@ void check_outputs(const std::vector<std::string>& out, std::size_t inputs, Prob
          "give one --out for each, in their order"});
 }
 
-/// Of a command that makes one output: it is refused before the work if it exists.
+/// Checks the output of a command that makes one: an existing file is refused before the work.
 void check_output(const std::string& out, bool overwrite, Problems& problems) {
   std::error_code error;
   if (!overwrite && std::filesystem::exists(out, error))
@@ -114,7 +114,7 @@ double rate_of(Bytes bytes, double seconds) {
   return static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9);
 }
 
-/// What a command did, as one line of text or a JSON object.
+/// The result of a command, as one line of text or a JSON object.
 class Outcome {
  public:
   Outcome(OutputFormat format, Clock& clock) : format_(format), clock_(clock), start_(clock.now()) {}
@@ -435,7 +435,7 @@ const T& one_of(const std::vector<T>& values, std::size_t i) {
   return values[values.size() == 1 ? 0 : i];
 }
 
-/// What turns each input into numbers.
+/// Returns the encoders that turn each input into numbers.
 Result<std::vector<EncodedSide>> encoded_sides(const EncodeFlags& flags, std::size_t inputs) {
   std::vector<EncodedSide> sides;
   if (flags.sentencepiece) {
@@ -644,7 +644,7 @@ Subcommand subcommand(const char* name) {
 }
 
 const std::vector<Subcommand>& text_table() {
-  // In the order of a first session.
+  // The order is that of a first session.
   static const std::vector<Subcommand> table{
       subcommand<CleanFlags, clean_spec, clean_command>("clean"),
       subcommand<LearnBpeFlags, learn_bpe_spec, learn_bpe_command>("learn-bpe"),

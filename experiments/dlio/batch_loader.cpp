@@ -63,7 +63,7 @@ void SampleReader::read(const SamplePlace& place, Batch& batch) {
 BatchLoader::BatchLoader(const SampleSource& source, const SampleOrder& order, const LoaderOptions& options,
                          ReadySignal& signal)
     : source_(source), order_(order), options_(options), signal_(signal) {
-  // What needs no reading needs no threads: a batch is named, not copied.
+  // A batch that is named and not copied needs no reading, and so no threads.
   const bool instant = (source.synthetic || !source.memory.empty()) && source.preprocess.is_zero();
   if (instant) options_.threads = 0;
   if (options_.threads == 0) {

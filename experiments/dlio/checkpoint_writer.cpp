@@ -35,7 +35,7 @@ CheckpointTensor tensor(std::string name, std::int64_t elements, const std::stri
   return {std::move(name), datatype, elements, elements * bytes_of(datatype)};
 }
 
-/// Where a rank stands: tensor-parallel ranks are neighbours, then pipeline stages, then replicas.
+/// The position of a rank: tensor-parallel ranks are neighbours, then pipeline stages, then replicas.
 struct Position {
   std::int64_t model_parallel, model_rank, pipeline_rank, data_rank, data;
 };

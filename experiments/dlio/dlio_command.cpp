@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a process of the job finds in its environment.
+// Environment variables of a process of the job.
 constexpr const char *kSegment = "MILLRACE_DLIO_SEGMENT", *kProcess = "MILLRACE_DLIO_PROCESS",
                      *kRandom = "MILLRACE_DLIO_RANDOM";
 

@@ -373,7 +373,7 @@ Result<DlioConfig> read_tree(Json tree, const std::string& workload,
   config.overrides = overrides;
   std::vector<Leaf> leaves;
   collect(tree, "", leaves, problems);
-  // In the table's order: a spread after the time that it spreads.
+  // The table's order puts a spread after the time that it spreads.
   for (const Key& key : kKeys) {
     const auto leaf =
         std::find_if(leaves.begin(), leaves.end(), [&](const Leaf& l) { return l.path == key.path; });

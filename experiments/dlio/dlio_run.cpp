@@ -101,7 +101,7 @@ class Emulation {
     std::fprintf(stderr, "warning: %s; the run goes on without this line of its log\n",
                  to_string(written.problems()).c_str());
   }
-  /// To dlio.log and stdout, from rank 0.
+  /// Writes to dlio.log and stdout, from rank 0.
   void say(const std::string& text) {
     if (!leads_) return;
     const std::string line = "[OUTPUT] " + now_text() + " " + text;
@@ -249,7 +249,7 @@ class Emulation {
             state.loaded = std::chrono::steady_clock::now();
             state.load = seconds_between(start, state.loaded);
             state.copy = seconds_between(before, state.loaded);
-            // Who got nothing of the last, shared step computes nothing.
+            // A process that got nothing of the last, shared step computes nothing.
             state.until =
                 state.loaded + (state.batch.samples > 0 ? nanoseconds_of(draw(*phase.time, ranks_[i].random))
                                                         : std::chrono::nanoseconds(0));
@@ -333,8 +333,8 @@ class Emulation {
     for (std::size_t i = 0; i < ranks_.size(); ++i) blocks[i].wall = ranks_[i].time_s - began[i];
   }
 
-  /// What a step costs beyond its computation when nothing is read: timers, barrier, bookkeeping. The median,
-  /// so that what else the machine does is not taken for the loop's own.
+  /// Measures what a step costs beyond its computation when nothing is read: timers, barrier, bookkeeping. It
+  /// takes the median, so that the time of other programs is not taken for the loop's own.
   void calibrate() {
     if (is_virtual() || options_.calibration_steps == 0) return;
     const double mean = config_.train.computation_time.mean();
@@ -626,7 +626,7 @@ class Emulation {
     double au = 0, asked = 0, throughput = 0;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       close_block(ranks_[i], epoch, "eval", blocks[i], batch, began);
-      // As DLIO: all steps over the whole time.
+      // DLIO counts so too: all steps over the whole time.
       const double wall = std::max(blocks[i].wall, 1e-12);
       const double own = static_cast<double>(steps * batch) / wall;
       ranks_[i].output[std::to_string(epoch)]["throughput"]["eval"] = own;

@@ -12,7 +12,7 @@ namespace {
 constexpr int kSteps = 500, kMemories = 5, kRuns = 5;
 constexpr double kReplicates = 0.05;
 
-// What describes the storage and the host, not the training.
+// These keys describe the storage and the host, not the training.
 constexpr const char* kFree[] = {"dataset.data_folder",
                                  "dataset.num_files_train",
                                  "dataset.num_files_eval",

@@ -28,7 +28,7 @@ std::uint64_t Permutation::once(std::uint64_t value) const {
 
 std::int64_t Permutation::operator()(std::int64_t position) const {
   auto value = static_cast<std::uint64_t>(position);
-  // At most about four rounds on average: the network permutes less than four times as many values.
+  // About four rounds on average suffice: the network permutes less than four times as many values.
   do value = once(value);
   while (value >= static_cast<std::uint64_t>(count_));
   return static_cast<std::int64_t>(value);

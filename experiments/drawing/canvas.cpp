@@ -227,7 +227,7 @@ Ink ink(std::string_view hex, double opacity) {
 
 Result<std::unique_ptr<Canvas>> make_canvas(const std::string& path, double width, double height,
                                             double dots_per_inch) {
-  // What cairo can hold in a picture.
+  // A picture of cairo has a most number of pixels.
   const double pixels = std::max(width, height) * dots_per_inch / 72;
   if (!(width > 0) || !(height > 0) || pixels > 32767)
     return Problem{path, "is a picture of " + short_number(width) + " x " + short_number(height) + " points",

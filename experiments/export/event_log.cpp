@@ -33,8 +33,8 @@ std::int64_t nanoseconds(double seconds) {
 // ---- our runs
 // -------------------------------------------------------------------------------------------------
 
-/// From the send of a message to its receive, where the receiver waits for it: the k-th send of a microbatch
-/// from a to b belongs to the k-th such receive.
+/// Joins the send of a message with its receive, where the receiver waits for it. The k-th send of a
+/// microbatch from a to b belongs to the k-th such receive.
 void join_messages(EventLog& log, const std::vector<std::pair<std::size_t, const Span*>>& spans) {
   using Key = std::tuple<std::int64_t, int, int>;
   std::map<Key, std::vector<std::size_t>> sent, received;

@@ -44,7 +44,7 @@ struct ProcessFlags {
   std::string out;
 };
 
-/// What process and plot do alike: reading, the output folder.
+/// Does what process and plot have in common: reading, the output folder.
 template <class Write>
 int with_step_data(const CommandSpec& spec, const std::vector<std::string>& args, ProcessFlags& flags,
                    Write write) {

@@ -168,7 +168,7 @@ class Reader {
     }
   }
 
-  /// From the flags, the manifest, or the name of the file or of a folder above it.
+  /// Reads the configuration from the flags, the manifest, or the name of the file or of a folder above it.
   std::optional<Configuration> configuration_of(const fs::path& folder, const fs::path& file) {
     if (o_.ranks && o_.batch) return Configuration{*o_.ranks, *o_.batch};
     std::error_code error;
@@ -234,7 +234,7 @@ class Reader {
     }
   }
 
-  /// By folder, then timeline-9 before timeline-10.
+  /// Orders by folder, then timeline-9 before timeline-10.
   static bool in_order(const fs::path& a, const fs::path& b) {
     const auto key = [](const fs::path& path) {
       const std::string name = path.stem().string();

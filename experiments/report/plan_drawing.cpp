@@ -29,7 +29,7 @@ std::vector<std::string> shown_layers(const std::vector<std::string>& layers) {
   return shown;
 }
 
-/// Where the boxes are: lines of equally many, each as high as its highest box.
+/// The positions of the boxes: lines of equally many, each as high as its highest box.
 class Grid {
  public:
   /// `lanes`: arrows below each line of boxes beside those to the next box, by line.
@@ -131,7 +131,8 @@ std::string arrow(const std::vector<std::pair<int, int>>& points, const std::str
          label + "</text><title>" + escape_xml(title) + "</title></g>";
 }
 
-/// From box to box: sideways to the next in the line, down to the next line, or below the boxes past others.
+/// Draws from box to box: sideways to the next in the line, down to the next line, or below the boxes past
+/// others.
 std::string draw_crossing(const PlanCrossing& crossing, const Grid& grid, int lane, const std::string& id) {
   const int from = crossing.from.value, to = crossing.to.value;
   const std::string label = crossing.bytes > 0 ? bytes_text(crossing.bytes) : "";

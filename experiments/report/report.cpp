@@ -69,7 +69,8 @@ Problem no_simulation(const std::string& why) {
   return {run_files::kPlan, why, {}};
 }
 
-/// With the profile the planner's own costs, else those that the plan carries. The Problem says why not.
+/// Simulates the plan with the planner's own costs if there is a profile, else with those that the plan
+/// carries. The Problem says why neither can be had.
 Result<Simulation> simulation_of(const RunData& run, int microbatches) {
   if (!run.plan) return no_simulation("there is no plan");
   if (!validate(*run.plan).empty()) return no_simulation("the plan is not valid");
@@ -145,7 +146,7 @@ std::vector<int> stages_of(const RunData& run, int rank) {
   return stages;
 }
 
-/// Which of its rank's stages: the first has the full colour.
+/// Returns the tint of a stage among its rank's stages: the first has the full colour.
 int tint_of(const std::vector<int>& stages, int stage) {
   const auto found = std::ranges::find(stages, stage);
   return found == stages.end() ? 0 : static_cast<int>(found - stages.begin());
@@ -184,8 +185,8 @@ struct Extent {
   bool empty() const { return start > end; }
 };
 
-/// Of the traced steps that every traced rank has, the one whose length is nearest to `typical_s`, or to
-/// their own median if that is 0.
+/// Returns a step that every traced rank has. Its length is the nearest to `typical_s`, or to the steps' own
+/// median if that is 0.
 std::optional<std::int64_t> typical_step(const RunData& run, double typical_s) {
   std::map<std::int64_t, Extent> extents;
   std::size_t traced = 0;
@@ -241,7 +242,7 @@ std::optional<TraceWindow> typical_window(const RunData& run, double typical_s) 
   return best;
 }
 
-/// What the measured schedule shows.
+/// Returns the window that the measured schedule shows.
 std::optional<TraceWindow> typical_steps(const RunData& run, double typical_s) {
   if (is_asynchronous(run)) return typical_window(run, typical_s);
   const std::optional<std::int64_t> step = typical_step(run, typical_s);
@@ -300,7 +301,8 @@ class Page {
     return "<header><h1>" + escape_xml(name()) + "</h1><p>" + escape_xml(run_.folder) +
            (data.empty() ? "" : " · data: " + escape_xml(data)) + parts + "</p></header>\n" + end_card();
   }
-  /// Where it is not what everybody expects: at the very top.
+  /// Returns the card at the very top that tells of an unexpected end; empty if the run ended as everybody
+  /// expects.
   std::string end_card() const {
     const std::string text = end_text(run_);
     if (text.empty()) return "";
@@ -665,7 +667,7 @@ class Page {
                          (joints().empty() ? "" : " Dashed upright lines: the run was resumed."),
                      charts + "</div>");
   }
-  /// What the run itself has logged and what `bleu --run` has found, against epochs and against hours.
+  /// Shows what the run itself has logged and what `bleu --run` has found, against epochs and against hours.
   std::string bleu_card() const {
     const std::vector<CheckpointBleu> logged = logged_bleu(run_);
     const Result<std::vector<CheckpointBleu>> read = read_run_bleu(run_.folder);
@@ -832,7 +834,7 @@ class Page {
     return summary;
   }
 
-  /// For scripts. `<` cannot end the element.
+  /// Returns the data for scripts. `<` cannot end the element.
   std::string embedded_data() const {
     Json stages = Json::array(), losses = Json::array();
     for (const StageComparison& s : comparison_.stages) {
@@ -874,7 +876,8 @@ std::pair<double, double> times_from_log(const RunData& run, const RankRun& rank
           median_of(rank, [](const StepLine& l) { return l.backward_s; }) / count};
 }
 
-/// The same where a rank's log adds up several stages: from the traced window, 0 if there is none.
+/// Returns the same where a rank's log adds up several stages. It comes from the traced window, and is 0
+/// without one.
 std::pair<double, double> times_from_spans(const RankRun& rank, int stage) {
   std::map<SpanKind, std::vector<double>> seconds;
   for (const Span& span : rank.spans) {
@@ -995,7 +998,7 @@ std::vector<GanttRow> measured_rows(const RunData& run) {
       row.note = "no trace";
       row.to = 1e-12;  // no ground: nothing is known
     } else if (window) {
-      // What a rank did before and after its own traced minibatches is not known.
+      // Nothing is known of a rank before and after its own traced minibatches.
       row.from = time(mine.start);
       row.to = time(mine.end);
     }

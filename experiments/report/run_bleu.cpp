@@ -35,7 +35,7 @@ struct StepFolder {
   std::string path;
 };
 
-/// Those with a manifest, by step.
+/// Returns the checkpoints with a manifest, by step.
 std::vector<StepFolder> checkpoints_of(const fs::path& run) {
   std::vector<StepFolder> found;
   std::error_code ignored;
@@ -71,7 +71,7 @@ int exit_code_of(std::vector<std::string> words) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/// What the run's own files say of a step.
+/// Adds what the run's own files say of a step.
 void add_progress(const RunData& run, CheckpointBleu& score) {
   if (const Json* per_epoch = run.summary.find("steps_per_epoch");
       per_epoch && per_epoch->is_number() && per_epoch->as_double() > 0)
@@ -126,7 +126,7 @@ Problems wrong_flags(const Arguments& given) {
   return problems;
 }
 
-/// In this host's ranks, if it is told to; the exit code.
+/// Translates in this host's ranks if it is told to. Returns the exit code.
 int translate(std::vector<std::string> words) {
   if (starts_translate_ranks(words)) return launch_translate(words);
   words.insert(words.begin(), {worker_path(ComputeDevice::Cpu), "translate"});

@@ -5,8 +5,8 @@
 namespace millrace {
 namespace {
 
-/// What is expected together must be less than so much of what is expected apart: steps of one size vary by
-/// 10 % from array to array, more where weights become denormal.
+/// The time expected together must be less than this part of the time expected apart. Steps of one size vary
+/// by 10 % from array to array, more where weights become denormal.
 constexpr double kMargin = 0.85;
 
 }  // namespace

@@ -30,7 +30,7 @@ JobOutcome from_summary(const Json& json) {
   return outcome;
 }
 
-/// Of OUT/jobs.csv, which has a line for each step and job.
+/// Reads OUT/jobs.csv, which has a line for each step and job.
 std::vector<std::pair<double, double>> losses_of_member(const std::string& folder, int member) {
   std::vector<std::pair<double, double>> losses;
   const Result<std::string> text = read_file(std::filesystem::path(folder) / kJobsTable, kGiB);

@@ -12,7 +12,8 @@
 namespace millrace {
 namespace {
 
-/// Those of `open` that agree with `open[first]` in what cannot be fused; itself first.
+/// Returns those of `open` that agree with `open[first]` in what cannot be fused, `first` itself at the
+/// front.
 std::vector<OpenStep> agreeing(const std::vector<OpenStep>& open, std::size_t first,
                                const ArrayRules& rules) {
   std::vector<int> places{static_cast<int>(first)};
@@ -43,7 +44,7 @@ ArrayRun take_array(std::vector<OpenStep>& open, const ArrayRules& rules) {
   if (most == 1) {
     run.steps = {*first};
   } else {
-    // By how far they are, the fewest left first; of those the ones like the first.
+    // Trials are grouped by how far they are: the fewest left first, and among those the ones like the first.
     std::map<std::tuple<int, bool, int>, std::vector<OpenStep>> by_extent;
     for (const OpenStep& one : agreeing(open, static_cast<std::size_t>(first - open.begin()), rules)) {
       if (rules.mixed || (one.at == first->at && one.left() == first->left()))

@@ -62,7 +62,7 @@ int count_instructions() {
   return static_cast<int>(::syscall(SYS_perf_event_open, &attributes, 0, -1, -1, PERF_FLAG_FD_CLOEXEC));
 }
 
-/// From the line that says what is wrong on.
+/// Returns the lines from the one on that says what is wrong.
 std::string error_of(const std::vector<std::string>& lines) {
   std::string text;
   for (const std::string& line : lines) {
@@ -82,7 +82,7 @@ std::string error_of(const LaunchOutcome& outcome) {
   return said;
 }
 
-/// Its error; its log goes when it succeeds.
+/// Runs a command before the job and returns its error. Its log is removed when it succeeds.
 std::string run_before(const PooledJob& pooled) {
   const std::string log = pooled.job.output_dir + ".before";
   (void)make_writable_folder(fs::path(log).parent_path());
@@ -122,8 +122,8 @@ int run_here(const PooledJob& pooled, Json& end) {
   }
 }
 
-/// What the forked process does: it is the launcher of one job, dies with the pool, and keeps nothing open
-/// that was the pool's.
+/// Is the forked process: it launches one job, dies with the pool, and keeps nothing open that was the
+/// pool's.
 [[noreturn]] void be_the_job(const PooledJob& pooled, pid_t pool, const sigset_t& mask) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != pool) ::_exit(static_cast<int>(ExitCode::Peer));
@@ -152,7 +152,7 @@ int run_here(const PooledJob& pooled, Json& end) {
 // ---- the kernel's numbers
 // ------------------------------------------------------------------------------------
 
-/// Of a process and all below it.
+/// Appends a process and all below it.
 void add_tree(pid_t pid, std::vector<pid_t>& tree) {
   tree.push_back(pid);
   const std::string number = std::to_string(pid);
@@ -332,7 +332,7 @@ void RunPool::reap(std::vector<PooledEnd>& ended) {
                   .over_memory = one.over_memory,
                   .started = one.started,
                   .ended = now_s()};
-    // Of short jobs there are few samples; the kernel's figure has mapped files in it.
+    // Short jobs have few samples; the kernel's figure has mapped files in it.
     end.counters = {
         .seconds = end.ended - end.started,
         .cpu_s = seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime),

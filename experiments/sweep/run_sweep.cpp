@@ -90,7 +90,7 @@ class Runner {
     return *std::move(made);
   }
 
-  /// As it was when the sweep began: rounds that are done are of that plan.
+  /// Keeps the plan as it was when the sweep began: rounds that are done are of that plan.
   void keep_plan() {
     const std::string file = folder("plan.json");
     if (!journal_.find(kPlanKey)) {
@@ -230,7 +230,7 @@ class Runner {
   // ---- measuring
   // -----------------------------------------------------------------------------------------------
 
-  /// For measuring: so many steps, and nothing else.
+  /// Returns a job for measuring: so many steps, and nothing else.
   JobSpec timed_job(const std::vector<int>& jobs, SweepMode mode, std::int64_t steps, int unfused = 0) const {
     JobSpec job = job_of(jobs, mode, unfused);
     for (const char* flag :
@@ -244,8 +244,8 @@ class Runner {
     return job;
   }
 
-  /// So many jobs to measure with: those that diverge end early and are passed over. All of them if too many
-  /// do.
+  /// Returns `count` jobs to measure with. Jobs that diverge end early and are passed over, unless too many
+  /// do; then it returns all.
   std::vector<int> first_jobs(int count) const {
     std::vector<int> jobs;
     for (int job = 0; job < spec_.num_jobs && static_cast<int>(jobs.size()) < count; ++job) {

@@ -103,7 +103,7 @@ class Tuner {
     if (pool_.interrupt() != 0) throw Cancelled("stopped");
   }
 
-  /// What the search wants now. What the journal has is told to it at once.
+  /// Takes the steps that the search wants now. It tells the search at once what the journal has.
   void take_next() {
     if (pool_.interrupt() != 0) return;
     for (;;) {
@@ -122,7 +122,7 @@ class Tuner {
     }
   }
 
-  /// It goes on from the newest checkpoint that there is of it.
+  /// Goes on from the newest checkpoint of the trial.
   void open(const TrialStep& step) {
     if (std::optional<TrialPlace> progress = journal_.progress(step))
       if (has_checkpoint(progress->folder)) places_[step.trial] = *std::move(progress);
@@ -197,8 +197,8 @@ class Tuner {
     std::error_code ignored;
     fs::remove_all(joined_folder(work.folder), ignored);
     if (pool_.interrupt() != 0 && end.exit_code != 0) return;  // it is not done
-    // Not every job can be an array of differently many steps; of one in which all losses are not finite each
-    // trial has failed.
+    // Some jobs cannot be an array of differently many steps. If an array has no finite loss, each of its
+    // trials has failed.
     if (end.exit_code != 0 && end.exit_code != static_cast<int>(ExitCode::Numeric) &&
         differ(work.run.steps)) {
       std::fprintf(stderr, "arrays hold trials of one rung from here on: %s\n", end.error.c_str());
@@ -211,7 +211,7 @@ class Tuner {
       take_in(work, end, work.run.steps[i], work.run.steps.size() > 1 ? static_cast<int>(i) : -1);
   }
 
-  /// What a process came to for one of its trials.
+  /// Takes in what a process came to for one of its trials.
   void take_in(const Work& work, const PooledEnd& end, const OpenStep& one, int member) {
     const JobOutcome outcome = member < 0 ? outcome_of(work.folder) : outcome_of(work.folder, member);
     const bool own_failure = end.exit_code == 0 && outcome.exit_code != 0;

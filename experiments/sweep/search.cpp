@@ -48,7 +48,7 @@ class RandomSearch final : public Search {
 /// Rung after rung. A rung's trials go on from where they are.
 class Bracket {
  public:
-  /// Its trials are `first` and those that follow.
+  /// The bracket's trials are `first` and those that follow.
   Bracket(std::vector<Rung> rungs, int first) : rungs_(std::move(rungs)), first_(first) {}
 
   int first() const { return first_; }

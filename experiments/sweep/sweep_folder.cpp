@@ -25,7 +25,7 @@ void empty_folder(const fs::path& folder) {
   }
 }
 
-/// What `train --dry-run` of the job says is wrong.
+/// Returns what `train --dry-run` of the job says is wrong.
 Problems refused_by_worker(JobSpec job) {
   for (const char* flag : {"output-dir", "save-weights", "checkpoint-every", "checkpoint-at-end"})
     set_flag(job, flag, std::nullopt);

@@ -27,7 +27,7 @@ int rule_copies_of(const JobSpec& job) {
   return static_cast<int>(states_of(rule).size());
 }
 
-/// What the profile was measured with must be what the job trains.
+/// Returns differences between what the profile was measured with and what the job trains.
 Problems differences(const LayerGraph& profile, const JobSpec& job, const std::string& file) {
   Problems problems;
   const auto compare = [&](const char* flag, const std::string& measured, const std::string& otherwise) {

@@ -186,7 +186,7 @@ class SweepPage {
         line_chart_svg({.title = "Training loss", .x_label = "step", .width = 1096, .height = 340}, series));
   }
 
-  /// Of the largest array that was measured, else of the first that was trained.
+  /// Shows the kernels of the largest array that was measured, else of the first that was trained.
   std::string kernels_card() const {
     std::string folder;
     int most = 1;
@@ -252,7 +252,7 @@ class SweepPage {
                      counter_charts() + table(heads, rows));
   }
 
-  /// What a job costs beside others, medians over the repeats.
+  /// Shows what a job costs beside others, medians over the repeats.
   std::string counter_charts() const {
     const auto chart = [&](const char* title, const char* unit, auto value) {
       std::vector<Series> series;

@@ -20,7 +20,7 @@ constexpr const char* kHeader = ",epoch,epoch_start,epoch_stop,num_samples";
 constexpr double kRate = 4;            // of the exponential distribution, HFTA's
 constexpr int kMostDraws = 1'000'000;  // a value that is never drawn must not hang
 
-/// What the steady clock is behind the wall clock.
+/// Returns the seconds by which the steady clock is behind the wall clock.
 double wall_offset() {
   const auto wall = std::chrono::system_clock::now().time_since_epoch();
   const auto steady = std::chrono::steady_clock::now().time_since_epoch();

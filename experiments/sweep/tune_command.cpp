@@ -55,7 +55,7 @@ void print_results(const TuneSpec& spec, const TuneResults& results) {
                 static_cast<long long>(cost.run_iterations));
 }
 
-/// Of each partition the run that begins its trials: an array of them, or the first alone.
+/// Returns from each partition the run that begins its trials: an array of them, or the first alone.
 std::vector<JobSpec> jobs_to_check(const TuneSpec& spec) {
   std::vector<JobSpec> jobs;
   for (const Partition& trials : partitions_of(spec)) {

@@ -31,7 +31,7 @@ double score_of(const TuneSpec& spec, const TrialResult& result) {
 }
 
 int best_of(const TuneSpec& spec, const std::vector<TrialResult>& steps) {
-  // What a trial scored before it failed is worth nothing.
+  // The score of a trial before it failed is worth nothing.
   std::set<int> failed;
   for (const TrialResult& one : steps)
     if (one.exit_code != 0 || !std::isfinite(one.metric)) failed.insert(one.step.trial);

@@ -95,7 +95,7 @@ Result<TuneSpec> load_tune(const std::string& path) {
   if (spec.metric != "final_loss" && first && first->find("no-evaluation"))
     return Problem{path, "metric " + spec.metric + " is of an evaluation, and the job has none",
                    "leave no_evaluation out, or metric: final_loss"};
-  // What runs at the same time changes no result.
+  // These keys say what runs at the same time, which changes no result.
   spec.set_identity(*json, {"at_once", "mixed", "checkpoints"});
   return spec;
 }

@@ -25,7 +25,8 @@ std::optional<Border> border_of(std::string_view key) {
   return Border{key.substr(0, bar), side == "start"};
 }
 
-/// Which intervals make the timeline of a workload. The others lie around or inside these.
+/// Returns the phase of an interval that makes the timeline of a workload. Other intervals lie around or
+/// inside these.
 std::optional<Phase> phase_of(TracedWorkload workload, std::string_view name) {
   if (name == "init") return Phase::Init;
   if (name == "eval") return Phase::Eval;
@@ -103,7 +104,7 @@ bool is_other_rank(std::string_view before) {
   return rank && *rank != 0;
 }
 
-/// Where the value of the object's own "time_ms" begins; not that of an object inside it.
+/// Returns where the value of the object's own "time_ms" begins, not that of an object inside it.
 std::size_t time_value_at(std::string_view object) {
   constexpr std::string_view kKey = "\"time_ms\"";
   int depth = 0;
@@ -133,7 +134,7 @@ std::optional<std::int64_t> time_of(const Json& event) {
   const Json* time = event.find("time_ms");
   if (!time) return std::nullopt;
   if (time->kind() == Json::Kind::Int) {
-    // What nanoseconds since 1970 can hold: until 2255.
+    // Nanoseconds since 1970 reach until 2255.
     if (time->as_int() < 0 || time->as_int() > 9'000'000'000'000) return std::nullopt;
     return time->as_int() * kMillisecond;
   }
@@ -208,7 +209,7 @@ Result<AppLog> read_mllog(std::string_view text, TracedWorkload workload, const 
 
 namespace {
 
-/// What a line of DLIO's log says, if it opens or closes something.
+/// The meaning of a line of DLIO's log that opens or closes something.
 struct DlioBorder {
   Phase phase;
   bool start;

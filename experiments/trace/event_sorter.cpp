@@ -94,7 +94,7 @@ void EventSorter::merge(const std::function<void(const TraceEvent&)>& take) {
   spilling_ = {};
   std::sort(buffer_.begin(), buffer_.end());
   std::vector<std::unique_ptr<Run>> runs;
-  // What all pieces take together stays below that of one run, however many there are.
+  // All pieces together stay below one run, however many there are.
   const std::size_t piece = std::clamp<std::size_t>(run_events_ / (runs_ + 1), 64, 65536);
   for (std::size_t r = 0; r < runs_; ++r)
     runs.push_back(std::make_unique<Run>(folder_ / ("run." + std::to_string(r)), piece));

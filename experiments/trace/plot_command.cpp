@@ -102,7 +102,7 @@ class Plotter {
     written_.push_back(path);
   }
 
-  /// What was asked for; with --all-zooms those of the kit's list that the run has.
+  /// Returns the windows that were asked for; with --all-zooms those of the kit's list that the run has.
   std::vector<TimeWindow> windows(const TimeExtent& extent) {
     std::vector<TimeWindow> result;
     if (r_.zooms.empty()) result.push_back({"", extent.first, extent.last});

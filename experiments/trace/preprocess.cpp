@@ -233,7 +233,8 @@ class TimelineWriter {
     bool loader = false;
   };
 
-  /// What the kernel writes back is nobody's: it goes to the first worker.
+  /// Finds the place of an event. What the kernel writes back belongs to nobody, and goes to the first
+  /// worker.
   const Place* place_of(const TraceEvent& event) {
     if (event.flusher) return &first_;
     if (event.pid != last_pid_ || !last_) {
@@ -539,7 +540,7 @@ class Preprocessor {
     report_.processes = classify(evidence_, options_.workload);
     const ProcessGroups& groups = report_.processes;
     if (groups.parents.empty()) return fail(no_workers());
-    // What is not a worker does not count in the GPU's means.
+    // A process that is no worker does not count in the GPU's means.
     if (options_.workload != TracedWorkload::Dlio) {
       gpu_kept_.kept.clear();
       gpu_kept_.kept.insert(groups.parents.begin(), groups.parents.end());

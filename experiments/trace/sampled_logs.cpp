@@ -110,7 +110,7 @@ class Pmon {
     log_.first = std::min(log_.first, sample.local);
     log_.last = std::max(log_.last, sample.local);
     if (!has_process) return;
-    // The same process on the same GPU in the same second: a repeated row.
+    // A row is repeated if it has the same process on the same GPU in the same second.
     if (sample.local != second_) seen_.clear(), second_ = sample.local;
     if (!seen_.insert({sample.gpu, sample.pid}).second) {
       ++log_.dropped["repeated rows"];

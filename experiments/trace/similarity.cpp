@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-/// Where a moment lies when the intervals of a phase are put one behind the other.
+/// The line on which the intervals of a phase lie one behind the other.
 class PhaseLine {
  public:
   void add(std::int64_t start, std::int64_t end) { spans_.push_back({start, end, 0}); }

@@ -161,7 +161,7 @@ Result<TimeZone> TimeZone::parse(const std::string& text, const std::string& dat
   if (parse_rule(text, zone.rule_)) return zone;
   const Problem unknown{"time zone '" + text + "'", "is not known",
                         "a name of the tz database (Europe/Zurich), an offset (-05:00) or UTC"};
-  // Only names, no way out of the database's folder.
+  // Names alone are taken: nothing leads out of the database's folder.
   if (text.empty() || text[0] == '/' || text.find("..") != std::string::npos) return unknown;
   const Result<std::string> bytes = read_file(std::filesystem::path(database) / text, kMiB);
   if (!bytes || !parse_file(*bytes, zone)) return unknown;

@@ -133,7 +133,7 @@ class TimelinePainter {
     const auto y_of = [&](double value) {
       return y_ + height - std::clamp(value / divisor / top, 0.0, 1.0) * height;
     };
-    // Of many samples in a column the least and the greatest: at most two points.
+    // A column of many samples shows the least and the greatest: two points at most.
     const double grain = 1 / kColumnsPerPoint;
     const auto add = [&](double x, double y) {
       if (line.size() > 1 && x - line[line.size() - 2].first < grain) {

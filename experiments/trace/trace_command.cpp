@@ -10,7 +10,7 @@
 namespace millrace {
 namespace {
 
-// In the order of a first session.
+// The order is that of a first session.
 const std::vector<Subcommand>& trace_commands() {
   static const std::vector<Subcommand> table{
       {"generate", generate_run_spec, generate_run_command},
