@@ -213,7 +213,7 @@ class Loader final : public BatchSource {
     return order;
   }
 
-  /// Returns BatchExtent::follows. It is also 0 if a step is not a whole number of strides.
+  /// Returns BatchExtent::follows. It is also 0 if a stride is not a whole number of steps.
   std::int64_t follows_of(Rows rows) const {
     const std::int64_t stride = dataset_->stride();
     const std::int64_t per_step = std::int64_t{options_.microbatch} * options_.microbatches_per_step;

@@ -192,7 +192,7 @@ std::string split_punctuation(std::string_view line, Joiners joiners) {
   std::string spaced;
   spaced.reserve(line.size() + 16);
   bool after_text = false,
-       after_split = false;  // whether the character in front is white space, or was split off
+       after_split = false;  // whether the character in front is no white space; whether it was split off
   for (std::size_t i = 0; i < line.size();) {
     const std::size_t begin = i;
     const char32_t c = next_code_point(line, i);
