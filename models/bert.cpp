@@ -56,7 +56,7 @@ class BertBuilder : Chain {
   }
 
  private:
-  /// LayerNorm(residual + dropout(dense(x))).
+  /// Appends LayerNorm(residual + dropout(dense(x))).
   void output(const std::string& name, std::int64_t in, const std::string& residual) {
     then(name + "dense", dense(in, o_.hidden));
     drop(name + "dropout", o_.dropout);
@@ -75,7 +75,7 @@ class BertBuilder : Chain {
   const BertOptions& o_;
 };
 
-/// Masked positions of a sequence of `length`: 15 %, as the instances of pre-training have them.
+/// Returns the masked positions of a sequence of `length`: 15 %, as in the instances of pre-training.
 std::int64_t nominal_masked(std::int64_t length) {
   return std::max<std::int64_t>(1, (15 * length + 50) / 100);
 }
