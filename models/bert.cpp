@@ -49,7 +49,7 @@ class BertBuilder : Chain {
     then(transform + "dense", dense(o_.hidden, o_.hidden));
     then(transform + "gelu", gelu(o_.gelu));
     then(transform + "LayerNorm", norm());
-    // Its bias is cls.predictions.bias; its weight is the word embedding.
+    // The decoder's bias is cls.predictions.bias, and its weight is the word embedding.
     const std::string tokens = then("cls.predictions", dense(o_.hidden, o_.vocabulary));
     tie("weight", "bert.embeddings.word_embeddings.weight");
     return {tokens, next};

@@ -503,7 +503,7 @@ class ModelBuilder {
       spec.also.assign(names.begin() + 1, names.end());
       for (const std::string& name : names) written_.insert(name);
     } else {
-      // Its own name must not be the owner's.
+      // A tied parameter's own name must differ from its owner's.
       spec.name = named.name + "/" + names[0];
       named.tied.emplace_back(spec.name, owner->second);
     }
