@@ -1,6 +1,6 @@
-// What the engine itself costs for each action: CPU time of a rank's thread over its list of actions, with
-// layers that do nothing. Ranks are threads of this process, messages 64 bytes. CPU time, not wall time:
-// other programs on the machine disturb it little.
+// Measures the engine's own cost of an action: the CPU time of a rank's thread over its list of actions, with
+// layers that do nothing. Ranks are threads of this process, and messages have 64 bytes. Other programs on
+// the machine disturb CPU time less than wall time.
 //   benchmark_actions [ROUNDS]
 #include <unistd.h>
 
@@ -38,7 +38,8 @@ class Nothing final : public Layer {
   }
 };
 
-/// So that something wants a gradient: one weight, which is handed on unread.
+/// A layer with one weight, so that the model has a gradient. It passes on its input and does not read the
+/// weight.
 class Weight final : public Layer {
  public:
   std::string kind() const override { return "weight"; }

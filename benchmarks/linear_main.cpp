@@ -51,7 +51,8 @@ at::Tensor run(Layer& layer, Product product, bool ours) {
 }
 
 void measure(std::int64_t rows, std::int64_t in, std::int64_t out, int rounds) {
-  constexpr std::int64_t kElements = 1 << 20;  // of all weights: with their sums 8 MiB, a small model
+  constexpr std::int64_t kElements = 1
+                                     << 20;  // elements of all weights: with their sums 8 MiB, a small model
   std::vector<Layer> layers(
       static_cast<std::size_t>(std::clamp<std::int64_t>(kElements / (in * out), 2, 64)));
   const LinearKernels kernels = linear_kernels(rows, in, out);
@@ -72,7 +73,7 @@ void measure(std::int64_t rows, std::int64_t in, std::int64_t out, int rounds) {
       timed(kForward, [&] {
         for (Layer& layer : layers) run(layer, kForward, ours);
       });
-      // As in a backward pass: from the last layer to the first.
+      // Runs from the last layer to the first, as a backward pass does.
       timed(kInputGradient, [&] {
         for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) run(*layer, kInputGradient, ours);
       });

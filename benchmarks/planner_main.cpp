@@ -28,8 +28,8 @@ struct Run {
   std::string settings;
   double original_s = 0;
   double pipeline_time_s = 0;
-  std::vector<double> plan_s;   // of each repetition: plan_pipedream alone
-  std::vector<double> whole_s;  // the same with reading the file
+  std::vector<double> plan_s;   // seconds of plan_pipedream in each repetition
+  std::vector<double> whole_s;  // seconds of plan_pipedream and of reading the file
 };
 
 PipeDreamOptions options_of(const Json& settings) {

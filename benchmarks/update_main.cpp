@@ -1,5 +1,5 @@
-// What an update takes: of one job, of an array of 16 and of one model of as many weights, with clearing the
-// gradients, by each rule; by ATen's operators beside. `scripts/benchmark update [ROUNDS]`.
+// Measures an update with the clearing of gradients, for each rule and for ATen's operators: one job, an
+// array of 16 jobs, and one model of as many weights as the array. `scripts/benchmark update [ROUNDS]`.
 #include <cstdio>
 #include <cstdlib>
 
@@ -58,7 +58,7 @@ struct Case {
   }
   StageLayout layout;
   ParameterStore store;
-  std::vector<std::unique_ptr<UpdateRule>> rules;  // by job
+  std::vector<std::unique_ptr<UpdateRule>> rules;  // one for each job
   std::vector<double> samples;
 };
 

@@ -1,5 +1,5 @@
 /// \file
-/// Which millrace this is: MILLRACE_VERSION, and its three numbers.
+/// The version of millrace: MILLRACE_VERSION, and its three numbers.
 #pragma once
 
 #include "runtime/base/version.h"

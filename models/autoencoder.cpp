@@ -1,5 +1,5 @@
-// A convolutional autoencoder of images that remembers where its pooling found each value, and unpools there
-// (stacked what-where autoencoders, arXiv 1506.02351; SegNet's decoder, arXiv 1511.00561).
+// A convolutional autoencoder of images. Its unpooling puts values back to the places at which its pooling
+// found them (stacked what-where autoencoders, arXiv 1506.02351; SegNet's decoder, arXiv 1511.00561).
 #include "models/model.h"
 
 namespace millrace {
@@ -48,7 +48,7 @@ class AutoencoderBuilder {
   static constexpr std::int64_t kColours = 3;
   struct Pooled {
     std::int64_t in, out;  ///< channels
-    int size;              ///< height and width before
+    int size;              ///< height and width before the pooling
     std::string where;
   };
 
@@ -74,7 +74,8 @@ class AutoencoderBuilder {
 
 Result<LayeredModel> make_autoencoder(const ModelOptions& options) {
   const int size = or_else(options, "image-size", 32);
-  // Two pixels are left to normalise over and to pool, and what is read beyond an edge is there.
+  // At this size two pixels are left to normalise over and to pool, and reflected padding has enough
+  // pixels.
   const std::int64_t least = std::max<std::int64_t>(2, options.integer("dilation") + 1)
                              << (options.integer("depth") - 1);
   if (size < least) return too_small("autoencoder", size, static_cast<int>(least));

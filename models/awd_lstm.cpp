@@ -1,4 +1,4 @@
-// AWD-LSTM: LSTMs over text that runs on, regularised everywhere.
+// AWD-LSTM: LSTMs over running text with many kinds of regularisation.
 #include "models/chain.h"
 #include "models/language_models.h"
 #include "models/model.h"
@@ -75,7 +75,7 @@ class AwdLstmBuilder : Chain {
 
   LayeredModel& model_;
   const AwdLstmOptions& o_;
-  std::string made_;  ///< by the last LSTM
+  std::string made_;  ///< name of the last LSTM's output
 };
 
 Result<LayeredModel> make_awd_lstm(const ModelOptions& options) {

@@ -49,14 +49,14 @@ class BertBuilder : Chain {
     then(transform + "dense", dense(o_.hidden, o_.hidden));
     then(transform + "gelu", gelu(o_.gelu));
     then(transform + "LayerNorm", norm());
-    // Its bias is cls.predictions.bias; its weight is the word embedding.
+    // The decoder's bias is cls.predictions.bias, and its weight is the word embedding.
     const std::string tokens = then("cls.predictions", dense(o_.hidden, o_.vocabulary));
     tie("weight", "bert.embeddings.word_embeddings.weight");
     return {tokens, next};
   }
 
  private:
-  /// LayerNorm(residual + dropout(dense(x))).
+  /// Appends LayerNorm(residual + dropout(dense(x))).
   void output(const std::string& name, std::int64_t in, const std::string& residual) {
     then(name + "dense", dense(in, o_.hidden));
     drop(name + "dropout", o_.dropout);
@@ -75,7 +75,7 @@ class BertBuilder : Chain {
   const BertOptions& o_;
 };
 
-/// Masked positions of a sequence of `length`: 15 %, as the instances of pre-training have them.
+/// Returns the masked positions of a sequence of `length`: 15 %, as in the instances of pre-training.
 std::int64_t nominal_masked(std::int64_t length) {
   return std::max<std::int64_t>(1, (15 * length + 50) / 100);
 }

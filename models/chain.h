@@ -1,4 +1,4 @@
-// Writes a model down layer by layer.
+// Describes a model layer by layer.
 #pragma once
 
 #include <string>
@@ -24,11 +24,11 @@ class Chain {
     model_.layers.push_back({name, std::move(layer), std::move(inputs)});
     return last_ = name;
   }
-  /// Appends a dropout layer, none for a probability of 0.
+  /// Appends a dropout layer, unless the probability is 0.
   void drop(std::string name, double probability) {
     if (probability > 0) then(std::move(name), dropout(probability));
   }
-  /// The layer appended last has another layer's parameter as its own (NamedLayer::tied).
+  /// Ties a parameter of the layer appended last to another layer's parameter (NamedLayer::tied).
   void tie(std::string parameter, std::string to) {
     model_.layers.back().tied = {{std::move(parameter), std::move(to)}};
   }

@@ -1,5 +1,5 @@
-// DCGAN (arXiv 1511.06434) as HFTA's and PyTorch's examples have it: a generator and a discriminator, updated
-// in turn. Names below "generator." and "discriminator." are those of the examples' two state_dicts.
+// DCGAN (arXiv 1511.06434) as in HFTA's and PyTorch's examples: a generator and a discriminator, updated one
+// after the other. Names below "generator." and "discriminator." are those of the examples' two state_dicts.
 #include "models/model.h"
 #include "runtime/layers/adversarial_layers.h"
 #include "runtime/layers/repeated_layer.h"
@@ -24,7 +24,7 @@ class Numbered {
   int number_ = 0;
 };
 
-/// Of ConvOptions and ConvTranspose2dOptions: what all convolutions here have.
+/// Returns ConvOptions or ConvTranspose2dOptions with the values that all convolutions here share.
 template <typename Options>
 Options convolution(std::int64_t in, std::int64_t out, std::int64_t stride, std::int64_t padding) {
   return {.in = in,
@@ -41,7 +41,8 @@ LayerPtr norm(std::int64_t channels) {
   return batch_norm2d(channels, {.weight_deviation = kNormDeviation});
 }
 
-/// [B, latent, 1, 1] -> [B, 3, size, size]; `widest` channels at 4 x 4, half as many at twice the size.
+/// Adds the generator: [B, latent, 1, 1] -> [B, 3, size, size]. It has `widest` channels at 4 x 4, and half
+/// as many at each doubled size.
 void add_generator(LayeredModel& model, std::int64_t latent, std::int64_t features, int size) {
   Chain chain(model);
   Numbered name(kGenerator);
@@ -61,7 +62,8 @@ void add_generator(LayeredModel& model, std::int64_t latent, std::int64_t featur
   chain.then(name.next(), tanh_layer());
 }
 
-/// Scores of what is read, [B, 3, size, size] -> [B, 1, 1, 1]: of real images first, then of generated ones.
+/// Adds the discriminator, [B, 3, size, size] -> [B, 1, 1, 1]. It gives scores for real images first, then
+/// for generated ones.
 void add_discriminator(LayeredModel& model, std::int64_t features, int size) {
   Numbered name(kDiscriminator);
   std::string real = "input", fake = model.layers.back().name;
@@ -101,7 +103,7 @@ Result<LayeredModel> make_dcgan(const ModelOptions& options) {
   LayeredModel model{.name = "dcgan", .fields = {{.name = "input", .shape = {3, size, size}}}};
   add_generator(model, options.integer("latent"), options.integer("generator-features"), size);
   add_discriminator(model, options.integer("discriminator-features"), size);
-  // The generator's turn is by the updated discriminator, with the same noise; its batches count once.
+  // The generator's turn uses the updated discriminator and the same noise. Its batches count once.
   add_turn(model, {.name = "discriminator",
                    .heads = {"errD"},
                    .trains = kDiscriminator,

@@ -1,6 +1,6 @@
-// DenseNet-121 (arXiv 1608.06993); names and shapes as in torchvision. What a layer reads, all that the block
-// has made before, is one tensor that each layer makes longer: a cut inside a block sends one, and no layer
-// copies what the one before has joined more often than a list of pieces would be.
+// DenseNet-121 (arXiv 1608.06993); names and shapes as in torchvision. A layer reads all earlier outputs of
+// its block as one tensor, which each layer makes longer. So a cut inside a block sends a single tensor, and
+// a layer copies no more than it would to join a list of pieces.
 #include "models/model.h"
 
 namespace millrace {

@@ -1,4 +1,5 @@
-// GNMT: an encoder of LSTMs (the first in both directions), a decoder of LSTMs that attends to it.
+// GNMT: an encoder of LSTMs, the first in both directions, and a decoder of LSTMs that attends to the
+// encoder.
 #include "models/chain.h"
 #include "models/language_models.h"
 #include "models/model.h"

@@ -1,6 +1,6 @@
 // Inception v3 (arXiv 1512.00567); names and shapes as in torchvision. The auxiliary classifier after
-// Mixed_6e is a second head: its layers stand where they read, so they run in Mixed_6e's stage, and only
-// their scores travel to the last one. An evaluation computes it too, under its own name.
+// Mixed_6e is a second head. Its layers come directly after Mixed_6e, so they can run in Mixed_6e's stage and
+// send only their scores to the last one. An evaluation computes this head too, under its own name.
 #include <map>
 
 #include "models/model.h"
@@ -9,7 +9,7 @@ namespace millrace {
 namespace {
 
 constexpr BatchNormOptions kInceptionNorm{.epsilon = 1e-3};
-// torchvision draws from a normal distribution cut off at +-2: of deviation 0.1 that is never reached.
+// torchvision draws from a normal distribution cut off at +-2, which a deviation of 0.1 never reaches.
 constexpr double kDeviation = 0.1, kAuxiliaryDeviation = 0.001;
 // Mixed_6e must be 17 x 17 for the 5x5 convolution of the auxiliary classifier.
 constexpr int kSmallest = 75, kSmallestWithAuxiliary = 299;
@@ -20,8 +20,7 @@ class InceptionBuilder {
  public:
   explicit InceptionBuilder(LayeredModel& model) : chain_(model) {}
 
-  /// Convolution, normalisation and ReLU; reads `input`, or what was made last. Its number of input channels
-  /// is that of its input.
+  /// Appends convolution, normalisation and ReLU. They read `input`, or the last output if `input` is empty.
   Name conv(const Name& name, std::int64_t out, Extent2 kernel, std::int64_t stride = 1, Extent2 padding = 0,
             const Name& input = {}) {
     const std::int64_t in = channels_.at(input.empty() ? chain_.last() : input);

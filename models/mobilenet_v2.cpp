@@ -4,7 +4,7 @@
 namespace millrace {
 namespace {
 
-/// Inverted residuals: expansion, channels, how often, stride of the first.
+/// A row of inverted residuals: expansion, channels, number of blocks, stride of the first.
 struct Stage {
   int expansion, channels, times, stride;
 };
@@ -22,7 +22,7 @@ class MobileNetV2Builder {
     chain_.then(conv, conv2d(options));
     chain_.then(norm, batch_norm2d(options.out));
   }
-  /// `name`.0 the convolution, .1 its normalisation, .2 the activation.
+  /// Appends a convolution (`name`.0), its normalisation (.1) and the activation (.2).
   void conv_norm_relu6(const std::string& name, const ConvOptions& options) {
     conv_norm(name + ".0", name + ".1", options);
     chain_.then(name + ".2", relu6());

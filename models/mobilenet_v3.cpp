@@ -27,7 +27,7 @@ LayerPtr layer_of(Act activation) {
   return activation == Act::Relu ? relu() : hard_swish();
 }
 
-/// The paper's rounding of channels: to a multiple of 8 that is not below 90 %.
+/// Rounds channels as the paper does: to a multiple of 8 that is at least 90 % of them.
 std::int64_t multiple_of_8(std::int64_t channels) {
   const std::int64_t rounded = std::max<std::int64_t>(8, (channels + 4) / 8 * 8);
   return rounded * 10 < channels * 9 ? rounded + 8 : rounded;
@@ -37,7 +37,7 @@ class MobileNetV3Builder {
  public:
   explicit MobileNetV3Builder(LayeredModel& model) : chain_(model) {}
 
-  /// `name`.0 the convolution, .1 its normalisation.
+  /// Appends a convolution (`name`.0) and its normalisation (.1).
   void conv_norm(const std::string& name, ConvOptions options) {
     options.bias = false;
     options.init = WeightInit::KaimingFanOut;

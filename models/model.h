@@ -1,4 +1,4 @@
-// The part that a file of models/ gives to the registry, and helpers to describe a model.
+// A file of models/ gives a Model to the registry. Helpers describe the options of models.
 #pragma once
 
 #include <functional>
@@ -12,13 +12,14 @@
 
 namespace millrace {
 
-/// A name, what users can tell it, and how it is made of that. `make` may refuse what does not go together.
+/// A model by name, with its options and the function that makes it. `make` returns a Problem for options
+/// that do not go together.
 struct Model {
   ModelDescription description;
   std::function<Result<LayeredModel>(const ModelOptions& options)> make;
 };
 
-/// Options that many models have: the same words in all of them.
+/// Options that many models have, with the same help in all of them.
 ModelOption classes_option();              ///< --classes: 0 leaves it to the model
 ModelOption image_size_option();           ///< --image-size: 0 leaves it to the model
 ModelOption dropout_option();              ///< --dropout: -1 leaves it to the model
@@ -30,27 +31,27 @@ LayerPtr norm_of(const ModelOptions& options, std::int64_t channels);
 
 ModelOption heads_option(std::int64_t fallback);         ///< --heads
 ModelOption feed_forward_option(std::int64_t fallback);  ///< --feed-forward
-/// A Problem for heads that do not divide the features.
+/// Returns a Problem about heads that do not divide the features.
 Problem heads_problem(std::int64_t features, std::int64_t heads);
 ModelOption vocabulary_option(std::int64_t fallback);                     ///< --vocabulary
 ModelOption length_option(std::int64_t fallback, const std::string& of);  ///< --length
 ModelOption embeddings_option(const std::string& help);                   ///< --embeddings separate|shared
 ModelOption max_norm_option();                                            ///< --max-norm
-/// A Problem for a norm of rows of a matrix that is shared.
+/// Returns a Problem about a largest norm of rows of a shared matrix.
 Problem max_norm_problem();
 
-/// --softmax full|adaptive, --cutoffs, --divisor.
+/// Returns the options --softmax full|adaptive, --cutoffs and --divisor.
 std::vector<ModelOption> softmax_options();
 /// Returns the softmax that these options ask for, in a model whose decoder reads `features`. A full
-/// softmax has no cutoffs. Problems: cutoffs beyond the vocabulary, a cluster without features, a matrix
-/// that is to be shared.
+/// softmax has no cutoffs. Problems: cutoffs beyond the vocabulary, a cluster without features, shared
+/// embeddings.
 Result<AdaptiveSoftmax> adaptive_softmax(const ModelOptions& options, std::int64_t features);
 
-/// The value of `option` if it is not 0 (of a probability: not negative), else `fallback`.
+/// Return the value of `option`, or `fallback` if the value is 0 (a probability: negative).
 int or_else(const ModelOptions& options, const char* option, int fallback);
 double probability_or_else(const ModelOptions& options, const char* option, double fallback);
 
-/// A Problem for an image that is too small for `model`, with the size that is not.
+/// Returns a Problem about an image that is too small for `model`, with the smallest size.
 Problem too_small(const std::string& model, int size, int smallest);
 
 }  // namespace millrace

@@ -13,7 +13,7 @@ class PointNetBuilder {
  public:
   explicit PointNetBuilder(LayeredModel& model) : chain_(model) { chain_.go_back_to("points"); }
 
-  /// linear, batch normalisation, ReLU: `name`'s layer number `number`.
+  /// Appends a linear layer, batch normalisation number `number`, and ReLU.
   void step(const std::string& prefix, const std::string& layer, int number, std::int64_t in,
             std::int64_t out) {
     chain_.then(prefix + layer, linear(in, out));
@@ -24,7 +24,7 @@ class PointNetBuilder {
     chain_.then(prefix + "relu" + std::to_string(number), relu());
   }
 
-  /// Finds a matrix for the points that were made last, and multiplies them with it.
+  /// Computes a matrix from the points that were made last, and multiplies the points with it.
   void transform(const std::string& prefix, std::int64_t size) {
     const std::string points = chain_.last();
     step(prefix, "conv1", 1, size, 64);
@@ -38,7 +38,7 @@ class PointNetBuilder {
     chain_.join(prefix + "points", transform_points(), {points, matrix});
   }
 
-  /// Ends in the features of the cloud; those of its points are `points()`.
+  /// Appends the layers up to the features of the cloud. `points()` names the features of its points.
   void features(bool feature_transform) {
     transform("feat.stn.", 3);
     step("feat.", "conv1", 1, 3, kPointFeatures);
@@ -57,7 +57,7 @@ class PointNetBuilder {
   std::string points_;
 };
 
-/// The loss, called "loss" by itself and "class" beside the regulariser of the feature transform.
+/// Adds the loss. It is called "class" beside the regulariser of the feature transform, else "loss".
 void end_in(LayeredModel& model, HeadPtr head, bool feature_transform) {
   model.heads = {{feature_transform ? "class" : "loss",
                   std::move(head),

@@ -5,7 +5,7 @@
 #include "models/exported/exported_model.h"
 #include "models/model.h"
 
-// One line a file: what it is called here is the name of its function, `FILE_models`.
+// One line for each file. The file's function is called `FILE_models`.
 #define MILLRACE_MODEL_FILES(FILE) \
   FILE(mlp)                        \
   FILE(vgg16)                      \

@@ -14,12 +14,13 @@ namespace millrace {
 
 /// Describes millrace's models, and those that a program adds (`own`).
 std::vector<ModelDescription> model_descriptions(const std::vector<Model>& own = {});
-std::vector<std::string> model_names();  ///< of those that are made here, not of FILE.pt2
-/// `name`: one of them, or the path of an exported program (FILE.pt2). Problem for an unknown name, an option
-/// that the model does not have (nearest as hint) or cannot take.
+std::vector<std::string> model_names();  ///< returns the names of millrace's models
+/// Makes the model called `name`, or the exported program at this path (FILE.pt2). Problem: an unknown name,
+/// an option that the model does not have (with the nearest as hint) or cannot take.
 Result<LayeredModel> make_model(const std::string& name, const GivenOptions& options = {},
                                 const std::vector<Model>& own = {});
-/// (name, value) of what checkpoints record of the options of a model that can be made so.
+/// Returns the options, as (name, value), that a checkpoint of this model records. make_model must accept the
+/// arguments.
 std::vector<std::pair<std::string, std::string>> recorded_options(const std::string& name,
                                                                   const GivenOptions& options,
                                                                   const std::vector<Model>& own = {});

@@ -10,7 +10,7 @@ enum class Block { Basic, Bottleneck };
 struct ResNetForm {
   Block block = Block::Bottleneck;
   int blocks[4] = {3, 4, 6, 3};  ///< in each group
-  int groups = 1;                ///< of the 3x3 convolutions
+  int groups = 1;                ///< groups of the 3x3 convolutions
   int width = 64;                ///< channels of a group of convolutions in layer1
 };
 
@@ -28,7 +28,8 @@ class ResNetBuilder {
     return chain_.then(norm_name, norm_of(options_, out));
   }
 
-  /// Two 3x3 convolutions, or 1x1 - 3x3 - 1x1; the input is added to the result. `planes`: 64 in layer1.
+  /// Appends a block: two 3x3 convolutions, or 1x1 - 3x3 - 1x1. The input is added to the result. `planes` is
+  /// 64 in layer1.
   void block(const std::string& name, std::int64_t planes, std::int64_t stride) {
     const bool bottleneck = form_.block == Block::Bottleneck;
     const std::string input = chain_.last();

@@ -1,4 +1,4 @@
-// S2VT: two LSTMs that first see a video's frames, then say what is in it.
+// S2VT: two LSTMs that first read a video's frames and then write its caption.
 #include <cmath>
 
 #include "models/chain.h"
@@ -10,14 +10,14 @@
 namespace millrace {
 namespace {
 
-// Initial values of the authors' network.
+// Constants of the initial values in the authors' network.
 constexpr double kS2vtRange = 0.08, kFrameBias = 0.2;
 
 class S2vtBuilder : Chain {
  public:
   S2vtBuilder(LayeredModel& model, const S2vtOptions& options) : Chain(model), o_(options) {}
 
-  /// Returns the scores' tensor.
+  /// Adds all layers. Returns the name of the scores' tensor.
   std::string build() {
     go_back_to("frames");
     drop("dropFc7", o_.dropout);

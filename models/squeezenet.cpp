@@ -5,13 +5,13 @@ namespace millrace {
 namespace {
 
 struct Part {
-  int squeeze = 0, expand = 0;  ///< of a fire module; 0: max pooling
+  int squeeze = 0, expand = 0;  ///< channels of a fire module; 0: the part is max pooling
 };
 constexpr Part kPool{};
 
 struct SqueezeNetForm {
   ConvOptions stem;
-  int smallest;  ///< image
+  int smallest;  ///< size of the smallest image
   std::vector<Part> parts;
 };
 

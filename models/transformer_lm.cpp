@@ -1,4 +1,4 @@
-// A causal transformer over words, as PyTorch's word_language_model example has it.
+// A causal transformer over words, as in PyTorch's word_language_model example.
 #include <cmath>
 
 #include "models/chain.h"
@@ -33,7 +33,7 @@ class TransformerBuilder : Chain {
     const std::string name = "transformer_encoder.layers." + std::to_string(i) + ".",
                       self = name + "self_attn";
     const std::string input = last();
-    // Xavier's bound for [3F, F].
+    // The values are uniform within Xavier's bound for [3F, F].
     then(self, linear(o_.features, 3 * o_.features,
                       {.weight = Init::Uniform, .weight_a = std::sqrt(6.0 / double(4 * o_.features))},
                       "in_proj_weight", "in_proj_bias"));
@@ -69,7 +69,7 @@ class TransformerBuilder : Chain {
   }
 
  private:
-  /// norm(residual + dropout(x)).
+  /// Appends norm(residual + dropout(x)).
   void close(const std::string& name, const std::string& number, const std::string& residual) {
     drop(name + "dropout" + number, o_.dropout);
     join(name + "add" + number, add(), {last(), residual});

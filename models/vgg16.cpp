@@ -31,7 +31,8 @@ Result<LayeredModel> make_vgg16(const ModelOptions& options, bool batch_norm) {
   }
   const int pooled = small ? 1 : 7, hidden = small ? 512 : 4096;
   const double p = probability_or_else(options, "dropout", 0.5);
-  // Linear layers of width 512 with deviation 0.01 would not train: the small form takes PyTorch's default.
+  // Linear layers of width 512 with deviation 0.01 would not train, so the small form takes PyTorch's
+  // default.
   const WeightInit init = small ? WeightInit::PyTorch : WeightInit::Normal01;
   chain.then("avgpool", adaptive_avg_pool2d(pooled, pooled));
   chain.then("flatten", flatten());

@@ -23,7 +23,7 @@ int run(int argc, char** argv) {
   const std::string folder = argv[1], pixels = word(3, "224");
   const int ranks = std::atoi(word(4, "2").c_str()), microbatch = 8, microbatches = 4;
 
-  // Its classes are those of the folder.
+  // The model gets as many classes as the folder has.
   const LayeredModel any = or_throw(make_model(word(2, "resnet50"), {{"image-size", pixels}}));
   const int classes =
       or_throw(make_dataset(DatasetOptions{.path = folder, .fields = any.fields}))->num_classes();

@@ -167,7 +167,7 @@ Status ExportedArchive::read_stored(const std::string& folder, const std::string
     if (!by_name_.contains(stored.member))
       return wrong("lies in " + escaped(stored.member) + ", which is not there");
     const std::string_view storage = member(stored.member);
-    // The last element that the tensor reaches; an empty one reaches none.
+    // Finds the last element that the tensor reaches. An empty tensor reaches none.
     std::int64_t last = stored.offset, bytes = 0;
     bool valid = stored.sizes.size() == stored.strides.size() && stored.offset >= 0, empty = false;
     for (std::size_t d = 0; valid && d < stored.sizes.size(); ++d) {

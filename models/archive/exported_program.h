@@ -19,7 +19,7 @@ namespace millrace {
 
 struct ExportedGraph;
 
-/// An argument of a call, or what it makes.
+/// An argument of a call, or one of its outputs.
 struct ExportedArgument {
   enum class Kind {
     None,
@@ -37,7 +37,7 @@ struct ExportedArgument {
     Layout,        ///< code, the archive's
     Device,        ///< text: "cpu"
     Graph,
-    Unknown,  ///< text: what it is
+    Unknown,  ///< text: the kind's name
   };
   Kind kind = Kind::None;
   std::string text;
@@ -59,7 +59,7 @@ struct ExportedCall {
   std::string target;  ///< "torch.ops.aten.conv2d.default"
   std::vector<std::pair<std::string, ExportedArgument>> arguments;
   std::vector<ExportedArgument> outputs;
-  /// Paths of the modules that it stands in, from the root's ("") to the innermost's.
+  /// Paths of the modules that contain the call, from the root's ("") to the innermost's.
   std::vector<std::string> modules;
 };
 
@@ -67,7 +67,7 @@ struct ExportedGraph {
   std::vector<ExportedArgument> inputs;
   std::vector<ExportedCall> calls;
   std::vector<ExportedArgument> outputs;
-  std::map<std::string, ExportedTensor> tensors;  ///< of all its values
+  std::map<std::string, ExportedTensor> tensors;  ///< all values of the graph by name
 };
 
 /// An input of the graph.
@@ -75,16 +75,16 @@ struct ExportedInput {
   enum class Kind { User, Parameter, Buffer, Constant };
   Kind kind = Kind::User;
   std::string value;        ///< name in the graph
-  std::string target;       ///< state_dict name; a user input's own
+  std::string target;       ///< state_dict name; for a user input, its own name
   bool persistent = false;  ///< a buffer of the state_dict
 };
 
 /// A tensor in the archive.
 struct StoredTensor {
-  std::string member;  ///< of the zip archive; equal for tensors that share their storage
+  std::string member;  ///< member of the zip archive; equal for tensors that share their storage
   std::int64_t scalar_type = 0;
   std::vector<std::int64_t> sizes, strides;
-  std::int64_t offset = 0;  ///< elements
+  std::int64_t offset = 0;  ///< offset in the storage, in elements
   bool requires_grad = false;
 
   bool operator==(const StoredTensor&) const = default;
@@ -99,23 +99,25 @@ struct ExportedProgram {
   std::string torch_version;
   ExportedGraph graph;
   std::vector<ExportedInput> inputs;
-  std::vector<std::string> results;  ///< of the user outputs: names of values, "" for what is no tensor
-  std::map<std::string, StoredTensor> stored;  ///< by state_dict name or name of the constant
-  std::map<std::string, SymbolRange> ranges;   ///< of symbols
-  std::map<std::string, std::int64_t> hints;   ///< of symbols: their values in the example exported with
+  std::vector<std::string>
+      results;  ///< names of the user outputs' values; "" for an output that is no tensor
+  std::map<std::string, StoredTensor> stored;  ///< key: state_dict name, or name of the constant
+  std::map<std::string, SymbolRange> ranges;   ///< key: symbol
+  std::map<std::string, std::int64_t> hints;   ///< each symbol's value in the example that was exported
 };
 
-/// Bytes of an element; 0: a type that is not known here.
+/// Returns the bytes of an element; 0: a type that is not known here.
 std::int64_t element_bytes(std::int64_t scalar_type);
 std::string scalar_type_name(std::int64_t scalar_type);  ///< "float32"
 
-/// Reads the graph from the text of models/model.json; `name` in messages. `stored` stays empty.
+/// Reads the graph from the text of models/model.json. `stored` stays empty. `name` is for messages.
 Result<ExportedProgram> parse_exported_program(std::string_view json, const std::string& name);
 
 /// An archive in memory, with every stored tensor inside its bounds and its member checked.
 class ExportedArchive {
  public:
-  /// Maps the file. Problems: no zip, truncated, another schema, weights that are not there or too short, ...
+  /// Maps the file. Problems: not a zip, truncated, another schema, weights that are missing or too short,
+  /// and others.
   static Result<std::shared_ptr<const ExportedArchive>> open(const std::string& path);
   /// Parses bytes, which must outlive the archive.
   static Result<std::shared_ptr<const ExportedArchive>> parse(std::string_view bytes,
@@ -126,11 +128,11 @@ class ExportedArchive {
 
   const ExportedProgram& program() const { return program_; }
   const std::string& name() const { return name_; }
-  /// All bytes of the storage that a stored tensor lies in, as long as the archive lives.
+  /// Returns all bytes of the storage of a stored tensor. They are valid as long as the archive lives.
   std::string_view storage(const StoredTensor& tensor) const { return storages_.at(tensor.member); }
 
-  /// Writes the archive again to `path`, whole or not at all, with the storages in `replaced` (by member, of
-  /// the same sizes) exchanged. Throws DataError when the disk fails.
+  /// Writes a copy of the archive to `path`, whole or not at all. `replaced` has other storages of the same
+  /// sizes by member. Throws DataError when the disk fails.
   void write_with(const std::string& path, const std::map<std::string, std::string>& replaced) const;
 
  private:

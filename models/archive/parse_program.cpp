@@ -1,4 +1,4 @@
-// models/model.json -> ExportedProgram.
+// Parses models/model.json into an ExportedProgram.
 #include <algorithm>
 
 #include "models/archive/exported_program.h"
@@ -10,7 +10,7 @@ namespace {
 
 using Kind = ExportedArgument::Kind;
 
-constexpr std::int64_t kSchema = 8;  // major; a minor version only adds
+constexpr std::int64_t kSchema = 8;  // major version; minor versions only add members
 
 const Json kNothing;
 
@@ -93,7 +93,7 @@ class ProgramReader {
     append(problems_, parsed.problems());
     return {};
   }
-  /// {"as_int": 3} or {"as_expr": {"expr_str": ..., "hint": ...}}.
+  /// Reads {"as_int": 3} or {"as_expr": {"expr_str": ..., "hint": ...}}.
   SizeExpression size(const Json& json) {
     if (const Json& number = member(json, "as_int"); number.kind() == Json::Kind::Int) return number.as_int();
     const Json& inner = member(json, "as_expr");
@@ -105,7 +105,7 @@ class ProgramReader {
   }
 
   using Sizes = std::map<std::string, SizeExpression>;
-  /// {"as_int": 3} or {"as_name": "sym_size_int"}: the name of a number of the graph.
+  /// Reads {"as_int": 3} or {"as_name": "sym_size_int"}, which names a number of the graph.
   SizeExpression named_size(const Json& json, const Sizes& sizes) {
     if (const Json& number = member(json, "as_int"); number.kind() == Json::Kind::Int) return number.as_int();
     const auto found = sizes.find(text_of(member(json, "as_name")));
@@ -142,7 +142,7 @@ class ProgramReader {
     return 0;
   }
 
-  /// An object with one member, whose name says what it is.
+  /// Reads an argument: an object with one member, whose name is the argument's kind.
   ExportedArgument argument(const Json& json, const Sizes& sizes) {
     ExportedArgument result;
     if (!json.is_object() || json.size() != 1) {
@@ -241,7 +241,7 @@ class ProgramReader {
     return result;
   }
 
-  /// "key,path,type;key,path,type": the paths.
+  /// Returns the paths in "key,path,type;key,path,type".
   static std::vector<std::string> modules(std::string_view stack) {
     std::vector<std::string> paths;
     while (!stack.empty()) {
@@ -252,7 +252,7 @@ class ProgramReader {
       if (first == std::string_view::npos || second == std::string_view::npos) continue;
       std::string path(entry.substr(first + 1, second - first - 1));
       if (path.starts_with("_empty_nn_module_stack")) continue;
-      // A module that is called again is "drop@1".
+      // A module that is called a second time has a path such as "drop@1".
       for (std::size_t at = path.find('@'); at != std::string::npos; at = path.find('@', at))
         path.erase(at, std::min(path.find('.', at), path.size()) - at);
       if (paths.empty() && !path.empty()) paths.emplace_back();
@@ -287,7 +287,7 @@ class ProgramReader {
         input = {ExportedInput::Kind::Constant, name_of(arg), text_of(member(spec, "tensor_constant_name")),
                  false};
       } else if (kind == "constant_input") {
-        continue;  // its value stands in the calls
+        continue;  // the calls contain its value
       } else {
         problem(one, "an input of kind " + escaped(kind) + ", which is not known here");
         continue;

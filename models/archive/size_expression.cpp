@@ -26,7 +26,7 @@ class ExpressionParser {
   struct Function {
     const char* name;
     Kind kind;
-    std::size_t least, most;  ///< arguments
+    std::size_t least, most;  ///< numbers of arguments
   };
 
   void skip() {

@@ -14,24 +14,24 @@
 
 namespace millrace {
 
-/// The lengths that the symbols of a program stand for in one microbatch.
+/// The lengths that the symbols of a program have in one microbatch.
 using SymbolValues = std::map<std::string, std::int64_t>;
 
-/// Value type; immutable.
+/// An expression for the length of a dimension. A value type; immutable.
 class SizeExpression {
  public:
   SizeExpression(std::int64_t number = 0) : number_(number) {}  // NOLINT
-  /// Problem: not of this form, a function that sizes do not have, nested deeper than 64.
+  /// Parses SymPy's form. Problem: another form, a function that sizes do not have, nested deeper than 64.
   static Result<SizeExpression> parse(std::string_view text, const std::string& where);
 
   bool is_number() const { return kind_ == Kind::Number; }
   bool is_symbol() const { return kind_ == Kind::Symbol; }
   std::int64_t number() const { return number_; }
   const std::string& symbol() const { return name_; }
-  /// nullopt: a symbol is missing, a division by zero, an overflow.
+  /// Returns the length, or nothing if a symbol is missing, or after a division by zero or an overflow.
   std::optional<std::int64_t> value(const SymbolValues& symbols) const;
   void collect_symbols(std::set<std::string>& into) const;
-  std::string text() const;  ///< "2*s77"
+  std::string text() const;  ///< returns a text such as "2*s77"
 
  private:
   enum class Kind { Number, Symbol, Add, Multiply, Power, FloorDivide, Modulo, Largest, Smallest };

@@ -25,7 +25,7 @@ namespace {
 
 using Kind = ExportedArgument::Kind;
 
-/// A formal argument of an operator and what it gets.
+/// The source of a formal argument's value.
 struct Operand {
   enum class From { Constant, Place, Places, Sizes, Device };
   From from = From::Constant;
@@ -33,9 +33,9 @@ struct Operand {
   int place = -1;
   std::vector<int> places;  ///< -1: none
   bool optional = false;    ///< a list of optional tensors
-  ExportedArgument sizes;   ///< with symbols
+  ExportedArgument sizes;   ///< sizes with symbols
   c10::TypePtr type;
-  std::size_t length = 0;  ///< of a list of fixed length that may be given as one number
+  std::size_t length = 0;  ///< length of a list of fixed length, which may be given as one number
 };
 
 c10::TypePtr without_optional(c10::TypePtr type) {
@@ -48,7 +48,7 @@ bool is_integer(const c10::TypePtr& type) {
   return type->kind() == c10::TypeKind::IntType || type->kind() == c10::TypeKind::SymIntType;
 }
 
-/// A number as an operator takes it where a tensor stands.
+/// Returns a number as a tensor, for an argument that is a tensor.
 at::Tensor wrapped(const at::Scalar& number) {
   at::Tensor tensor = c10::scalar_to_tensor(number);
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -73,7 +73,8 @@ std::optional<c10::IValue> number_as(double real, std::optional<std::int64_t> wh
   }
 }
 
-/// nullopt: the operator takes no such thing there. All sizes are numbers.
+/// Converts an argument to the formal's type. Returns nothing if the operator does not take it. All sizes
+/// must be numbers.
 std::optional<c10::IValue> constant_as(const ExportedArgument& argument, const c10::TypePtr& formal,
                                        std::size_t length) {
   if (argument.kind == Kind::None)
@@ -149,15 +150,15 @@ struct CallRunner::Call {
   std::string module{};  ///< path of the module whose forward makes the call
   std::optional<c10::OperatorHandle> op;
   Form form = Form::Plain;
-  std::vector<Operand> operands;                                ///< by the operator's arguments
-  std::vector<std::pair<std::size_t, c10::IValue>> evaluation;  ///< operands that are others in evaluation
-  std::vector<std::vector<int>> outputs;                        ///< places by result; -1: nobody reads it
+  std::vector<Operand> operands;                                ///< one for each of the operator's arguments
+  std::vector<std::pair<std::size_t, c10::IValue>> evaluation;  ///< operands with another value in evaluation
+  std::vector<std::vector<int>> outputs;  ///< places of each result; -1: nobody reads it
   std::vector<char> output_is_list;
   bool without_gradient = false;
   bool draws = false;
-  std::vector<int> writes;        ///< places; in evaluation it is left out where one lies in a buffer
-  bool draws_bernoulli = false;   ///< in evaluation: the expected value
-  bool normalises_batch = false;  ///< batch normalisation by the statistics of what it is given
+  std::vector<int> writes;        ///< places it writes to; evaluation skips a call that writes to a buffer
+  bool draws_bernoulli = false;   ///< evaluation takes the expected value instead
+  bool normalises_batch = false;  ///< batch normalisation by the statistics of its input
   WeightPlaces weights;
   std::vector<int> read_last;
 };
@@ -226,7 +227,7 @@ class CallCompiler {
     }
     if (result.outputs.size() > schema.returns().size())
       refuse(call, "makes more than the operator does: " + c10::toString(schema));
-    if (problems_.size() > problems) return result;  // the rest looks at arguments as the operator takes them
+    if (problems_.size() > problems) return result;  // the rest needs arguments that the operator takes
     for (const std::string& value : call.writes)
       if (const auto found = places_.find(value); found != places_.end())
         result.writes.push_back(found->second);
@@ -335,7 +336,7 @@ class CallCompiler {
     if (operand_of(call, "dropout_p", &index)) call.evaluation.emplace_back(index, c10::IValue(0.0));
   }
 
-  /// -1: no trainable parameter.
+  /// Returns the index of an operand among the trainable parameters; -1: it is none.
   int parameter(const Operand* operand) const {
     if (!operand || operand->from != Operand::From::Place) return -1;
     const auto first = static_cast<int>(first_parameter_);
@@ -353,7 +354,7 @@ class CallCompiler {
       return;
     const Operand *weight = operand_of(result, "weight"), *bias = operand_of(result, "bias");
     WeightPlaces places{parameter(weight), parameter(bias)};
-    // A bias that is computed from something else stays autograd's.
+    // If the bias is computed from something else, autograd computes its gradient.
     const auto bias_is_plain = [&](const Operand* b) {
       return !b || b->from == Operand::From::Constant || parameter(b) >= 0;
     };
@@ -400,7 +401,7 @@ class CallCompiler {
   std::size_t first_parameter_, trainable_;
   const std::set<std::string>& buffers_;
   std::unordered_map<std::string, int> places_;
-  int given_ = 0;  ///< places
+  int given_ = 0;  ///< number of places of given values
   Problems problems_;
 };
 
@@ -431,7 +432,7 @@ ExportedArgument with_values(const ExportedArgument& argument, const SymbolValue
   return result;
 }
 
-/// [input] with elements dropped.
+/// Returns the input after dropout.
 at::Tensor dropped(const at::Tensor& input, double p, const CallPass& pass, const std::string& call) {
   if (p >= 1) return input.mul(at::zeros_like(input));
   return input.mul(dropout_mask(input, p, derive_seed(pass.random_seed, call), pass.masks));
@@ -439,7 +440,7 @@ at::Tensor dropped(const at::Tensor& input, double p, const CallPass& pass, cons
 
 }  // namespace
 
-/// "call conv2d_1 in encoder.conv (aten::conv2d) of [8, 3, 32, 32]: ".
+/// Returns a text for messages: "call conv2d_1 in encoder.conv (aten::conv2d) of [8, 3, 32, 32]: ".
 std::string CallRunner::place_of(const Call& call, const std::vector<at::Tensor>& values) {
   std::string shapes;
   const auto add = [&](int place) {
@@ -468,7 +469,7 @@ std::vector<at::Tensor> CallRunner::run_calls(std::vector<at::Tensor>& values, c
                                               const Call*& running) const {
   const at::Device device = values.empty() ? at::Device(at::kCPU) : values.front().device();
   values.resize(num_places_);
-  std::vector<at::Tensor> buffers;  // which stay as they are in evaluation
+  std::vector<at::Tensor> buffers;  // set in evaluation, in which buffers keep their values
   if (!pass.training)
     for (int place : buffers_) buffers.push_back(values[place]);
   const auto lies_in_a_buffer = [&](const at::Tensor& written) {
@@ -560,7 +561,7 @@ std::vector<at::Tensor> CallRunner::run_calls(std::vector<at::Tensor>& values, c
     }
     if (!pass.training) {
       for (const auto& [index, value] : call.evaluation) stack[index] = value;
-      if (call.draws_bernoulli) {  // what is drawn on average
+      if (call.draws_bernoulli) {  // takes the average of the draws
         give(tensor(0).fill_(call.operands[1].constant.toDouble()));
         continue;
       }

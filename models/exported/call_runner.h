@@ -1,4 +1,5 @@
-// A run of ATen calls as a small program: places instead of names, operators looked up once.
+// Compiles a sequence of ATen calls into a small program. Values have places instead of names, and operators
+// are looked up once.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +21,18 @@ namespace millrace {
 /// The arguments of one pass through the calls, besides its tensors.
 struct CallPass {
   const SymbolValues* symbols = nullptr;
-  bool training = true;  ///< else dropout and batch statistics are off and buffers stay as they are
+  bool training = true;  ///< false: no dropout, no batch statistics, and buffers keep their values
   MasksFrom masks = MasksFrom::Device;
   std::uint64_t random_seed = 0;
-  PendingWeights* pending = nullptr;  ///< where weight gradients wait; null: autograd computes them
+  PendingWeights* pending = nullptr;  ///< collects weight gradients; null: autograd computes them
 };
 
-/// Immutable and thread-safe.
+/// Runs compiled calls. Immutable and thread-safe.
 class CallRunner {
  public:
-  /// `given`: names of the values that `run` gets, in order; `trainable` of them, from `first_parameter` on,
-  /// are parameters with gradients. `buffers`: values that are buffers. Problems: arguments that an operator
-  /// does not take.
+  /// Compiles calls. `given` has the names of the values that `run` gets, in order. `trainable` of them, from
+  /// `first_parameter` on, are parameters with gradients. `buffers` are the values that are buffers, `wanted`
+  /// those that `run` returns. Problems: arguments that an operator does not take.
   static Result<std::shared_ptr<const CallRunner>> compile(std::vector<FlatCall> calls,
                                                            const FlatProgram& program,
                                                            const std::vector<std::string>& given,
@@ -40,9 +41,9 @@ class CallRunner {
                                                            const std::vector<std::string>& wanted);
   ~CallRunner();
 
-  /// The wanted values. Under autograd if grad mode is on.
+  /// Returns the wanted values. Autograd records the calls if grad mode is on.
   std::vector<at::Tensor> run(std::vector<at::Tensor> given, const CallPass& pass) const;
-  bool draws() const { return draws_; }  ///< random numbers, in training
+  bool draws() const { return draws_; }  ///< returns whether the calls draw random numbers in training
 
  private:
   struct Call;
@@ -55,7 +56,7 @@ class CallRunner {
   std::vector<Call> calls_;
   std::size_t num_places_ = 0;
   std::vector<int> wanted_;
-  std::vector<int> buffers_;  ///< places among the given
+  std::vector<int> buffers_;  ///< places of the buffers among the given values
   bool draws_ = false;
 };
 

@@ -9,13 +9,13 @@ namespace {
 
 using Ops = std::string_view;
 
-// Of torch.autocast's list of lower precision for the CPU.
+// A part of torch.autocast's list of operators with lower precision on the CPU.
 constexpr auto kLower =
     std::to_array<Ops>({"linear", "mm", "addmm", "bmm", "baddbmm", "addbmm", "matmul", "conv1d", "conv2d",
                         "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
                         "scaled_dot_product_attention"});
 
-// Give what they get, in its type.
+// Operators whose output has the type of their input.
 constexpr auto kPassOn = std::to_array<Ops>({"view",
                                              "reshape",
                                              "_unsafe_view",

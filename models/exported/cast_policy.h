@@ -1,4 +1,4 @@
-// How a layer of an exported model takes a run's lower precision: as a whole, by the calls in it.
+// Decides from its calls how a layer of an exported model takes a run's lower precision.
 #pragma once
 
 #include <span>
@@ -8,9 +8,9 @@
 
 namespace millrace {
 
-/// Lower where all its calls are matrix products, convolutions, attention, or pass on what those make;
-/// Promote where all pass on. Float32 else, and where `floating_constants`: buffers or constants that would
-/// meet tensors of another type.
+/// Returns Promote if all calls pass on the type that they get. Returns Lower if the others are all matrix
+/// products, convolutions or attention. Else it returns Float32. It also does so with `floating_constants`:
+/// the layer has buffers or constants that would meet tensors of another type.
 CastPolicy cast_policy_of(std::span<const FlatCall> calls, bool floating_constants);
 
 }  // namespace millrace

@@ -33,7 +33,7 @@ class ExportedLayer final : public MultiLayer {
     std::vector<Shape> shapes;
     for (const TensorSpec& input : inputs) shapes.push_back(input.shape);
     const SymbolValues symbols = bind(shapes);
-    // Inputs that were cast to a lower precision make outputs of it.
+    // If inputs were cast to a lower precision, outputs have it too.
     const auto lower = std::ranges::find_if(
         inputs, [](const TensorSpec& t) { return t.dtype == at::kBFloat16 || t.dtype == at::kHalf; });
     const auto dtype = [&](const ExportedPort& output) {
@@ -68,8 +68,8 @@ class ExportedLayer final : public MultiLayer {
                   .masks = context.masks,
                   .random_seed = context.random_seed};
     if (!context.training) return plain(run(inputs, parameters, buffers, pass));
-    // Under autograd even if nothing is kept (recompute): LibTorch takes other kernels for an LSTM without
-    // it.
+    // Grad mode is on even if nothing is kept (recompute): without it LibTorch uses other kernels for an
+    // LSTM.
     at::AutoGradMode with_grad(true);
     auto graph = std::make_shared<Graph>();
     for (const at::Tensor& input : inputs) graph->inputs.push_back(leaf_of(input));
@@ -134,14 +134,15 @@ class ExportedLayer final : public MultiLayer {
     at::NoGradGuard no_grad;
     std::vector<at::Tensor> zeros, parameters, buffers;
     for (const TensorSpec& input : inputs)
-      zeros.push_back(at::zeros(  // parameters are float32 here: shapes do not depend on it
+      zeros.push_back(at::zeros(  // parameters are float32 here; shapes do not depend on the type
           input.shape, at::TensorOptions(at::isFloatingType(input.dtype) ? at::kFloat : input.dtype)));
     for (const ParameterSpec& spec : parts_.parameters)
       (spec.is_buffer ? buffers : parameters).push_back(spec.value);
     return shapes_of(run(zeros, parameters, buffers, {.symbols = &symbols, .training = false}));
   }
 
-  /// What leaves is plain and contiguous: what comes over a border is, and both must meet the same kernels.
+  /// Returns plain and contiguous copies of outputs. Tensors that come over a border are so too, and later
+  /// layers must use the same kernels in both cases.
   static std::vector<at::Tensor> plain(const std::vector<at::Tensor>& tensors) {
     std::vector<at::Tensor> result;
     for (const at::Tensor& tensor : tensors)
@@ -149,7 +150,7 @@ class ExportedLayer final : public MultiLayer {
     return result;
   }
 
-  /// The outputs as ports describe them, under autograd if grad mode is on.
+  /// Returns the outputs as their ports describe them. Autograd records the calls if grad mode is on.
   std::vector<at::Tensor> run(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                               std::span<at::Tensor> buffers, const CallPass& pass) const {
     std::vector<at::Tensor> outputs = parts_.calls->run(given(inputs, parameters, buffers), pass);
@@ -197,7 +198,8 @@ class ExportedLayer final : public MultiLayer {
     return symbols;
   }
 
-  /// A least of 2 is PyTorch's way to say that 1 was not looked at: the calls themselves take it.
+  /// Checks a length against its range. A range from 2 means that PyTorch did not look at 1. The calls
+  /// themselves take 1, so it is allowed.
   void check_range(const ExportedPort& port, const std::string& symbol, std::int64_t value) const {
     const auto found = parts_.symbols->ranges.find(symbol);
     if (found == parts_.symbols->ranges.end()) return;

@@ -1,4 +1,4 @@
-// A run of calls of an exported graph as a layer.
+// A layer made of consecutive calls of an exported graph.
 #pragma once
 
 #include <memory>
@@ -13,23 +13,23 @@ namespace millrace {
 
 /// The values that the symbols of a program may have.
 struct SymbolTable {
-  /// Symbol -> all that are the same length in every batch: PyTorch gives each input its own.
+  /// Symbol -> all symbols of the same length in every batch: PyTorch gives each input its own symbols.
   std::map<std::string, std::vector<std::string>> same;
   std::map<std::string, SymbolRange> ranges;
   std::string advice;  ///< how to export with dynamic dimensions
-  /// Lengths that the exporter froze although the calls take any (ExportedFields): sizes of that value say
-  /// nothing, and shapes are found by running the calls on zeros.
+  /// Lengths that the exporter froze although the calls take any length (find_fields). Sizes of such a value
+  /// are not reliable: shapes are found by running the calls on zeros.
   std::set<std::int64_t> frozen;
 };
 
-/// A tensor that goes in or out.
+/// An input or output of a layer.
 struct ExportedPort {
   std::string name;
-  std::vector<SizeExpression> sizes;  ///< as outside the layer: of complex numbers [..., 2]
-  at::ScalarType dtype = at::kFloat;  ///< as outside the layer
-  bool is_complex = false;            ///< inside the layer
-  bool differentiable = false;        ///< of an output
-  bool is_field = false;              ///< of an input
+  std::vector<SizeExpression> sizes;  ///< sizes outside the layer; complex numbers are [..., 2]
+  at::ScalarType dtype = at::kFloat;  ///< type outside the layer
+  bool is_complex = false;            ///< the calls see complex numbers
+  bool differentiable = false;        ///< an output that has a gradient
+  bool is_field = false;              ///< an input that is a field of the model
 };
 
 struct ExportedLayerParts {
@@ -38,17 +38,17 @@ struct ExportedLayerParts {
   std::vector<ExportedPort> inputs, outputs;
   std::vector<ParameterSpec> parameters;  ///< trainable ones first
   std::vector<at::Tensor> constants;
-  std::shared_ptr<const CallRunner> calls;  ///< gets inputs, parameters, buffers, constants
+  std::shared_ptr<const CallRunner> calls;  ///< run() gets inputs, parameters, buffers, constants
   std::shared_ptr<const SymbolTable> symbols;
 };
 
-/// Backward by autograd over the calls; weight gradients of linear maps, convolutions and embeddings wait for
-/// backward_weight.
+/// Makes a layer. Its backward is autograd over the calls. Weight gradients of linear maps, convolutions and
+/// embeddings wait for backward_weight.
 LayerPtr exported_layer(ExportedLayerParts parts);
 
-/// The loss that a graph computes, the mean over the samples of a microbatch, as its own head. Inputs: the
-/// loss [], and a field whose size along `batch_dimension` is the number of samples.
 class Head;
+/// Makes the head of a graph that computes its own loss, the mean over the samples of a microbatch. Inputs:
+/// the loss [], and a field whose size along `batch_dimension` is the number of samples.
 std::shared_ptr<const Head> graph_loss_head(int batch_dimension);
 
 }  // namespace millrace

@@ -22,9 +22,9 @@
 namespace millrace {
 namespace {
 
-constexpr int kEnoughLayers = 16;  // cut points for a planner of a handful of stages
+constexpr int kEnoughLayers = 16;  // gives a planner enough cut points for a handful of stages
 
-/// A stored tensor where it lies: the archive lives as long as it.
+/// Returns a tensor that refers to the archive's memory and keeps the archive alive.
 at::Tensor tensor_of(const std::shared_ptr<const ExportedArchive>& archive, const StoredTensor& stored) {
   const std::string_view storage = archive->storage(stored);
   const auto width = element_bytes(stored.scalar_type);
@@ -34,7 +34,7 @@ at::Tensor tensor_of(const std::shared_ptr<const ExportedArchive>& archive, cons
       at::TensorOptions(torch_type(stored.scalar_type)));
 }
 
-/// One layer to be.
+/// The calls of a future layer.
 struct Segment {
   std::string path;
   std::vector<FlatCall> calls;
@@ -116,13 +116,13 @@ class ModelBuilder {
     return t ? scalar_type_of(*t) : at::ScalarType::Undefined;
   }
   bool is_complex(const std::string& value) const { return at::isComplexType(type_of(value)); }
-  /// Gradients are of real and of complex numbers.
+  /// Returns whether the value may have a gradient: it is floating or complex.
   bool has_gradients(const std::string& value) const {
     return at::isFloatingType(type_of(value)) || is_complex(value);
   }
 
-  /// Differentiable values, and the parameters from which the loss can be reached through them: others keep
-  /// their values, as PyTorch's optimizers leave a parameter without a gradient alone.
+  /// Finds the differentiable values, and the parameters from which they lead to the loss. Other parameters
+  /// keep their values: PyTorch's optimizers, too, skip a parameter without a gradient.
   void find_trainable() {
     std::set<std::string> candidates;
     for (const auto& [value, input] : inputs_)
@@ -136,7 +136,7 @@ class ModelBuilder {
       if (!std::ranges::any_of(call.reads(), acts)) continue;
       for (const std::string& made : call.makes())
         if (has_gradients(made)) differentiable_.insert(made);
-      for (const std::string& written : call.writes)  // a view of it, or it under another name
+      for (const std::string& written : call.writes)  // a view of the value, or the value under another name
         if (const auto* together = flat_.written_with(written))
           for (const std::string& value : *together)
             if (has_gradients(value)) differentiable_.insert(value);
@@ -216,7 +216,7 @@ class ModelBuilder {
   void add_head() {
     if (head_ == "loss") {
       const FieldSpec& counted =
-          model_.fields.back();  // of what the last stage reads anyway, as a rule: labels
+          model_.fields.back();  // the last stage usually reads this field anyway: labels
       model_.heads.push_back({"loss", graph_loss_head(fields_.batch_dimension), {result_, counted.name}});
     } else {
       model_.heads.push_back({"loss",
@@ -251,7 +251,7 @@ class ModelBuilder {
     if (takes_path) into.path = from.path;
   }
 
-  /// Calls without parameters go with what is before them.
+  /// Joins segments without parameters with the segment before them.
   std::vector<Segment> with_parameters_each(std::vector<Segment> segments) const {
     std::vector<Segment> result;
     bool last_has = true;
@@ -295,9 +295,10 @@ class ModelBuilder {
     return Ok{};
   }
 
-  /// Memory that is written to, and buffers that change, belong to one layer.
+  /// Joins segments so that memory that is written to, and each buffer that changes, belongs to one layer.
   void join_what_writes_together() {
-    std::map<std::string, std::pair<std::size_t, std::size_t>> ranges;  // of segments
+    std::map<std::string, std::pair<std::size_t, std::size_t>>
+        ranges;  // first and last segment that uses a value
     std::set<std::string> changed;
     for (const Segment& segment : segments_)
       for (const FlatCall& call : segment.calls)
@@ -436,7 +437,8 @@ class ModelBuilder {
     const bool constants_float = std::ranges::any_of(parts.constants, is_floating_tensor) ||
                                  std::ranges::any_of(buffer_specs, is_floating_tensor, &ParameterSpec::value);
     parts.cast_policy = cast_policy_of(segment.calls, constants_float);
-    // What passes on does not see its own weights' type: it has none. Complex numbers have no lower type.
+    // A layer that passes on its input's type but has parameters stays float32. So does a layer of complex
+    // numbers, which have no lower type.
     const bool complex = std::ranges::any_of(segment.calls, [&](const FlatCall& call) {
       const auto is = [&](const std::string& value) { return is_complex(value); };
       return std::ranges::any_of(call.reads(), is) || std::ranges::any_of(call.makes(), is);
@@ -462,8 +464,8 @@ class ModelBuilder {
     return Ok{};
   }
 
-  /// Complex numbers are pairs of real ones outside their layer: whatever carries and adds up tensors takes
-  /// those.
+  /// Returns the port of a value. Outside their layer complex numbers are pairs of real ones, since
+  /// transports and sums of tensors take only those.
   ExportedPort port_of(const std::string& value) const {
     ExportedPort port{.name = value, .sizes = tensor(value)->sizes, .dtype = type_of(value)};
     if (at::isComplexType(port.dtype)) {
@@ -479,7 +481,7 @@ class ModelBuilder {
            (input.kind == ExportedInput::Kind::Buffer && input.persistent);
   }
 
-  /// A parameter that asks for a gradient; none of those here is trained.
+  /// Returns whether a parameter requires a gradient. It is called for parameters that are not trained.
   bool is_unreached(const ExportedInput& input) const {
     return input.kind == ExportedInput::Kind::Parameter && program_.stored.at(input.target).requires_grad;
   }
@@ -501,7 +503,7 @@ class ModelBuilder {
       spec.also.assign(names.begin() + 1, names.end());
       for (const std::string& name : names) written_.insert(name);
     } else {
-      // Its own name must not be the owner's.
+      // A tied parameter's own name must differ from its owner's.
       spec.name = named.name + "/" + names[0];
       named.tied.emplace_back(spec.name, owner->second);
     }
@@ -516,7 +518,7 @@ class ModelBuilder {
                    "keep it in complex64, or register it with persistent=False");
   }
 
-  /// What no call reads is kept for the state_dict.
+  /// Keeps tensors that no call reads, so that the state_dict stays complete.
   void add_unused(std::vector<std::string>& buffers, std::vector<ParameterSpec>& specs,
                   std::vector<std::string>& unreached) {
     for (const ExportedInput& input : program_.inputs) {
@@ -527,7 +529,7 @@ class ModelBuilder {
     }
   }
 
-  /// A layer whose sizes do not follow from its inputs reads a field that has them.
+  /// Adds a field to the inputs of a layer if its sizes do not follow from its other inputs.
   Status add_inputs_for_sizes(const Segment& segment, const ExportedLayerParts& parts,
                               std::vector<std::string>& inputs) {
     std::set<std::string> needed, bound;
@@ -591,14 +593,14 @@ class ModelBuilder {
   FlatProgram flat_;
   ExportedFields fields_;
   LayeredModel model_;
-  std::map<std::string, const ExportedInput*> inputs_;      ///< by value
+  std::map<std::string, const ExportedInput*> inputs_;      ///< key: value
   std::map<std::string, std::vector<std::string>> shared_;  ///< owner's value -> all its state_dict names
   std::set<std::string> buffers_, passing_, differentiable_, trainable_;  ///< values; passing: not saved
   std::map<std::string, std::string> owners_;  ///< value -> name of the parameter that owns it
   std::set<std::string> written_;              ///< state_dict names that some layer holds
   std::string result_, head_, target_;
   std::vector<Segment> segments_;
-  std::set<std::string> names_;  ///< of layers
+  std::set<std::string> names_;  ///< names of layers
 };
 
 }  // namespace

@@ -9,22 +9,23 @@
 namespace millrace {
 
 struct ExportedOptions {
-  /// auto: the first result that is one floating number is the loss, else scores [B, C] end in cross-entropy;
-  /// loss, cross-entropy, mean-squared-error: just that.
+  /// "auto": the first result that is one floating number is the loss; if there is none, scores [B, C] get
+  /// cross-entropy. "loss", "cross-entropy" and "mean-squared-error" choose the head by name.
   std::string head = "auto";
-  /// How finely calls are grouped into layers: a depth in the tree of modules (0: the whole model), "call":
-  /// every call is one, "auto": the least depth that gives 16 layers with parameters.
+  /// How calls are grouped into layers: by a depth in the tree of modules (0: the whole model is one layer);
+  /// "call": every call is a layer; "auto": the least depth that gives 16 layers with parameters.
   std::string granularity = "auto";
 };
 
-bool is_exported_model(const std::string& name);  ///< NAME.pt2
+bool is_exported_model(const std::string& name);  ///< returns whether the name ends in .pt2
 
-/// The model in the archive at `path`, named after the file, with the archive's weights as initial ones.
-/// Thread-safe. Problems: see ExportedArchive; calls that are not ATen's; inputs without a common batch
-/// dimension; no loss.
+/// Makes the model in the archive at `path`, named after the file. The archive's weights are the initial
+/// ones. Thread-safe. Problems: those of ExportedArchive, calls that are not ATen's, inputs without a common
+/// batch dimension, no loss.
 Result<LayeredModel> make_exported_model(const std::string& path, const ExportedOptions& options = {});
 
-/// Writes `archive` again to `path` with the weights in `weights` (safetensors, by state_dict name).
+/// Writes a copy of `archive` to `path` with the weights of the file `weights` (safetensors with state_dict
+/// names).
 Status write_trained_archive(const std::string& archive, const std::string& weights, const std::string& path);
 
 }  // namespace millrace

@@ -21,7 +21,7 @@ std::string advice_for(const std::vector<UserInput>& inputs) {
          "))";
 }
 
-/// Where a dynamic length stands in every input, with one value in the example.
+/// Returns the dimension, 0 or 1, that is dynamic in every input and has the same length in the example.
 std::optional<int> common_batch_dimension(const ExportedProgram& program,
                                           const std::vector<UserInput>& inputs) {
   for (std::size_t place = 0; place < 2; ++place) {
@@ -34,7 +34,7 @@ std::optional<int> common_batch_dimension(const ExportedProgram& program,
     });
     if (everywhere && hints.size() == 1) return static_cast<int>(place);
   }
-  // Frozen at the export: the layers refuse other sizes.
+  // A batch dimension that was frozen at the export: the layers refuse other sizes.
   std::set<std::int64_t> sizes;
   const bool frozen = std::ranges::all_of(inputs, [&](const UserInput& input) {
     if (input.tensor->sizes.empty() || !input.tensor->sizes[0].is_number()) return false;
@@ -44,7 +44,8 @@ std::optional<int> common_batch_dimension(const ExportedProgram& program,
   return frozen && sizes.size() == 1 ? std::optional(0) : std::nullopt;
 }
 
-/// `length` is fixed in one input at place `d` and dynamic in another, of one size in the example.
+/// Returns whether `length` is fixed at place `d` in one input and dynamic there in another, with the same
+/// size in the example.
 bool is_frozen(const ExportedProgram& program, const std::vector<UserInput>& inputs, std::size_t d,
                std::int64_t length) {
   bool fixed = false, dynamic = false;
@@ -58,7 +59,8 @@ bool is_frozen(const ExportedProgram& program, const std::vector<UserInput>& inp
   return fixed && dynamic;
 }
 
-/// A call has the length among its arguments, or makes as many tensors: it would be wrong for others.
+/// Returns whether a call has the length among its arguments, or makes as many tensors. Then the calls would
+/// be wrong for other lengths.
 bool is_named(const FlatProgram& flat, std::int64_t length) {
   return std::ranges::any_of(flat.calls, [&](const FlatCall& call) {
     const auto is_length = [&](const SizeExpression& s) { return s.is_number() && s.number() == length; };
@@ -71,7 +73,7 @@ bool is_named(const FlatProgram& flat, std::int64_t length) {
   });
 }
 
-/// Least bound of the integers in each user input, and what pads it, by what reads them.
+/// Finds the least bound of the integers in each user input, and its padding, from the calls that read it.
 class Limits {
  public:
   Limits(const FlatProgram& flat, std::vector<FieldSpec>& fields) : flat_(flat), fields_(fields) {
@@ -107,7 +109,7 @@ class Limits {
     if (const auto found = from_.find(reads[0]); found != from_.end()) from_[makes[0]] = found->second;
   }
 
-  /// Size of an argument along a dimension; 0: not fixed.
+  /// Returns the size of an argument along a dimension; 0: it is not fixed.
   std::int64_t rows_of(const FlatCall& call, const char* name, std::size_t dimension) const {
     const ExportedArgument* argument = call.argument(name);
     const auto tensor = argument ? flat_.tensors.find(argument->text) : flat_.tensors.end();
@@ -160,7 +162,8 @@ Result<ExportedFields> find_fields(const ExportedProgram& program, const FlatPro
   }
   result.batch_dimension = *batch;
   std::vector<std::string> of_batch;
-  std::map<std::int64_t, std::vector<std::string>> lengths;  // by their value in the example
+  std::map<std::int64_t, std::vector<std::string>>
+      lengths;  // key: the length in the example; value: its symbols
   std::vector<std::int64_t> order;
   Problems problems;
   for (const UserInput& input : inputs) {

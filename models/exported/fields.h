@@ -11,21 +11,21 @@
 
 namespace millrace {
 
-at::ScalarType scalar_type_of(const ExportedTensor& tensor);  ///< Undefined: not known
+at::ScalarType scalar_type_of(const ExportedTensor& tensor);  ///< returns Undefined for an unknown type
 
 struct ExportedFields {
-  std::vector<FieldSpec> fields;  ///< by user input
+  std::vector<FieldSpec> fields;  ///< one for each user input
   std::vector<Dimension> dimensions;
   int batch_dimension = 0;
   std::shared_ptr<SymbolTable> symbols;
 };
 
-/// A length that is fixed in one input and dynamic in another, at the same place and of the same size in the
-/// example, was frozen by the exporter (it does so for LSTMs): it is a dimension if no call names it, else
-/// fixed in both.
-/// Fields, dimensions and which symbols are the same: those where the samples stand are the batch; of the
-/// others those that had the same length in the example exported with are one dimension. Limits of integers
-/// come from the embeddings and losses that read them. Problems: no common batch dimension.
+/// Finds the fields, their dimensions, and the symbols that are equal. The symbols of the common batch
+/// dimension are equal. Other symbols that had the same length in the exported example are one dimension. The
+/// exporter freezes some lengths, for example for LSTMs: such a length is fixed in one input and dynamic in
+/// another, at the same place and with the same size in the example. It is a dimension if no call names it,
+/// else it is fixed in both inputs. Limits of integers come from the embeddings and losses that read them.
+/// Problem: no common batch dimension.
 Result<ExportedFields> find_fields(const ExportedProgram& program, const FlatProgram& flat,
                                    const std::string& archive);
 

@@ -30,7 +30,8 @@ void collect(const ExportedArgument& argument, std::vector<std::string>& into) {
     if (!name.empty()) into.push_back(name);
 }
 
-/// Only numbers, or nothing: sizes are computed from symbols instead.
+/// Returns whether the call makes only numbers or nothing. Such calls are not needed: sizes are computed from
+/// symbols.
 bool makes_no_tensor(const ExportedCall& call) {
   return std::ranges::all_of(call.outputs, [](const ExportedArgument& output) {
     return output.kind != Kind::Tensor && output.kind != Kind::Tensors;
@@ -46,7 +47,7 @@ bool writes_to_an_argument(const std::string& op, const std::string& overload) {
   return found && std::ranges::any_of(found->schema().arguments(), is_write_of);
 }
 
-/// Which values share memory.
+/// Groups the values that share memory.
 class Aliases {
  public:
   const std::string& root(const std::string& value) {
@@ -131,7 +132,7 @@ class Flattener {
     }
   }
 
-  /// `with torch.no_grad():` and autocast that is off.
+  /// Inlines a region: `with torch.no_grad():`, or autocast that is off.
   void inline_region(const ExportedCall& call, const std::string& prefix, bool without_gradient,
                      const std::vector<std::string>& modules) {
     const auto graph = std::ranges::find_if(
@@ -185,8 +186,8 @@ class Flattener {
                            "write that part of the model with operators of PyTorch itself"});
   }
 
-  /// Writes become new values where the memory is not looked at by another name afterwards; those that stay
-  /// are noted.
+  /// Replaces writes by new values, unless a call reads the memory by another name afterwards. Notes the
+  /// writes that stay.
   void resolve_writes() {
     std::map<std::string, std::size_t> last_use;
     for (std::size_t i = 0; i < flat_.calls.size(); ++i)
@@ -238,7 +239,7 @@ class Flattener {
             call.writes.push_back(same);
         }
       }
-      // Strides of an input count only there: it lies in memory as what made it in the same layer left it.
+      // `as_strided` depends on the strides of its input. So its input must be made in the same layer.
       if (call.op == "aten::as_strided" && !call.reads().empty()) written.insert(call.reads().front());
       for (std::size_t r = 0; r < schema.returns().size() && r < call.outputs.size(); ++r) {
         if (!schema.returns()[r].alias_info()) continue;
@@ -252,7 +253,7 @@ class Flattener {
             for (const std::string& b : made) {
               if (call.op == "aten::to" && !same_type(a, b)) continue;  // a copy
               aliases.join(a, b);
-              // What is written is what comes back: `x.add_(y)` is x, `div(x, y, out=z)` is z.
+              // The written value is returned: `x.add_(y)` is x, `div(x, y, out=z)` is z.
               if (is_write_of(formal) && from.size() == 1 && made.size() == 1 &&
                   formal.alias_info()->beforeSets() == schema.returns()[r].alias_info()->beforeSets())
                 names[b] = a;
@@ -271,7 +272,8 @@ class Flattener {
     for (FlatCall& call : flat_.calls) allow_copies(call);
   }
 
-  /// A view of what crossed a border, where everything is contiguous, may need a copy: nobody can tell.
+  /// Lets views copy. At a border tensors become contiguous, so a view of one may need a copy. That makes no
+  /// difference if nobody writes to its memory.
   void allow_copies(FlatCall& call) const {
     if ((call.op != "aten::view" && call.op != "aten::_unsafe_view") || !call.overload.empty()) return;
     for (const std::string& value : call.reads())
@@ -303,7 +305,7 @@ class Flattener {
   bool can_make_new(const FlatCall& call, const std::string& target, std::size_t at, Aliases& aliases,
                     std::map<std::string, std::size_t>& last_use) const {
     if (!call.op.ends_with('_')) return false;
-    // Its gradient passes by such a write: the new value would have none.
+    // The target's gradient skips such a write, but a new value would have no gradient.
     if (call.without_gradient && !without_gradient_.contains(target) && !inputs_.contains(target))
       return false;
     const auto other = find_operator(call.op.substr(0, call.op.size() - 1), call.overload);
@@ -322,7 +324,7 @@ class Flattener {
   std::string archive_;
   FlatProgram flat_;
   Names names_;
-  std::map<std::string, const ExportedInput*> inputs_;  ///< by value
+  std::map<std::string, const ExportedInput*> inputs_;  ///< key: value
   std::set<std::string> without_gradient_;              ///< values made under torch.no_grad()
   Problems problems_;
 };

@@ -1,5 +1,5 @@
-// An exported graph as a plain list of ATen calls: regions inlined, what only checks or counts dropped,
-// writes in place turned into new values wherever nobody could tell.
+// An exported graph as a plain list of ATen calls. Regions are inlined, and calls that only check or count
+// are dropped. Writes in place become new values if that makes no difference.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -22,12 +22,12 @@ struct FlatCall {
   std::string op;        ///< "aten::conv2d"
   std::string overload;  ///< "", "Tensor"
   std::vector<std::pair<std::string, ExportedArgument>> arguments;
-  std::vector<ExportedArgument> outputs;  ///< Tensor, Tensors or others, by the operator's results
+  std::vector<ExportedArgument> outputs;  ///< one for each of the operator's results
   std::vector<std::string> modules;
-  bool without_gradient = false;    ///< stands under torch.no_grad()
-  std::vector<std::string> writes;  ///< values that it changes in place, and buffers that these lie in
+  bool without_gradient = false;    ///< was under torch.no_grad()
+  std::vector<std::string> writes;  ///< values that it changes in place, and buffers with their memory
 
-  std::vector<std::string> reads() const;  ///< every value among the arguments, in order
+  std::vector<std::string> reads() const;  ///< returns every value among the arguments, in order
   std::vector<std::string> makes() const;
   const ExportedArgument* argument(const std::string& name) const;
 };
@@ -35,21 +35,21 @@ struct FlatCall {
 struct FlatProgram {
   std::vector<FlatCall> calls;
   std::map<std::string, ExportedTensor> tensors;
-  std::vector<std::string> results;  ///< as ExportedProgram's
+  std::vector<std::string> results;  ///< see ExportedProgram::results
   /// Values that share memory which some call writes to: they must be computed in one place.
   std::vector<std::set<std::string>> written_together;
 
   const std::set<std::string>* written_with(const std::string& value) const;
 };
 
-/// Problems: calls that are not ATen's, name by name.
+/// Makes the plain list of calls. Problems: calls that are not ATen's, each with its name.
 Result<FlatProgram> flatten(const ExportedProgram& program, const std::string& archive);
 
-/// Drops calls without which `needed` values, and what buffers become in training, are the same.
+/// Drops calls that affect neither the `needed` values nor the values that training gives to buffers.
 void drop_unneeded_calls(FlatProgram& program, const std::set<std::string>& needed,
                          const std::set<std::string>& buffers);
 
-/// The first of `buffers` that it writes to or whose running statistics it updates; null: none.
+/// Returns the first of `buffers` that the call writes to or updates as running statistics; null: none.
 const std::string* changed_buffer(const FlatCall& call, const std::set<std::string>& buffers);
 bool changes_a_buffer(const FlatCall& call, const std::set<std::string>& buffers);
 

@@ -42,7 +42,7 @@ class CallFuser {
   }
 
  private:
-  // ---- what stands where ----
+  // ---- arguments of calls ----
 
   static const std::string& value_of(const FlatCall* call, const char* argument) {
     static const std::string kNone;
@@ -73,7 +73,7 @@ class CallFuser {
     return tensor(a) && tensor(b) && tensor(a)->scalar_type == tensor(b)->scalar_type;
   }
 
-  /// The call of `op` that makes `value` for one reader alone; it is part of what is being matched.
+  /// Returns the call of `op` that makes `value` for a single reader, and adds it to the calls being matched.
   const FlatCall* part(const std::string& value, std::string_view op) {
     const auto found = maker_.find(value);
     if (found == maker_.end() || !is_untouched(value)) return nullptr;
@@ -83,7 +83,7 @@ class CallFuser {
     within_.push_back(&call);
     return &call;
   }
-  /// x + y without a factor; x and y in both orders are tried by the caller.
+  /// Returns the call x + y without a factor. The caller must try x and y in both orders.
   const FlatCall* plain_sum(const std::string& value) {
     const FlatCall* sum = part(value, "aten::add");
     return sum && (!sum->argument("alpha") || number_of(sum, "alpha") == 1) ? sum : nullptr;
@@ -132,7 +132,8 @@ class CallFuser {
 
   // ---- attention ----
 
-  /// Past calls that give what they get: dropout of nothing, a cast to the same type.
+  /// Returns the value before calls that change nothing, such as dropout of nothing or a cast to the same
+  /// type.
   std::string past_no_operations(std::string value) {
     for (;;) {
       if (const FlatCall* dropout = part(value, "aten::dropout"); dropout && number_of(dropout, "p") == 0) {
@@ -153,7 +154,8 @@ class CallFuser {
     return std::min(from_end(*a), from_end(*b)) == -2 && std::max(from_end(*a), from_end(*b)) == -1 ? call
                                                                                                     : nullptr;
   }
-  /// What comes out lies in memory otherwise than the product's: its readers must not mind.
+  /// Returns whether all readers take a value with any strides. The fused operator's output has other strides
+  /// than the product's.
   bool readers_take_any_strides(const std::string& value) const {
     static const std::set<std::string> kTake{"aten::transpose", "aten::permute", "aten::reshape",
                                              "aten::contiguous", "aten::clone"};
@@ -210,7 +212,7 @@ class CallFuser {
   const std::set<std::string>& differentiable_;
   std::map<std::string, std::size_t> maker_;
   std::map<std::string, int> uses_;
-  std::vector<const FlatCall*> within_;  ///< but for the last call
+  std::vector<const FlatCall*> within_;  ///< the matched calls without the last one
   std::set<std::string> gone_;
 };
 

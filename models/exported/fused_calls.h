@@ -1,4 +1,4 @@
-// Chains of calls for which PyTorch has one operator, as models write them out.
+// Replaces chains of calls by single operators of PyTorch that compute the same.
 #pragma once
 
 #include <set>
@@ -13,8 +13,8 @@ namespace millrace {
 /// - attention of [B, H, L, D] written out, softmax(q k' scale + mask) v, where nothing is dropped and the
 /// mask
 ///   is not `differentiable`.
-/// Only where nobody else reads what stands between, and nothing of it is written to. `result`: what the
-/// program is for.
+/// It does so only if no other call reads the values in between, and none writes to them. `result` is the
+/// value that the program computes.
 void fuse_calls(FlatProgram& program, const std::string& result, const std::set<std::string>& differentiable);
 
 }  // namespace millrace

@@ -65,7 +65,7 @@ at::Tensor run_split(const SplitCall& call, const at::Tensor& input, PendingWeig
 
 SplitCall split_linear(at::Tensor x, at::Tensor w, at::Tensor b, WeightPlaces places) {
   x = plain(x), w = plain(w), b = plain(b);
-  // Of float32 on the CPU the kernels of millrace's own linear layers have the bits of these functions.
+  // In float32 on the CPU, the kernels of millrace's own linear layers give the same bits as these functions.
   const bool by_kernels = b.defined() && x.dim() >= 2 && x.is_contiguous() && x.scalar_type() == at::kFloat &&
                           x.device().is_cpu();
   const auto in_shape_of = [](const at::Tensor& flat, const at::Tensor& like) {

@@ -1,6 +1,6 @@
-// Calls with a weight under autograd whose weight gradient waits: the backward pass gives the input's
-// gradient at once and notes what the weight's is made of. This is what splits a layer of several calls into
-// the two halves that zero-bubble schedules place apart.
+// Calls under autograd whose weight gradients can be computed later. The backward pass gives the input's
+// gradient at once, and keeps the tensors for the weight's gradient. So the backward of a layer of several
+// calls has two halves, which zero-bubble schedules place apart.
 #pragma once
 
 #include <functional>
@@ -15,25 +15,26 @@ namespace millrace {
 /// Weight gradients that a backward pass left to be computed, in its order. Not thread-safe.
 struct PendingWeights {
   struct One {
-    at::Tensor grad;  ///< of the call's output
-    /// Adds to the gradients, which are by the layer's trainable parameters.
+    at::Tensor grad;  ///< gradient of the call's output
+    /// Adds to the gradients of the layer's trainable parameters.
     std::function<void(const at::Tensor& grad, std::span<at::Tensor> grads)> add;
   };
   std::vector<One> all;
 };
 
-/// A call by its parts.
+/// The parts of a call.
 struct SplitCall {
   std::function<at::Tensor()> forward;
-  /// Empty: the input is no number.
+  /// Returns the input's gradient. Empty: the input has no gradient.
   std::function<at::Tensor(const at::Tensor& grad)> input_gradient;
   std::function<void(const at::Tensor& grad, std::span<at::Tensor> grads)> add_weight_gradient;
 };
 
-/// The call's output. Where the input needs a gradient or `pending` is given, it is part of autograd's graph.
+/// Runs the call and returns its output. It is part of autograd's graph if the input needs a gradient or
+/// `pending` is given.
 at::Tensor run_split(const SplitCall& call, const at::Tensor& input, PendingWeights* pending);
 
-/// Places among the trainable parameters; -1: none.
+/// The indices of a call's weight and bias among the trainable parameters; -1: none.
 struct WeightPlaces {
   int weight = -1;
   int bias = -1;

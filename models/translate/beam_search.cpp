@@ -71,23 +71,23 @@ class BeamSearch::Search {
   struct Beam {
     std::vector<std::uint32_t> words;
     double score = 0;
-    std::int64_t length = 1;  // begin
+    std::int64_t length = 1;  // words, where begin counts
     bool finished = false;
-    std::int64_t row = 0;  // of the model, while it goes on
+    std::int64_t row = 0;  // the model's row, until the hypothesis is finished
   };
 
   struct Sentence {
     std::vector<Beam> beams;
-    std::vector<std::vector<double>> coverage;  // by beam; with Compat by place
+    std::vector<std::vector<double>> coverage;  // indexed by beam; with Compat by place
     bool active = true;
-    bool ended = false;  // before there was no room left
+    bool ended = false;  // ended before the room for words did
 
     bool all_finished() const {
       return std::ranges::all_of(beams, [](const Beam& beam) { return beam.finished; });
     }
   };
 
-  /// A sentence by a word.
+  /// Extends the hypotheses of a sentence by one word.
   void extend(Sentence& sentence, const Likely& likely, const at::Tensor& attention) {
     add_attention(sentence, attention);
     const auto* words = likely.words.const_data_ptr<std::int64_t>();
@@ -119,7 +119,7 @@ class BeamSearch::Search {
       beams.push_back(std::move(beam));
       coverage.push_back(sentence.coverage[candidate.beam]);
     }
-    // The first step has one beam, of which the original has as many copies.
+    // The first step has one beam. The original has `beam` copies of it, so all places get its coverage.
     if (o_.coverage == Coverage::Exact || sentence.beams.size() == 1) sentence.coverage = std::move(coverage);
     sentence.beams = std::move(beams);
   }
@@ -136,8 +136,8 @@ class BeamSearch::Search {
     }
   }
 
-  /// Gives rows to the beams that go on, if there is room for another word. A sentence whose beams are all
-  /// finished by the last word that there is room for counts as cut off, as in the original.
+  /// Gives rows to the beams that are not finished, if there is room for another word. A sentence whose last
+  /// beams finish only with the last word that has room counts as cut off, as in the original.
   void give_rows(bool room) {
     std::vector<std::int64_t> before, last;
     for (Sentence& sentence : sentences_) {
@@ -182,7 +182,7 @@ class BeamSearch::Search {
 
   BeamOptions o_;
   std::vector<Sentence> sentences_;
-  std::int64_t length_ = 1;  // of the hypotheses that go on
+  std::int64_t length_ = 1;  // length of the hypotheses that are not finished
 };
 
 BeamSearch::BeamSearch(std::int64_t sentences, const BeamOptions& options)

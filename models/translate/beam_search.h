@@ -1,5 +1,5 @@
-// Beam search as GNMT's (arXiv 1609.08144, section 7): MLPerf's and PipeDream's generator, with the coverage
-// penalty as the paper has it or as their code does.
+// GNMT's beam search (arXiv 1609.08144, section 7), as in MLPerf's and PipeDream's generator. The coverage
+// penalty follows the paper or their code.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@ namespace millrace {
 
 /// Says whose attention a hypothesis is charged with.
 enum class Coverage {
-  Exact,   ///< its own: it goes along when beams are reordered
-  Compat,  ///< of whatever stood in its place: the code of MLPerf and PipeDream
+  Exact,   ///< its own attention, which moves with it when beams are reordered
+  Compat,  ///< the attention of all hypotheses that were in its place, as MLPerf and PipeDream compute it
 };
 
 struct BeamOptions {
   int beam = 5;
-  std::int64_t longest = 150;     ///< words of a hypothesis, begin and end counted
+  std::int64_t longest = 150;     ///< words of a hypothesis; begin and end count
   double length_penalty = 0.6;    ///< alpha in ((5 + length) / 6)^alpha
-  double length_constant = 5;     ///< the 5 in it
+  double length_constant = 5;     ///< the 5 in that formula
   double coverage_penalty = 0.1;  ///< beta
   Coverage coverage = Coverage::Exact;
   std::int64_t begin = 2, end = 3;
 };
 
-/// A model that is asked for one word after another. It has a row for each hypothesis that goes on; at first
-/// one for each sentence.
+/// A model that gives one word after another. It has a row for each hypothesis that is not finished; at first
+/// there is one row for each sentence.
 class NextWords {
  public:
   struct Step {
@@ -35,23 +35,24 @@ class NextWords {
     at::Tensor attention;  // [R, S], probabilities; 0 on padding
   };
   virtual ~NextWords() = default;
-  /// The rows read `words` (int64 [R]).
+  /// Makes all rows read their next words, `words` (int64 [R]).
   virtual Step step(const at::Tensor& words) = 0;
-  /// Row r goes on from what row `from[r]` was (int64, rising by sentence; rows may go and come twice).
+  /// Makes row r continue the row `from[r]`. `from` is int64 and rises by sentence. Rows may be left out or
+  /// come several times.
   virtual void reorder(const at::Tensor& from) = 0;
 };
 
 struct Hypothesis {
   std::vector<std::uint32_t> words;  ///< without begin and end
-  double score = 0;  ///< log-probability, with the penalties; as it is where the search was cut off
+  double score = 0;  ///< log-probability with the penalties; without them if cut off or with a beam of 1
   bool finished = false;
 };
 
-/// The search a word at a time, for whoever makes the model's steps. A sentence ends when all its hypotheses
-/// have ended; only then are they scored with the penalties:
+/// The search, one word at a time: the caller makes the model's steps. A sentence ends when all its
+/// hypotheses have ended. Only then are they scored with the penalties:
 ///   log P / ((c + length) / (c + 1))^alpha + beta sum_i ln min(1, coverage_i), ln 0 := 0
-/// with begin and end counted in length. Equal scores: the hypothesis of the earlier beam, then the more
-/// likely word. Needs beam <= V.
+/// where begin and end count in length. Equal scores are decided by the earlier beam, then by the more likely
+/// word. Needs beam <= V.
 class BeamSearch {
  public:
   BeamSearch(std::int64_t sentences, const BeamOptions& options);
@@ -61,11 +62,12 @@ class BeamSearch {
 
   /// Returns the words that the model's rows read next, int64 [R]. Without rows the search is over.
   const at::Tensor& words() const;
-  /// Row r goes on from what row `from()[r]` was, int64 [R]; undefined before the first step.
+  /// Returns the rows that the new rows continue, int64 [R]: row r continues row from()[r]. Undefined before
+  /// the first step.
   const at::Tensor& from() const;
   /// Takes the rows' scores of the next words.
   void advance(const NextWords::Step& step);
-  /// When it is over, once: for each sentence its hypotheses, `beam` at most, the best first.
+  /// Returns the hypotheses of each sentence, at most `beam`, the best first. Call it once, after the end.
   std::vector<std::vector<Hypothesis>> hypotheses();
 
  private:
@@ -73,7 +75,7 @@ class BeamSearch {
   std::unique_ptr<Search> search_;
 };
 
-/// The whole search over a model. Runs under no_grad.
+/// Does the whole search over a model. Runs under no_grad.
 std::vector<std::vector<Hypothesis>> beam_search(NextWords& model, std::int64_t sentences,
                                                  const BeamOptions& options);
 

@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-/// Of a layer's parameter; a tied one's are its owner's.
+/// Returns the names of a layer's parameter in files. For a tied parameter it is its owner's name.
 std::vector<std::string> names_of(const NamedLayer& layer, const ParameterSpec& spec) {
   const auto tie = std::ranges::find(layer.tied, spec.name, [](const auto& t) { return t.first; });
   return tie == layer.tied.end() ? names_of_weight(layer, spec) : std::vector{tie->second};
@@ -40,7 +40,7 @@ Result<std::vector<HeldLayer>> hold_layers(const LayeredModel& model, const Find
                                            const std::string& first, const std::string& kind,
                                            const std::function<bool(const std::string& layer)>& holds) {
   Problems problems;
-  std::map<std::string, at::Tensor> read;  // a tied one once
+  std::map<std::string, at::Tensor> read;  // so that a tied weight is read once
   std::vector<HeldLayer> all;
   for (const NamedLayer& layer : model.layers) {
     const bool held = holds(layer.name);

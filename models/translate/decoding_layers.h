@@ -1,4 +1,5 @@
-// A trained model's layers as what decodes uses them: weights found by name, a position at a time.
+// The layers of a trained model for decoding: weights are found by name, and layers run one position at a
+// time.
 #pragma once
 
 #include <functional>
@@ -13,19 +14,20 @@
 
 namespace millrace {
 
-/// One of the given weights, not yet read.
+/// A weight that was found but not read.
 struct FoundWeight {
-  std::string where;  ///< its file
+  std::string where;  ///< the weight's file
   Shape shape;
   std::function<at::Tensor()> read;
 };
-/// The first of `names`, which are names of one weight.
+/// Finds a weight by the first of `names` that exists. All are names of one weight.
 using FindWeight = std::function<std::optional<FoundWeight>(const std::vector<std::string>& names)>;
-/// `files`, or the tensors, outlive it; `whose` names these in messages.
+/// Return a function that finds weights in files or tensors, which must outlive it. `whose` names the tensors
+/// in messages.
 FindWeight finder_of(const WeightFiles& files);
 FindWeight finder_of(const NamedTensors& weights, const std::string& whose);
 
-/// A layer with its parameters, float32; a tied one's are its owner's.
+/// A layer with its parameters in float32. A tied parameter is its owner's tensor.
 struct HeldLayer {
   NamedLayer layer;
   std::vector<at::Tensor> parameters;
@@ -37,18 +39,18 @@ Result<std::vector<HeldLayer>> hold_layers(const LayeredModel& model, const Find
                                            const std::string& first, const std::string& kind,
                                            const std::function<bool(const std::string& layer)>& holds);
 
-/// Tensors by the name of the field, or of the layer that made them.
+/// Tensors by the name of the field or of the layer that made them.
 using TensorsByName = std::map<std::string, at::Tensor>;
-/// The states of LSTMs by their names, with a row for each hypothesis that goes on.
+/// The states of LSTMs by layer name, with a row for each hypothesis that is not finished.
 using LstmStates = std::map<std::string, LstmState>;
 
 /// Evaluates a layer with `parameters` as its own.
 at::Tensor forward_of(const NamedLayer& layer, const std::vector<at::Tensor>& parameters,
                       const TensorsByName& values);
-/// Evaluates a layer at one position, [R, features]. An LSTM goes on from its state.
+/// Evaluates a layer at one position, [R, features]. An LSTM continues from its state.
 at::Tensor step_of(const NamedLayer& layer, const std::vector<at::Tensor>& parameters,
                    const TensorsByName& values, LstmStates& states);
-/// Row r goes on from what row `from[r]` was.
+/// Makes row r continue the row `from[r]`.
 void reorder(LstmStates& states, const at::Tensor& from);
 
 }  // namespace millrace

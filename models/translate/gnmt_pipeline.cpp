@@ -20,17 +20,16 @@ struct Flight {
   std::size_t batch = 0;
   std::int64_t sentences = 0, positions = 0;  // B, S
   GnmtDecoder decoder;
-  at::Tensor words, from;            // what is next: int64 [R]; `from` is undefined before the first word
-  std::optional<BeamSearch> search;  // at the last stage
-  at::Tensor told;                   // int64 [1 + 2 B beam]: R, `from`, `words`
-  std::unique_ptr<Pending> telling;  // it is being received, or sent
+  at::Tensor words, from;            // next words, int64 [R]; `from` is undefined before the first word
+  std::optional<BeamSearch> search;  // only at the last stage
+  at::Tensor told;                   // message of the last stage, int64 [1 + 2 B beam]: R, `from`, `words`
+  std::unique_ptr<Pending> telling;  // the sending or receiving of `told`
   std::vector<std::unique_ptr<Pending>> sends;
 };
 
-/// Stages visit the places of batches in turn, round and round, all in the same order; the number of a visit
-/// is part of its messages' tags. A visit is a word; a batch's first is its encoding, too. At the next visit
-/// of a place the last stage's choice of this one has come back, and meanwhile the stages work at other
-/// places.
+/// All stages visit the places of batches in the same cyclic order. The number of a visit is part of its
+/// messages' tags. A visit computes one word of a batch; the first visit also encodes the batch. The last
+/// stage's choice comes back before the next visit of the place. Meanwhile the stages work at other places.
 class GnmtStagesWalk {
  public:
   GnmtStagesWalk(const GnmtTranslator& mine, const GnmtStages& stages, Communicator& ranks,
@@ -109,7 +108,7 @@ class GnmtStagesWalk {
     if (me_ == last_) place->search.emplace(std::move(search));
   }
 
-  /// What was decided at the visit before; a batch that is done leaves its place.
+  /// Takes the last stage's choice from the visit before. A batch that has ended leaves its place.
   void hear(std::optional<Flight>& place) {
     place->telling->wait();
     for (const std::unique_ptr<Pending>& send : place->sends) send->wait();
@@ -153,7 +152,7 @@ class GnmtStagesWalk {
     flight.telling = ranks_.exchange(transfers);
   }
 
-  /// Its last messages may still be on their way.
+  /// Empties a place. The last messages of its batch may still be under way, so they are kept.
   void leave(std::optional<Flight>& place) {
     leaving_.push_back(std::move(place->telling));
     for (std::unique_ptr<Pending>& send : place->sends) leaving_.push_back(std::move(send));
@@ -210,7 +209,7 @@ class GnmtStagesWalk {
     return (visit_ * lanes + lane) * (crossings_.size() + 1) + message;
   }
 
-  /// `what` outlives the message.
+  /// Returns the name of a message for errors. `what` must outlive the message.
   LazyText name_of(const std::string& what, const Flight& flight) const {
     return [&what, batch = flight.batch, stage = me_] {
       return what + " of batch " + std::to_string(batch) + ", stage " + std::to_string(stage);
@@ -225,8 +224,8 @@ class GnmtStagesWalk {
   int me_, last_;
   std::vector<std::optional<Flight>> places_;
   std::vector<std::unique_ptr<Pending>> leaving_;
-  std::size_t next_ = 0;     // batch that has not begun
-  std::uint64_t visit_ = 0;  // counted the same on all stages
+  std::size_t next_ = 0;     // the first batch that has not begun
+  std::uint64_t visit_ = 0;  // number of the visit, the same on all stages
 };
 
 }  // namespace
@@ -240,7 +239,7 @@ void translate_in_stages(
   try {
     walk.run(found);
   } catch (const std::exception& error) {
-    ranks.abort(error.what());  // before what is under way is given up
+    ranks.abort(error.what());  // before the messages under way are destroyed
     throw;
   }
 }

@@ -10,9 +10,9 @@
 namespace millrace {
 namespace {
 
-// Of a usual sentence: what attention costs depends on it.
+// Positions of a usual sentence, on which the work of attention depends.
 constexpr double kPositions = 25;
-// What tanh costs in multiply-adds; what choosing a word costs for each token of the vocabulary.
+// The cost of tanh, and that of choosing a word for each token of the vocabulary, in multiply-adds.
 constexpr double kTanh = 16, kRanking = 32;
 
 bool decodes(const NamedLayer& layer) {
@@ -27,7 +27,7 @@ std::map<std::string, int> stage_of_layers(const GnmtStages& stages) {
   return places;
 }
 
-/// Multiply-adds for a position of a sentence.
+/// Returns the multiply-adds of a layer for one position of a sentence.
 double work_of(const NamedLayer& layer, int beam) {
   if (layer.layer->kind() == "embedding") return 0;
   double weights = 0;
@@ -44,7 +44,7 @@ double work_of(const NamedLayer& layer, int beam) {
   return weights * beam;
 }
 
-/// By tensor its features, the last dimension.
+/// Returns the features, the last dimension, of each tensor by name.
 std::map<std::string, std::int64_t> features_of(const LayeredModel& model) {
   std::map<std::string, Shape> shapes;
   for (const FieldSpec& field : model.fields) shapes[field.name] = {1, 1};
@@ -96,9 +96,10 @@ Result<GnmtStages> even_gnmt_stages(const LayeredModel& model, int stages, int b
     return Problem{"--stages",
                    std::to_string(stages) + " of a model of " + std::to_string(layers) + " layers",
                    "give at most as many"};
-  std::vector<double> until{0};  // work of the layers before
+  std::vector<double> until{0};  // [n]: work of the first n layers
   for (const NamedLayer& layer : model.layers) until.push_back(until.back() + work_of(layer, beam));
-  // least[s][n]: the most work of a stage where the first n layers are cut into s; begin[s][n]: of the last.
+  // least[s][n] is the most work of a stage if the first n layers are cut into s stages as evenly as
+  // possible. begin[s][n] is the first layer of the last of these stages.
   const double none = std::numeric_limits<double>::infinity();
   std::vector least(count + 1, std::vector<double>(layers + 1, none));
   std::vector begin(count + 1, std::vector<std::size_t>(layers + 1, 0));
@@ -134,7 +135,7 @@ std::vector<GnmtCrossing> gnmt_crossings(const LayeredModel& model, const GnmtSt
   for (const NamedLayer& layer : model.layers) {
     for (const std::string& input : layer.inputs) {
       const auto made = stage.find(input);
-      if (made == stage.end()) continue;  // a field
+      if (made == stage.end()) continue;  // the input is a field
       add({.tensor = input,
            .from = made->second,
            .to = stage.at(layer.name),

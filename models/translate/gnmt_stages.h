@@ -1,4 +1,4 @@
-// The cuts of a GNMT when the stages of a pipeline translate, and the tensors that cross them.
+// The stages of a GNMT that translates in a pipeline, and the tensors between the stages.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// Words are read and scored by layers of these names; all layers of the decoder begin as the second does.
+/// Names of GNMT's layers. The names of all layers of the decoder begin with kGnmtDecoder.
 inline constexpr const char* kGnmtDecoder = "decoder.";
 inline constexpr const char* kGnmtAttention = "decoder.att_rnn.attn";
 inline constexpr const char* kGnmtClassifier = "decoder.classifier.classifier";
@@ -20,21 +20,21 @@ inline constexpr const char* kGnmtLooks = "decoder.att_rnn.attn.probabilities";
 /// The names of each stage's layers, in the model's order. The last stage has the classifier.
 using GnmtStages = std::vector<std::vector<std::string>>;
 
-/// `model` (of gnmt_model without dropout) as `plan`, read from `file`, cuts it. Layers that translating does
-/// not need, those of dropout, are left out. Problems: layers of the model that the plan has not, or has
-/// behind those that read them.
+/// Returns the stages into which `plan`, read from `file`, cuts `model` (gnmt_model without dropout). Dropout
+/// layers of the plan are left out. Problems: a layer of the model that the plan does not have, or has behind
+/// a layer that reads it.
 Result<GnmtStages> gnmt_stages(const LayeredModel& model, const Plan& plan, const std::string& file);
 
-/// `stages` runs of layers of about the same work for a sentence whose translations are `beam` hypotheses.
-/// Problem: there are not as many layers.
+/// Cuts the layers into `stages` stages of about the same work for a sentence with `beam` hypotheses.
+/// Problem: there are fewer layers than stages.
 Result<GnmtStages> even_gnmt_stages(const LayeredModel& model, int stages, int beam);
 
 /// A tensor that one stage makes and a later one reads.
 struct GnmtCrossing {
   enum class When {
-    Encoding,  ///< once, [S, B, features]
-    Decoding,  ///< at every word, [R, features]
-    Looking,   ///< at every word, [R, S]
+    Encoding,  ///< sent once, [S, B, features]
+    Decoding,  ///< sent at every word, [R, features]
+    Looking,   ///< sent at every word, [R, S]
   };
   std::string tensor;
   int from = 0, to = 0;  ///< stages

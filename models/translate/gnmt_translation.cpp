@@ -57,7 +57,7 @@ void GnmtDecoder::reorder(const at::Tensor& from) {
   millrace::reorder(states_, from);
 }
 
-/// All layers in one process.
+/// Decodes with all layers in one process.
 class GnmtTranslator::Whole final : public NextWords {
  public:
   Whole(const GnmtTranslator& of, at::Tensor source, std::int64_t limit)
@@ -117,7 +117,7 @@ Result<GnmtTranslator> GnmtTranslator::from(const FindWeight& find, const std::s
   GnmtTranslator made;
   made.vocabulary_ = table->shape[0];
   made.hidden_ = table->shape[1];
-  // From the second on: the first, of two directions, may have other names.
+  // Counts from the second layer on: the first has two directions and may have other names.
   for (made.layers_ = 1; find({encoder_layer(made.layers_) + ".weight_ih_l0"});) ++made.layers_;
   if (made.vocabulary_ < 1 || made.hidden_ < 1 || made.layers_ < 2)
     return Problem{
@@ -143,7 +143,7 @@ Result<GnmtTranslator> GnmtTranslator::from(const FindWeight& find, const std::s
 }
 
 std::int64_t GnmtTranslator::bytes() const {
-  std::map<const void*, std::int64_t> blocks;  // a tied one once
+  std::map<const void*, std::int64_t> blocks;  // so that a tied weight counts once
   for (const auto* half : {&encoder_, &decoder_}) {
     for (const HeldLayer& held : *half)
       for (const at::Tensor& t : held.parameters)

@@ -18,7 +18,7 @@ constexpr const char* kScores = "predict";
 
 }  // namespace
 
-/// Row r is a hypothesis of a video, with its own states of both LSTMs.
+/// Gives the next words of videos. Each row is a hypothesis with its own states of both LSTMs.
 class S2vtCaptioner::Speaker final : public NextWords {
  public:
   Speaker(const S2vtCaptioner& of, const std::vector<at::Tensor>& videos, std::int64_t limit) : of_(of) {
@@ -39,7 +39,7 @@ class S2vtCaptioner::Speaker final : public NextWords {
   void reorder(const at::Tensor& from) override { millrace::reorder(states_, from); }
 
  private:
-  /// Frame after frame, of those videos that have one more; the states of the others stay.
+  /// Reads the videos frame by frame. The states of videos that have no more frames stay.
   void see(const std::vector<at::Tensor>& videos) {
     std::int64_t longest = 0;
     for (const at::Tensor& video : videos) longest = std::max(longest, video.size(0));

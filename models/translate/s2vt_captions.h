@@ -1,4 +1,4 @@
-// S2VT as one who says captions: a video's frames are seen once, then a word follows the other.
+// Makes captions with S2VT. A video's frames are read once, then the words come one by one.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace millrace {
 
-/// Immutable when made; thread-safe.
+/// The trained layers of an S2VT. Immutable when made; thread-safe.
 class S2vtCaptioner {
  public:
-  /// Sizes are those of the tensors. Problems: names or shapes that are no S2VT's, all at once, each with its
-  /// file; tensors that S2VT has not are not looked at.
+  /// Reads weights. The tensors determine the sizes. Problems: names or shapes that do not fit an S2VT, all
+  /// at once, each with its file. Tensors of other names are ignored.
   static Result<S2vtCaptioner> from(const WeightFiles& files);
 
   std::int64_t vocabulary() const { return vocabulary_; }
   std::int64_t frame_features() const { return frame_features_; }
 
-  /// Sees videos, float32 [frames, frame_features] each, and stands before their first words. Only words
-  /// below `limit` are ever offered (0: all). Steps look at nothing: attention is [R, 0].
+  /// Reads videos, float32 [frames, frame_features] each. The result gives the first words next. Only words
+  /// below `limit` are ever offered (0: all). There is no attention: it is [R, 0].
   std::unique_ptr<NextWords> begin(const std::vector<at::Tensor>& videos, std::int64_t limit = 0) const;
 
  private:

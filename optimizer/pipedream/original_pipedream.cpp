@@ -1,9 +1,9 @@
-// PipeDream's planner as its own programme answers, faults included (docs/planning.md, section 2.2): what
-// `--as-original` gives. It differs from level_solver.h where several levels of machines meet branches: an
-// inner level's table has an entry for every pair of states whose numbers ascend, also where the second does
-// not follow from the first, so that a "stage" may hold layers twice or not at all. Which pairs those are
-// depends on the order of the states, so that order is made here as the original makes it.
-// Source of the behaviour: SOSP'19 section 3.1 and runs of the original.
+// Gives the answers of PipeDream's own programme, faults included, for `--as-original` (docs/planning.md,
+// section 2.2). It differs from level_solver.h if a graph with branches meets several levels of machines. An
+// inner level's table has an entry for every pair of states whose numbers ascend, even if the second state
+// does not follow the first. So a "stage" may hold layers twice or not at all. These pairs depend on the
+// order of the states, so the order is made here as the original makes it. Source of the behaviour: SOSP'19
+// section 3.1 and runs of the original.
 #include "optimizer/pipedream/original_pipedream.h"
 
 #include <algorithm>

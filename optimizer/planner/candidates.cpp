@@ -9,7 +9,7 @@ namespace {
 constexpr double kRounding = 1 - 1e-12;
 // The asynchronous step is the difference of two runs, so its bound may be off by some percent.
 constexpr double kAsynchronousSlack = 0.9;
-constexpr double kMostActions = 5'000'000;  // of a whole search; reserve() raises it
+constexpr double kMostActions = 5'000'000;  // simulated actions of a whole search; reserve() raises it
 
 }  // namespace
 

@@ -73,7 +73,7 @@ std::vector<std::vector<int>> heuristic_orders(const ClusterSpec& cluster,
   add_sorted([](int h) { return h; });
   add_sorted([&](int h) { return cluster.speed_of(blocks[h].front()); });
   add_sorted([&](int h) { return cluster.memory_of(blocks[h].front()); });
-  // From each of the first hosts, always on to the host with the quickest link.
+  // An order begins at each of the first four hosts and always goes on to the host with the quickest link.
   for (int start = 0; start < std::min<int>(4, static_cast<int>(blocks.size())); ++start) {
     std::vector<int> order{start};
     while (order.size() < blocks.size()) {

@@ -83,7 +83,7 @@ TEST(VirtualClock, MovesWhenAllItsUsersWaitAndAtOnceToTheFirstMoment) {
     EXPECT_TRUE(clock.wait_until(lock, changed, start + hours(9), [&] { return ready; }));
     woken[1] = since();
   });
-  threads.emplace_back([&] {  // by nobody: a deadline takes no time
+  threads.emplace_back([&] {  // woken by nobody: the deadline takes no real time
     const ClockUser user(clock);
     all_here.arrive_and_wait();
     std::unique_lock lock(mutex);
@@ -125,10 +125,10 @@ TEST(UnfinishedFiles, ASignalThatEndsTheProcessRemovesThem) {
     UnfinishedFile first(write("first")), second(write("second"));
     { const UnfinishedFile whole(write("whole")); }
     const UnfinishedFile moved = std::move(first);
-    second = {};  // so it is whole
+    second = {};  // now the second file counts as whole
     const UnfinishedFile third(write("third"));
     if (const pid_t child = ::fork(); child == 0)
-      ::raise(signal);  // removes nothing of its parent's
+      ::raise(signal);  // the child must not remove its parent's files
     else
       ::waitpid(child, nullptr, 0);
     ::raise(left().size() == 4 ? signal : SIGKILL);

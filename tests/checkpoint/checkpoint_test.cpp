@@ -256,7 +256,7 @@ TEST_F(Checkpoints, WhateverACrashLeavesAReaderFindsOne) {
   ASSERT_TRUE(go_on_from(folder_, "aa", 5));
   EXPECT_EQ(entries(),
             (std::vector<std::string>{"latest", "step-00000004", "step-00000005", "step-00000006.tmp.zz"}));
-  // In place, but `latest` is not there yet, or torn.
+  // The checkpoint is in place, but `latest` is missing or torn.
   ASSERT_FALSE(save("aa", 6));
   write(folder_ / "latest", "step-00000005\naa\n");
   EXPECT_EQ(found(), 5);

@@ -44,7 +44,7 @@ class CountingChannel final : public ForwardingChannel {
  public:
   struct Counts {
     std::mutex mutex;
-    std::map<int, std::int64_t> bytes_out;  // by host
+    std::map<int, std::int64_t> bytes_out;  // key: host
     std::set<std::tuple<int, int, std::uint64_t>> tags;
     bool repeated = false;
   };

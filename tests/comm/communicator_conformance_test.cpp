@@ -69,7 +69,7 @@ class EveryBackend : public ::testing::TestWithParam<std::string> {
   }
 };
 
-/// Those that find a message by its tag.
+/// The backends that find a message by its tag.
 class TaggedBackend : public EveryBackend {};
 
 at::Tensor random_tensor(std::int64_t n, std::uint64_t seed) {
@@ -183,7 +183,7 @@ TEST_P(EveryBackend, ADeadlineNamesPeerActionAndTime) {
     const std::string text = error.what();
     for (const char* part : {"rank 0", "RECV_F microbatch 3", "rank 1"})
       EXPECT_NE(text.find(part), std::string::npos) << text;
-    // What this rank waited, to a tenth: 0.2 s, and more where the machine has others to run.
+    // The text tells the time that this rank waited, to a tenth: 0.2 s, or more on a busy machine.
     double seconds = 0;
     char unit = 0;
     const std::size_t time = text.find(" after ");

@@ -37,7 +37,7 @@ void in_virtual_time(int size, VirtualClock& clock, const EmulatedNetwork& netwo
         if (!first) first = std::current_exception();
         own->abort(error.what());
       }
-      own.reset();  // in the clock's time: what is on its way arrives
+      own.reset();  // takes part in the clock's time, so that messages under way arrive
     });
   }
   threads.clear();

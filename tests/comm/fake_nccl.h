@@ -1,7 +1,7 @@
-// NCCL without a GPU: streams are queues, and whoever asks for an event works them off. As strict as the real
-// one at its worst: the first message between two ranks is taken when both have posted it, a send waits for
-// its receive, operations of a stream never overtake each other, the k-th send to a peer meets its k-th
-// receive whatever was meant, and a mismatch in order is an error here.
+// NCCL without a GPU. Streams are queues; the thread that asks for an event processes them. The rules are the
+// strictest of the real library. The first message between two ranks is taken when both have posted it. A
+// send waits for its receive. Operations of a stream never overtake each other. The k-th send to a peer
+// always meets the peer's k-th receive, and a mismatch in order is an error here.
 #pragma once
 
 #include <algorithm>
@@ -130,7 +130,7 @@ class FakeNcclWorld {
   using Wire = std::pair<std::deque<std::shared_ptr<Transfer>>, std::deque<std::shared_ptr<Transfer>>>;
   std::mutex mutex_;  // guards all of it
   int next_id_ = 0;
-  std::map<std::string, std::set<int>> joined_;  // by id
+  std::map<std::string, std::set<int>> joined_;  // key: id
   std::vector<std::unique_ptr<Comm>> comms_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::map<Way, Wire> wires_;
@@ -212,7 +212,7 @@ class FakeNccl final : public NcclApi {
     world_->streams_.push_back(std::make_unique<FakeNcclWorld::Stream>());
     return world_->streams_.back().get();
   }
-  void free_stream(Stream) noexcept override {}  // with the world
+  void free_stream(Stream) noexcept override {}  // streams are freed with the world
   Event mark(Stream stream) override {
     const std::lock_guard lock(world_->mutex_);
     auto event = std::make_shared<FakeNcclWorld::EventState>();

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kDeadline{600};
 
 struct Outcome {
-  std::map<int, std::string> errors;  ///< by rank
+  std::map<int, std::string> errors;  ///< key: rank
   double seconds = 0;
   int faults = 0;
 };

@@ -133,7 +133,7 @@ TEST(NcclLogic, AbortFreesEveryCommunicatorOnce) {
     EXPECT_EQ(world->counts().aborts, 5);  // two peers, two directions, and the group of all
   }
   EXPECT_EQ(world->counts().aborts, 5);
-  EXPECT_EQ(world->counts().destroys, 10);  // of the two ranks that lived
+  EXPECT_EQ(world->counts().destroys, 10);  // communicators of the two ranks that lived
 }
 
 TEST(NcclLogic, APeersAbortIsReadFromTheStore) {
@@ -161,7 +161,7 @@ TEST(NcclLogic, ARankThatDoesNotJoinIsADeadline) {
 TEST(NcclLogic, IsRefusedWhereItCannotWork) {
   const auto store = make_memory_store();
   CommunicatorOptions options{.backend = Backend::Nccl, .rank = RankId(0), .size = 1};
-  EXPECT_THROW(make_communicator(options, store), ConfigError);  // on the CPU
+  EXPECT_THROW(make_communicator(options, store), ConfigError);  // the device is the CPU
   options.device = "0000:01:00.0";
   EXPECT_THROW(make_communicator(options, store), ConfigError);  // built without
   options.nccl = std::make_shared<FakeNccl>(std::make_shared<FakeNcclWorld>());

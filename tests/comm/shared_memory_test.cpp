@@ -161,7 +161,7 @@ TEST(SharedMemory, AMessageThatIsReadInPlaceStaysUntilItsReaderIsDone) {
   const auto send = [&](double value, std::uint64_t tag) {
     at::Tensor sent = at::full({100, 10}, value);
     channels[1]->post({Direction::Send, RankId(0), tag, sent, "out"})->wait();
-    sent.fill_(-1);  // it is free once it is sent
+    sent.fill_(-1);  // the tensor may change after it was sent
   };
   const auto receive = [&](std::uint64_t tag) {
     auto arrival = channels[0]->receive({Direction::Receive, RankId(1), tag, like, "in"});

@@ -275,7 +275,7 @@ double processor_seconds() {
 
 TEST_F(Tcp, WithoutDescriptorsTheServerWaitsInsteadOfSpinning) {
   auto server = join(0);
-  Stranger waits(port_);  // its connection is taken below or in the queue; either way one more comes
+  Stranger waits(port_);  // this connection is accepted below or stays in the queue; another one comes
   std::vector<int> hoard;
   rlimit old{};
   ::getrlimit(RLIMIT_NOFILE, &old);

@@ -40,7 +40,7 @@ class PointClouds : public ::testing::Test {
   fs::path root_;
 };
 
-/// As PointNet's data sets: in the unit ball around the mean.
+/// Expects points in the unit ball around their mean, as in PointNet's data sets.
 void expect_normalised(const at::Tensor& points) {
   EXPECT_LT(points.mean(0).abs().max().item<double>(), 1e-5);
   EXPECT_NEAR(points.square().sum(1).max().sqrt().item<double>(), 1, 1e-5);

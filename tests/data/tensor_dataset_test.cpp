@@ -34,7 +34,7 @@ TEST(TensorDataset, GivesTheRowsOfTheTensors) {
   std::vector<std::int64_t> lengths{0}, counts;
   (*data)->measure(2, lengths, counts);
   EXPECT_EQ(lengths[0], 4);
-  // The same values are the same set.
+  // Sets of equal values have equal fingerprints.
   EXPECT_EQ((*data)->fingerprint(),
             (*make_tensor_dataset(fields(), {tokens, scores, labels}))->fingerprint());
   EXPECT_NE((*data)->fingerprint(),

@@ -18,7 +18,7 @@ namespace millrace {
 namespace {
 
 TEST(Crc32c, KnownVectors) {
-  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);  // of the RFC 3720 polynomial
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);  // the check value of RFC 3720's polynomial
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);
   EXPECT_EQ(crc32c("6789", crc32c("12345")), crc32c("123456789"));
 }

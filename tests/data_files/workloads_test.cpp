@@ -113,7 +113,7 @@ TEST_P(EveryWorkload, AnInterruptedRunIsCompletedToTheSameBytes) {
   const GenerateOptions cut = options("cut");
   struct Interrupt {};
   int calls = 0;
-  // From the writer's thread, as a failing disk would (imseg reports it from a worker).
+  // Throws in the writer's thread, as a failing disk would (for imseg in a worker).
   const auto interrupt = [&](Bytes) {
     if (++calls == 2) throw DataError("interrupted");
   };

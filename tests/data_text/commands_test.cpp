@@ -139,7 +139,7 @@ TEST(TextCommands, DocsDescribeEveryFlagAndExamplesParse) {
     ASSERT_NE(start, std::string::npos) << spec.command;
     const std::string section = page.substr(start, page.find("\n## ", start) - start);
     for (const Flag& flag : spec.flags) {
-      // Those that prepare lines are described once, for all commands.
+      // The page describes flags that prepare lines once, for all commands.
       const std::string shown = "--" + flag.name + (flag.value.empty() ? "" : " " + flag.value);
       EXPECT_NE((flag.group.empty() ? section : page).find(shown), std::string::npos)
           << spec.command << shown;

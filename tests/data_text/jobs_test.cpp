@@ -33,7 +33,7 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-/// What `call` throws, or "".
+/// Returns the message of the exception that `call` throws, or "".
 template <class Call>
 std::string thrown(Call call) {
   try {

@@ -28,7 +28,7 @@ TEST(HostMemory, TheCpuDeviceCountsTensorsAndRemembersTheMost) {
   EXPECT_GE(after.peak, before.current + bytes);
 }
 
-/// They are made while one lives; when they are freed does not matter.
+/// Memory that is allocated while an UncountedTensors lives is not counted, whenever it is freed.
 TEST(HostMemory, DataSetsAreLeftOut) {
   install_host_allocator();
   const auto device = make_cpu_device();
@@ -62,7 +62,7 @@ TEST(HostMemory, ABlockServesSmallerTensorsToo) {
   {
     const at::Tensor shorter = at::empty({bytes * 3 / 4}, at::kByte);
     EXPECT_EQ(shorter.const_data_ptr(), first);
-    // What was asked for counts, not the block.
+    // The requested bytes count, not those of the block.
     EXPECT_EQ(device->memory().current, before.current + bytes * 3 / 4);
     const at::Tensor small = at::empty({bytes / 4}, at::kByte);
     EXPECT_NE(small.const_data_ptr(), first);

@@ -48,7 +48,7 @@ TEST(DlioConfig, EveryShippedWorkloadIsReadAndS3IsRefusedByName) {
   EXPECT_EQ(config_of({"workload=resnet50_a100"}).reader.batch_size, 400);
   EXPECT_EQ(config_of({"workload=cosmoflow_a100"}).expected_au, 0.70);
   EXPECT_TRUE(config_of({"workload=llama_405b"}).only_checkpoints());
-  // Those of object stores are not the others' in everything.
+  // Workloads on object stores differ from the others in some settings.
   const auto on_disk = [](const std::string& name) {
     return config_of({"workload=" + name, "++workload.storage.storage_type=local_fs"});
   };

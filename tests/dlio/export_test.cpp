@@ -137,7 +137,7 @@ TEST(Exports, EveryFormatIsWrittenAndReplaced) {
   EXPECT_EQ(events, 2);
 }
 
-/// In the hands of Perfetto's, TensorBoard's and Python's readers (tests/reference/install).
+/// Reads the exports with Perfetto's, TensorBoard's and Python's readers (tests/reference/install).
 TEST(Reference, ReadersInPythonReadEveryExport) {
   const char* python = std::getenv("MILLRACE_REFERENCE_PYTHON");
   if (!python) GTEST_SKIP() << "tests/reference/install makes it";

@@ -66,7 +66,7 @@ TEST(JobSpec, EveryTrainFlagIsAKey) {
   for (const Flag& flag : train_spec().flags) {
     if (flag.name == "dry-run" || flag.name == "model") continue;
     if (flag.name == "plan" || flag.name == "schedule-file") continue;  // read at once
-    // Of flags without a default, something that their values' names allow.
+    // A flag without a default gets a value that its form allows.
     const std::map<std::string, std::string> allowed{
         {"F", "0.5"}, {"N", "1"}, {"LIST", "1,2"}, {"KINDS", "bias,norm"}, {"none|dynamic|NUMBER", "none"}};
     const auto named = allowed.find(flag.value);
@@ -338,7 +338,8 @@ TEST(PipeDreamJob, CarriesOver) {
   EXPECT_NE(deep->notes[1].find("stage_to_depth_map of " + depths + " has no effect"), std::string::npos);
 }
 
-/// Its AlexNet files: synthetic data, YAML 1.1's spelling of true and false, stages of 3 and 1 ranks.
+/// PipeDream's AlexNet files have synthetic data, YAML 1.1's spelling of true and false, and stages of 3 and
+/// 1 ranks.
 TEST(PipeDreamJob, SyntheticDataAsItsOwnFilesSayIt) {
   const TemporaryFolder folder;
   for (const int machines : {4, 16}) {

@@ -132,7 +132,8 @@ TEST_F(Launcher, GrandchildrenGoWithTheirRank) {
   const auto gone = [&] {
     std::string state;
     std::ifstream stat("/proc/" + std::to_string(grandchild) + "/stat");
-    return !(stat >> state >> state >> state) || state == "Z";  // its new parent may not have waited yet
+    return !(stat >> state >> state >> state) ||
+           state == "Z";  // the grandchild's new parent may not have waited yet
   };
   while (!gone() && clock_.now() < deadline) std::this_thread::yield();
   EXPECT_TRUE(gone());
@@ -221,7 +222,7 @@ TEST_F(Launcher, AFailureBesideARequeueIsTheHeadline) {
 }
 
 TEST_F(Launcher, TheGraceOfAStopIsPutOffWhileRanksGetOn) {
-  // As a child of this process: the signal is for the launch.
+  // The launch runs in a child process, so that it alone gets the signal.
   const auto code = [&](bool gets_on) {
     const std::string script =
         std::string(
@@ -340,7 +341,8 @@ TEST(StoreFolders, WhatAKilledLauncherLeftGoesWithTheNext) {
   };
   const std::vector<std::string> left = folders();
   ASSERT_EQ(left.size(), 1u) << "nobody could clean up";
-  std::filesystem::create_directory(temporary.path("millrace-store-mine"));  // not locked: not ours to judge
+  std::filesystem::create_directory(
+      temporary.path("millrace-store-mine"));  // a folder without a lock must stay
   {
     const StoreFolder one, two;
     EXPECT_TRUE(std::filesystem::exists(one.path())) << "a living launcher's stays";
@@ -371,7 +373,8 @@ TEST(FailureSummary, NamesTheRankThatTheOthersWaitFor) {
     EXPECT_NE(summary().find(part), std::string::npos) << part << summary();
   outcome.exits[2].was_suspended = true;
   EXPECT_NE(summary().find("rank 2 (stage 2) was suspended (SIGSTOP"), std::string::npos) << summary();
-  // In a circle nobody stands out; and a failure of its own is the headline whoever waits.
+  // If ranks wait for each other in a circle, none of them is the cause. A failure that is no consequence is
+  // the headline even if a rank was suspended.
   outcome.exits[2].was_suspended = false;
   folder.write("status.rank2.json", R"({"rank":2,"stage":2,"step":7,"action":"2RECV_F4<1@1"})");
   EXPECT_NE(summary().find("rank 0 (stage 0) failed first"), std::string::npos) << summary();

@@ -306,7 +306,8 @@ TEST_F(PlanningCommands, PlansPipeDreamGraphsAndMixedClustersInOurMode) {
   file("small.txt", kGraph);
   const Outcome mixed = run(plan_command, {"--profile", graph, "--cluster", cluster});
   EXPECT_EQ(mixed.code, 0) << mixed.errors;
-  EXPECT_EQ(run(plan_command, {"--profile", profile(), "--cluster", cluster}).code, 2);  // of another model
+  EXPECT_EQ(run(plan_command, {"--profile", profile(), "--cluster", cluster}).code,
+            2);  // a profile of another model
 }
 
 TEST_F(PlanningCommands, TheBatchIsFixedAndComparedAsOne) {
@@ -458,7 +459,7 @@ TEST_F(PlanningCommands, PlansAgainFromARun) {
   for (int rank = 0; rank < 2; ++rank) {
     std::vector<Span> spans;
     std::int64_t now = 0;
-    const std::int64_t unit = rank == 0 ? 30'000'000 : 60'000'000;  // of three layers
+    const std::int64_t unit = rank == 0 ? 30'000'000 : 60'000'000;  // nanoseconds of three layers
     for (int step = 0; step < 4; ++step) {
       for (int m = 0; m < 4; ++m) {
         spans.push_back(
@@ -479,7 +480,8 @@ TEST_F(PlanningCommands, PlansAgainFromARun) {
   const Json plan = json_of(again);
   EXPECT_EQ(plan.find("stages")->items()[0].find("layers")->size(), 4u) << again.output;
   EXPECT_NEAR(plan.find("stages")->items()[1].find("forward_s")->as_double(), 0.04, 1e-6);
-  EXPECT_EQ(run(plan_command, {"--from-run", run_folder, "--ranks", "2"}).code, 3);  // it has no profile.json
+  EXPECT_EQ(run(plan_command, {"--from-run", run_folder, "--ranks", "2"}).code,
+            3);  // the run's folder has no profile.json
   std::filesystem::remove(run_folder + "/trace.rank1.json");
   const Outcome missing = run(plan_command, {"--from-run", run_folder, "--profile", path, "--ranks", "2"});
   EXPECT_EQ(missing.code, 3);

@@ -120,7 +120,7 @@ TEST_F(Program, AsksTheWorkerWhatItsModelsTake) {
   const Answer ranks = millrace("profile --model mlp --ranks 2 --wodth 3");
   EXPECT_EQ(ranks.code, 2);
   EXPECT_NE(ranks.text.find("did you mean --wdth?"), std::string::npos) << ranks.text;
-  // Its help is the worker's.
+  // The worker prints the help of train.
   EXPECT_EQ(millrace("train --help").code, 0);
   EXPECT_NE(folder_.read("asked").find("train --help\n"), std::string::npos);
   worker("echo no list; exit 0");
@@ -149,7 +149,7 @@ TEST_F(Program, LaunchStartsEveryRankWithItsEnvironment) {
   store.pop_back();
   EXPECT_FALSE(std::filesystem::exists(store)) << "the store is gone";
   EXPECT_TRUE(std::filesystem::exists(folder_.path("out/logs/rank_1.err")));
-  // What was run can be run again.
+  // The job file in the output folder can be launched again.
   EXPECT_EQ(millrace("launch out/job.yaml").code, 0);
 }
 
@@ -291,7 +291,7 @@ TEST(CommandDocs, EveryExampleParses) {
       std::istringstream words(example);
       std::vector<std::string> args;
       for (std::string word; words >> word;) args.push_back(word);
-      // Of a job array one job's; the models' options are the worker's to check (tests/worker).
+      // For a job array, the arguments of one job are checked. tests/worker checks the models' options.
       const auto jobs = take_job_lists(spec, {args.begin() + 2, args.end()});
       ASSERT_TRUE(jobs) << example << "\n" << to_string(jobs.problems());
       const Result<Arguments> parsed = parse_arguments(spec, jobs->args.front(), UnknownFlags::Leave);

@@ -165,8 +165,8 @@ TEST(SimulateSchedules, OrdersByCosts) {
     return as_json(
         {"--schedule", "auto-order", "--microbatches", "8", "--chunks", "2", "--placement", placement});
   };
-  EXPECT_LE(placed("v").makespan(), 25.5);     // as ZB-V
-  EXPECT_LE(placed("loop").makespan(), 28.5);  // as interleaved
+  EXPECT_LE(placed("v").makespan(), 25.5);     // the makespan of ZB-V
+  EXPECT_LE(placed("loop").makespan(), 28.5);  // the makespan of interleaved
 }
 
 /// docs/schedules.md: "| `kind`, ... (`--chunks V`) | makespan | in a run | bubble | in span | peak stash |

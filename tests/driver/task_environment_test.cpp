@@ -1,4 +1,4 @@
-// Which task of a scheduler this process is: all that the variables say, and where they do not say enough.
+// Tests how the variables of a scheduler tell this process its task, and cases in which they do not suffice.
 #include "driver/launch/task_environment.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 
-/// Nothing but these variables of schedulers.
+/// Returns the task if these are the only variables of schedulers.
 Result<std::optional<TaskPlace>> task_of(const Environment& environment) {
   std::vector<std::string> names;
   for (char** entry = environ; *entry; ++entry) {

@@ -52,7 +52,7 @@ TEST_F(Preprocess, OtherClocksGiveTheSameUtc) {
   const std::string montreal = run_text(make_run(folder_, "a"));
   ASSERT_GT(montreal.size(), 100'000u);
   for (int hours : {-11, 0, 1, 9}) {
-    // Not said: found by the program's log, which is in UTC.
+    // The run does not tell its time zone. It follows from the program's log, which is in UTC.
     const std::string raw = make_run(folder_, "z" + std::to_string(hours), {.zone_offset_s = hours * 3600});
     EXPECT_TRUE(run_text(raw) == montreal) << hours;
   }
@@ -203,7 +203,7 @@ TEST_F(Preprocess, ASecondRunReplacesTheFirst) {
   const Result<PreprocessReport> first = preprocess(options);
   ASSERT_TRUE(first) << problems_of(first);
   const std::string before = combined_of(*first);
-  fs::create_directories(raw + "/processed.partial/timeline");  // as an interrupted run leaves it
+  fs::create_directories(raw + "/processed.partial/timeline");  // an interrupted run leaves such a folder
   const Result<PreprocessReport> second = preprocess(options);
   ASSERT_TRUE(second) << problems_of(second);
   EXPECT_TRUE(combined_of(*second) == before);

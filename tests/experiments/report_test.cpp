@@ -185,7 +185,7 @@ TEST_F(Report, MeasuredRowsAreOneStepFromZero) {
       }
       return result;
     };
-    // What ran is what was simulated, microbatch by microbatch.
+    // The run has the same actions as the simulation, microbatch by microbatch.
     EXPECT_EQ(labels(measured[r], "forward"), labels(simulated[r], "forward")) << r;
     EXPECT_EQ(labels(measured[r], "backward"), labels(simulated[r], "backward")) << r;
     for (const GanttBar& bar : measured[r].bars) start = std::min(start, bar.start);
@@ -501,7 +501,7 @@ TEST_F(Report, AnArrayShowsItsJobs) {
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_EQ(html.find("9e+04"), std::string::npos) << "a diverged job does not set the scale";
   EXPECT_EQ(first_bad_tag(html), "");
-  // Of a run that failed there is the table alone.
+  // For a run that failed, the report has only the table.
   std::filesystem::remove(folder_.path("summary.json"));
   const RunData failed = read();
   ASSERT_EQ(failed.jobs.size(), 2u);

@@ -294,17 +294,18 @@ TEST(NextArrays, RunToTheFirstEndAndTakeAlongWhoAgrees) {
   EXPECT_EQ(run.iterations, 1);
   EXPECT_EQ(run.steps, (std::vector<OpenStep>{all[0], all[2], all[4]})) << "new trials come last";
   EXPECT_TRUE(open.empty());
-  // Who has equally far to go stays together: 0 and 2 do not fit beside 4.
+  // Trials with equally many iterations left stay together: 0 and 2 do not fit beside 4.
   open = all;
   take_array(open, rules_of(2, true));
   EXPECT_EQ(take_array(open, rules_of(2, true, 2)).steps, (std::vector<OpenStep>{all[4]}));
   EXPECT_EQ(take_array(open, rules_of(2, true, 2)).steps, (std::vector<OpenStep>{all[0], all[2]}));
-  // Not mixed: a rung's, the oldest first; alone: one after the other.
+  // If trials must not be mixed, an array has trials of one rung, the oldest first. Arrays of one trial come
+  // one after the other.
   const OpenStep farther{{2, 3, 9}, 7}, like_first{{6, 1, 3}, 1}, other_kind{{5, 1, 3}, 1};
   open = {all[0], farther, like_first, other_kind};
   EXPECT_EQ(take_array(open, rules_of(2, false)).steps, (std::vector<OpenStep>{all[0], like_first}));
   EXPECT_EQ(take_array(open, rules_of(1, false, 1)).steps, (std::vector<OpenStep>{farther}));
-  // Only who is worth it is taken along; the others stay.
+  // A trial is taken along only if that pays off; the others stay.
   open = {all[0], farther, all[4]};
   ArrayRules rules = rules_of(2, true);
   rules.together = [](const auto& steps, const auto& more, int iterations) {
@@ -317,11 +318,11 @@ TEST(NextArrays, RunToTheFirstEndAndTakeAlongWhoAgrees) {
 
 struct PlayedArrays {
   std::vector<TrialStep> order;
-  int runs = 0, differing = 0;  ///< of which have trials that have come differently far
+  int runs = 0, differing = 0;  ///< arrays that ran, and those whose trials differ in progress
   std::int64_t iterations = 0, of_trials = 0;
 };
 
-/// As run_tune does it, array after array.
+/// Plays the arrays one after the other, as run_tune does.
 PlayedArrays play_arrays(
     const SearchOptions& options, const ArrayRules& rules, const auto& score,
     const std::function<void(const ArrayRun&)>& ran = [](const ArrayRun&) {}) {
@@ -431,9 +432,9 @@ TEST(ArrayPaces, TogetherIsWhatWasMeasuredToBeFaster) {
 /// Machines where an array takes as long as one trial, where it takes as long as its trials, and between.
 TEST(ArrayPaces, SearchesTakeTheShorterWayWhateverArraysCost) {
   const SearchOptions options{.kind = SearchKind::Asha, .trials = 81, .most = 27, .lanes = 9};
-  for (double whole : {1.0, 0.5, 0.0}) {         // of an iteration that does not depend on the trials
-    for (double own_batch : {0.0, 0.2}) {        // more for a trial, where they differ
-      for (double stop_s : {0.01, 0.3, 10.0}) {  // beside iterations
+  for (double whole : {1.0, 0.5, 0.0}) {         // part of an iteration that is the same for any trials
+    for (double own_batch : {0.0, 0.2}) {        // added for each trial if trials differ
+      for (double stop_s : {0.01, 0.3, 10.0}) {  // seconds besides iterations
         const auto step_s = [&](std::size_t trials, bool differs) {
           return whole + static_cast<double>(trials) * (1 - whole + (differs ? own_batch : 0));
         };

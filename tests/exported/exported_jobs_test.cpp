@@ -1,4 +1,4 @@
-// From an archive to trained weights that Python loads again: profile, plan, launch, the user's own tensors.
+// Trains an archive to weights that Python can load: profile, plan, launch, the user's own tensors.
 #include <ATen/ops/equal.h>
 
 #include "runtime/checkpoint/safetensors.h"
@@ -14,7 +14,7 @@ class ExportedJobs : public Jobs {
     fs::copy_file(folder_with(name) / (name + ".pt2"), folder_ / "m.pt2",
                   fs::copy_options::overwrite_existing);
   }
-  /// What PyTorch finds in files that were written here.
+  /// Returns what a script with PyTorch prints about files that were written here.
   std::string python(const std::string& arguments) {
     const std::string log = (folder_ / "python.log").string();
     const int status = run_reference(arguments, log);

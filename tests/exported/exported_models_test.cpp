@@ -51,7 +51,7 @@ constexpr double kBatchNormRounding = 5e-5;
 struct StepCase {
   const char* name;
   const char* granularity = "auto";
-  double tolerance = kRounding;  ///< of the loss, and of each gradient's norm
+  double tolerance = kRounding;  ///< tolerance of the loss, and of each gradient's norm
 };
 std::ostream& operator<<(std::ostream& out, const StepCase& c) {
   return out << c.name;
@@ -84,7 +84,7 @@ TEST_P(EveryExportedModel, TakesPythonsStep) {
   ASSERT_TRUE(layout) << to_string(layout.problems());
   ParameterStore store(*layout, StageId(0), 1);
   auto rule = make_update_rule({}, store);
-  if (name != "inception_v3") {  // which leaves its auxiliary loss out
+  if (name != "inception_v3") {  // PyTorch's evaluation leaves the auxiliary loss out
     EXPECT_NEAR(evaluation_loss(*layout, store, batch), step->tensor("evaluation").item<double>(), 2e-6);
   }
   Alone alone;

@@ -67,7 +67,8 @@ TEST_F(JobArrays, KernelsAgreeWithTheJobsOwnRunsToRounding) {
   }
 }
 
-/// What several layers read, another stage or a layer that goes job by job, keeps each job's by itself.
+/// A tensor of several jobs is one tensor only between two fused layers of a stage. It stays separate for
+/// each job if several layers, another stage or a layer that runs job by job reads it.
 TEST_F(JobArrays, JobsStayTogetherBetweenTwoLayersOfAStage) {
   const auto together = [&](const LayeredModel& model, int stages) {
     const Plan plan = uniform_plan(model.name, model.layer_names(), stages, 1, 1, ScheduleKind::OneFOneB);
@@ -227,7 +228,7 @@ TEST_F(JobArrays, ModelsGetWhatOthersHaveAndTheyLeaveOut) {
   EXPECT_FALSE(models[2].layers[1].layer->draws() || models[2].layers[3].layer->draws());
   const auto array = fuse(models, choices(ArrayKernels::Loop));
   ASSERT_TRUE(array) << to_string(array.problems());
-  // What differs in more is refused as it was.
+  // Models with other differences are refused.
   std::vector<LayeredModel> others{with(0.1, 0), with(0, 0, 9)};
   complete(others);
   EXPECT_FALSE(fuse(others, choices(ArrayKernels::Loop)));

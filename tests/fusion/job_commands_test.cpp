@@ -70,7 +70,7 @@ TEST_F(JobCommands, ARunThatGoesOnTakesTheKernelsOfItsCheckpoint) {
       EXPECT_EQ(row.find("kernel")->as_string(), same->find("kernel")->as_string());
     }
   }
-  // They are the array's, not a job's.
+  // The choices of kernels belong to the array, not to a job.
   expect_done("split on --out jobs");
 }
 
@@ -275,7 +275,7 @@ TEST_F(JobCommands, JobsJoinAtTheirOwnSteps) {
        "--stages 2 --arrays 1 ",
        "--lr 0.0002 0.001 0.0005 --seed 1 2 3 ",
        {"--lr 0.0002 --seed 1", "--lr 0.001 --seed 2", "--lr 0.0005 --seed 3"}},
-      // Of many lengths: in turn.
+      // Samples vary in length, so that each job is an array of its own.
       {"--model gnmt --hidden 8 --vocabulary 40 ",
        "--stages 2 --arrays 3 ",
        "--lr 0.1 0.05 0.02 --seed 1 2 3 ",
@@ -327,7 +327,7 @@ TEST_F(JobCommands, JobsSayTheirOwnSteps) {
   const std::string before = bytes("run/jobs.csv");
   EXPECT_EQ(before.substr(0, before.find('\n')), "step,job,loss,top1,top5,lr,status");
   EXPECT_EQ(std::count(before.begin(), before.end(), '\n'), 1 + 6 + 4);
-  // It goes on in its own folder: the rows that are there get the column.
+  // The run continues in its own folder. Existing rows get the new column.
   expect_done(train + "--steps 8 --resume run --checkpoint-at-end");
   const std::string csv = bytes("run/jobs.csv");
   EXPECT_EQ(csv.substr(0, csv.find('\n')), "step,job,loss,top1,top5,lr,status,own_step");
@@ -345,7 +345,7 @@ TEST_F(JobCommands, JobsSayTheirOwnSteps) {
   EXPECT_EQ(jobs[0].find("losses")->items().size(), 2u);
   EXPECT_EQ(jobs[1].find("losses")->items().size(), 4u);
   EXPECT_NE(bytes("run/steps.rank0.jsonl").find("\"own_step.job1\":4"), std::string::npos);
-  // Who is through is left as it is.
+  // A job that has ended stays as it is.
   const Ran ran = run(train + "--steps 8 9 --resume run");
   EXPECT_EQ(ran.code, 0) << ran.output;
   EXPECT_NE(ran.output.find(" done before, at step 8\n"), std::string::npos) << ran.output;
@@ -411,7 +411,7 @@ TEST_F(JobCommands, StatesOfTextThatRunsOnFuseAndSplit) {
   EXPECT_EQ(bytes("alone.safetensors"), bytes("whole0.safetensors"));
 }
 
-/// As an array from the start, with a break, and what is left when one has gone on alone.
+/// Trains an array from the start, one with a break, and the rest of one after a job has continued alone.
 TEST_F(JobCommands, AveragesOfEachJobBeginAtItsOwnTime) {
   const std::string model =
                         "--model mlp --width 16 --depth 2 --data synthetic:192 --data-seed 3 --rule asgd "
@@ -482,7 +482,7 @@ TEST_F(JobCommands, ArraysInTurnWriteWhatTheirJobsWould) {
   EXPECT_EQ(json->find("jobs")->items().size(), 3u);
   expect_done(kTrain + model + lists + "--resume half --save-weights w.safetensors");
   expect_files("resumed");
-  // Its plan says how many arrays there are.
+  // The run's plan has the number of arrays.
   EXPECT_NE(bytes("half/plan.json").find("\"arrays\": 3"), std::string::npos);
   expect_refused(2, kTrain + model + "--lr 0.1 --plan half/plan.json", "a single job is not divided");
 }
@@ -535,8 +535,8 @@ TEST_F(JobCommands, HowManyArraysThereAreIsTriedWhereNobodySays) {
   }
 }
 
-/// Own batches, padded to other lengths, or that end their epochs at other steps: within one array they would
-/// have to be of one size. Where nobody says how many arrays there are, each job has one.
+/// Jobs with batches of their own may be padded to other lengths, or end their epochs at other steps. Within
+/// one array, batches must have one size. Without --arrays each of these jobs gets an array of its own.
 TEST_F(JobCommands, JobsThatCannotShareAnArrayHaveTheirOwn) {
   const auto expect_apart = [&](const std::string& said, const std::string& why) {
     EXPECT_NE(said.find("2 jobs in as many arrays: " + why), std::string::npos) << said;
@@ -560,13 +560,13 @@ TEST_F(JobCommands, JobsThatCannotShareAnArrayHaveTheirOwn) {
   EXPECT_NE(expect_done(fused + "--dry-run").find("2 jobs in 2 arrays, in turn"), std::string::npos);
   // One order of samples is one array's, of any length.
   EXPECT_EQ(expect_done(fused + "--data-seed 3 --dry-run").find("as many arrays"), std::string::npos);
-  // What somebody has said stays an error.
+  // With a flag that contradicts this, it is still an error.
   expect_refused(2, fused + "--arrays 1", "vary in length");
   expect_refused(2, fused + "--kernels fused", "vary in length");
   expect_refused(2, fused + "--schedule pipedream", "vary in length");
   expect_refused(2, "train " + gnmt + "--fused --seed 1 2 3 --arrays 2" + to_8, "give --arrays 3");
 
-  // At different steps, after a checkpoint of each; in the ranks' processes too.
+  // Jobs are at different steps, each after a checkpoint of its own. It also works in the ranks' processes.
   const struct {
     std::string model, job_file, why;
   } cases[] = {
@@ -613,7 +613,7 @@ TEST_F(JobCommands, WhatCannotBeAnArrayIsRefusedBeforeAnythingRuns) {
   expect_refused(2, "train --model mlp --fused --lr 0.1 0.2 --arrays 2 --replicas 2 --microbatches 3",
                  "do not divide among 2");
   expect_refused(2, std::string(kTrain) + "--model mlp --lr 0.1 --arrays 2", "a single job is not divided");
-  // Its gradients are added up in another order where it reads one tensor in place of two.
+  // This head adds up its gradients in another order if it reads one tensor instead of two.
   expect_refused(2, std::string(kTrain) + "--model awd_lstm --fused --dropout 0 0.3",
                  "what head activations reads is ");
   expect_refused(2, train + "--arrays 2 --width 16 32", "[16, 16] in job 0 and [32, 32] in job 1");

@@ -31,7 +31,7 @@ struct Jobs {
   std::vector<at::Tensor> inputs, parameters, buffers, grads, sums;  // job by job
   std::vector<char> needs;
   std::vector<std::uint64_t> seeds;
-  std::size_t read = 0, trained = 0, kept = 0;  // of one job
+  std::size_t read = 0, trained = 0, kept = 0;  // numbers of one job
 };
 
 Jobs jobs_of(const LayerCase& c, int count, Inputs shared, at::ScalarType dtype) {

@@ -63,7 +63,7 @@ class JobSteps : public JobArrays {
     train_alone(model, plan, options, job);
     return *open_checkpoint(options.output_dir);
   }
-  /// What `millrace fuse` does.
+  /// Joins jobs as `millrace fuse` does.
   std::string fuse_into(const std::string& name, const std::vector<JobSource>& sources,
                         std::size_t num_new = 0) {
     auto joined = join_jobs(sources, num_new);
@@ -131,7 +131,8 @@ TEST_F(JobSteps, WhoJoinsLaterIsItsOwnRun) {
         rest.resume = (folder_ / "array" / run_files::kCheckpoints / from).string();
         rest.output_dir = (folder_ / "rest").string();
         const Plan other = plan_for(model, {1}, 4, ScheduleKind::GPipe);
-        const Plan& with = replicas == std::vector{2, 1} ? plan : other;  // which add up in another order
+        const Plan& with =
+            replicas == std::vector{2, 1} ? plan : other;  // several replicas add up in another order
         const Outcome resumed = train(array, with, rest);
         for (std::size_t b = 0; b < 3; ++b) {
           for (const auto& [name, tensor] : together.job_weights[b])
@@ -149,10 +150,11 @@ TEST_F(JobSteps, WhoJoinsLaterIsItsOwnRun) {
   }
 }
 
-/// With weights, state of the rule and running statistics as they were; what is saved later says so too.
+/// A job that ends earlier keeps its weights, the state of its rule and its running statistics. Later
+/// checkpoints contain the same.
 TEST_F(JobSteps, WhoEndsEarlierStaysAsItIs) {
   evaluation_microbatches_ = 3;
-  // Its forward writes to weights.
+  // The forward of this model writes to weights.
   LayeredModel scaling = classifier("scaling", {6}, 5);
   scaling.fields[0].dtype = at::kLong;
   scaling.fields[0].limit = 20;
@@ -212,7 +214,7 @@ TEST_F(JobSteps, WhoEndsEarlierStaysAsItIs) {
   }
 }
 
-/// Those of one array are at one step and share its batches; the arrays' steps differ.
+/// Jobs of one array are at one step and share its batches. The arrays are at different steps.
 TEST_F(JobSteps, SeveralArraysAreEachAtTheirOwn) {
   const LayeredModel model = small_model();
   Plan plan = plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB);
@@ -260,7 +262,7 @@ TEST_F(JobSteps, ArraysThatHaveEndedLeaveThePipeline) {
         const Outcome together = train(std::vector{model, model, array_of(model, 2)}, plan, options);
         on_batch_ = nullptr;
         plan.arrays = 1;
-        // By every stage that reads: the last one for the targets.
+        // Every stage that needs fields reads them: the last one reads the targets.
         EXPECT_EQ(read, (2 + 6 + 4) * 4 * static_cast<int>(replicas.size()));
         for (std::size_t b = 0; b < 4; ++b) {
           TrainOptions own = alone(options, b);
@@ -299,7 +301,7 @@ TEST_F(JobSteps, ArraysOfOneRankGoOnInStretches) {
   };
   const Outcome together = train_arrays(options);
   on_batch_ = nullptr;
-  // Stretches end with steps 1, 8, 9, 14, 16 and 20. Where one ends the first array follows the last one.
+  // Stretches end with steps 1, 8, 9, 14, 16 and 20. After each end the first array follows the last one.
   EXPECT_EQ(follows, (20 - 6) + (9 - 3) + (20 - 6) + 5);
   std::vector<std::int64_t> logged;
   double ended_before = 0;
@@ -348,7 +350,7 @@ TEST_F(JobSteps, AveragesOfEachJobBeginByItsOwnEvaluations) {
     options.jobs[b].rule = {
         .kind = UpdateRuleKind::Asgd, .lambd = 0, .average_start = 0, .nonmonotone = b == 0 ? 3.0 : 1.0};
   }
-  options.jobs[2].rule = {.kind = UpdateRuleKind::Adam};  // which waits for nothing
+  options.jobs[2].rule = {.kind = UpdateRuleKind::Adam};  // this rule waits for no average
   const auto saving = [this](TrainOptions own, const std::string& name) {
     own.output_dir = (folder_ / name).string();
     own.overwrite = true;

@@ -133,7 +133,7 @@ TEST_F(SeveralArrays, GoOnWhenOneHasGoneAstray) {
   }
 }
 
-/// What is saved is that of one array of all jobs: another division goes on from it.
+/// A checkpoint has the form of one array of all jobs, so a run with another division can continue from it.
 TEST_F(SeveralArrays, GoOnFromCheckpointsBitForBit) {
   const LayeredModel model = conv_model();
   const Plan plan = plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB);
@@ -158,7 +158,7 @@ TEST_F(SeveralArrays, GoOnFromCheckpointsBitForBit) {
   }
 }
 
-/// Only the last array's gradients wait for the pipeline to drain.
+/// A rank stashes the microbatches of one array at a time.
 TEST_F(SeveralArrays, KeepTheMicrobatchesOfOneArrayAtATime) {
   const LayeredModel model = small_model();
   const Plan plan = plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB);

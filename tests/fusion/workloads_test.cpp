@@ -13,7 +13,7 @@ struct Workload {
   const char* name;
   GivenOptions options;
   bool reads_text = false;
-  std::string form{};  ///< of several of one name
+  std::string form{};  ///< tells several workloads of one name apart
 };
 
 LayeredModel model_of(const Workload& workload) {

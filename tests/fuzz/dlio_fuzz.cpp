@@ -7,7 +7,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Result<DlioConfig> config = parse_dlio_config(text_of(data, size), "fuzz", {});
   if (!config) return require_explained(config), 0;
   require(config->reader.batch_size >= 1 && config->samples(true) >= 0);
-  // What was accepted is accepted once more from its own text.
+  // An accepted configuration must be accepted again from its own text.
   const Result<DlioConfig> again = parse_dlio_config(config->tree.dump(), "again", {});
   require(again.has_value());
   return 0;

@@ -1,4 +1,4 @@
-// Which tests may be skipped, and when: the rule behind tests/allowed_skips.txt.
+// Decides which tests may be skipped, and when, from tests/allowed_skips.txt.
 #pragma once
 
 #include <functional>

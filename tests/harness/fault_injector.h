@@ -13,16 +13,16 @@
 namespace millrace {
 
 enum class Fault {
-  Delay,        ///< it leaves late, and what follows it too
-  Drop,         ///< it never leaves
-  Cut,          ///< neither does anything after it, in either direction: the link is gone without a word
-  WrongLength,  ///< it is an element short
+  Delay,        ///< the message leaves late, and so do all after it
+  Drop,         ///< the message never leaves
+  Cut,          ///< the message and all later ones in both directions are lost without an error
+  WrongLength,  ///< the message is an element short
 };
 
 struct FaultOptions {
   Fault fault = Fault::Drop;
-  int rank = 0;              ///< whose message
-  std::int64_t message = 0;  ///< counting its sends from 0, collectives included
+  int rank = 0;              ///< the rank that sends the message
+  std::int64_t message = 0;  ///< number of the message, counting the rank's sends from 0, with collectives
   std::chrono::milliseconds delay{0};
 };
 

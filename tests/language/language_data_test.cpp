@@ -166,7 +166,7 @@ TEST(ParallelText, AnEpochOfBucketsHasWholeStepsOnly) {
   EXPECT_EQ(data->samples_in_epoch(6) % 6, 0);
   EXPECT_LT(data->samples_in_epoch(6), 48) << "each bucket leaves some over";
   EXPECT_EQ(steps_per_epoch(*data, options), steps);
-  // What a rank derives for a step of the second epoch does not depend on where it begins to read.
+  // The extents of a step in the second epoch do not depend on the position at which a rank begins to read.
   const auto whole = std::move(*make_loader(data, options));
   const auto resumed = std::move(*make_loader(data, options));
   const std::int64_t at = 2 * (steps + 1);
@@ -578,8 +578,8 @@ TEST_F(CaptionFolder, FramesComeFirstThenWords) {
   const at::Tensor& frames = long_ones.fields[0];  // [T, B, F]
   ASSERT_EQ(frames.sizes(), (at::IntArrayRef{8, 2, kFeatures}));
   for (std::int64_t t = 0; t < 8; ++t) {
-    EXPECT_EQ(frames[t][0][1].item<float>(), t < 2 ? 10 * t + 1 : 0) << t;  // of float64
-    EXPECT_EQ(frames[t][1][2].item<float>(), t < 6 ? 10 * t + 2 : 0) << t;  // of float16
+    EXPECT_EQ(frames[t][0][1].item<float>(), t < 2 ? 10 * t + 1 : 0) << t;  // from float64
+    EXPECT_EQ(frames[t][1][2].item<float>(), t < 6 ? 10 * t + 2 : 0) << t;  // from float16
   }
 }
 
@@ -631,7 +631,7 @@ TEST_F(CaptionFolder, RefusesWhatIsWrongWithFileAndLine) {
   expect_refused({features + "/cat_1.npy", "<i4"});
   write("features/cat_1.npy", npy_header("<f4", {3}) + std::string(12, '\0'));
   expect_refused({features + "/cat_1.npy", "[3]", "[frames, 3]"});
-  // What becomes of a file later ends the run.
+  // If a file changes later, the run ends with an error.
   write("features/cat_1.npy", whole);
   const LayeredModel model = this->model();
   const auto data = *open(model);

@@ -212,7 +212,7 @@ TEST(LanguageModels, RefuseSizesThatDoNotFit) {
     ASSERT_FALSE(made) << part;
     EXPECT_NE(to_string(made.problems()).find(part), std::string::npos) << to_string(made.problems());
   };
-  refused("awd_lstm", {}, "--embeddings separate");  // as it is by default
+  refused("awd_lstm", {}, "--embeddings separate");  // embeddings are shared by default
   refused("transformer_lm", {{"embeddings", "shared"}}, "--embeddings separate");
   refused("transformer_lm", {{"vocabulary", "10000"}}, "--cutoffs");
   refused("transformer_lm", {{"cutoffs", "200,100"}}, "rising");

@@ -54,7 +54,7 @@ class Language : public Pipeline {
 
 TEST_F(Language, PipelinesThatFlushEqualOneProcessBitForBit) {
   std::vector<LayeredModel> models = all();
-  models.push_back(with_max_norm());  // which has no replicas
+  models.push_back(with_max_norm());  // this model cannot have replicas
   for (const LayeredModel& model : models) {
     const Outcome one =
         run(model, straight(model, 1, ScheduleKind::OneFOneB), options(3, UpdateRuleKind::Adam));

@@ -31,7 +31,7 @@ constexpr std::uint32_t kBegin = 2, kEnd = 3;
 /// The next word depends on the last one alone. Words: 0 a, 1 b, 3 end.
 class Markov final : public NextWords {
  public:
-  /// By last word (begin, a, b): odds of end, a, b; attention on three source words.
+  /// For one last word (begin, a or b): odds of end, a and b, and the attention on three source words.
   struct Row {
     double end, a, b;
     double attention[3];
@@ -233,7 +233,7 @@ TEST(BeamSearch, EqualsThePlainSearchOverTheModelsLayers) {
     ASSERT_TRUE(file);
     const auto translator = GnmtTranslator::from({&*file});
     ASSERT_TRUE(translator) << to_string(translator.problems());
-    std::vector<std::vector<std::uint32_t>> sources;  // of 1 to 9 words, not sorted
+    std::vector<std::vector<std::uint32_t>> sources;  // sentences of 1 to 9 words, not sorted
     for (std::uint32_t s = 0; s < 8; ++s) {
       sources.push_back({kBegin});
       for (std::uint32_t i = 0; i < 1 + (s * 7) % 9; ++i)
@@ -265,8 +265,8 @@ TEST(BeamSearch, EqualsThePlainSearchOverTheModelsLayers) {
 /// A GNMT in a file, batches of sentences of odd sizes, and what one process makes of them.
 class InStages : public ::testing::Test {
  protected:
-  using Found = std::vector<std::vector<std::vector<Hypothesis>>>;  // by batch and sentence
-  static constexpr std::int64_t kLimit = 57;                        // of 61 words
+  using Found = std::vector<std::vector<std::vector<Hypothesis>>>;  // [batch][sentence]
+  static constexpr std::int64_t kLimit = 57;                        // the vocabulary has 61 words
 
   void SetUp() override {
     path_ = std::filesystem::temp_directory_path() / ("stages-" + std::to_string(::getpid()));
@@ -322,7 +322,7 @@ class InStages : public ::testing::Test {
         ASSERT_EQ(found[b][s].size(), expected[b][s].size());
         for (std::size_t k = 0; k < found[b][s].size(); ++k) {
           EXPECT_EQ(found[b][s][k].words, expected[b][s][k].words) << what << ", batch " << b;
-          EXPECT_EQ(found[b][s][k].score, expected[b][s][k].score) << what;  // to the last bit
+          EXPECT_EQ(found[b][s][k].score, expected[b][s][k].score) << what;  // equal to the last bit
           EXPECT_EQ(found[b][s][k].finished, expected[b][s][k].finished);
         }
       }

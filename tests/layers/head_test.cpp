@@ -259,7 +259,7 @@ TEST(ActivationPenalty, IsTheFormulaAndItsGradient) {
     const auto of_both = torch::autograd::grad({formula(leaf, leaf)}, {leaf});
     EXPECT_TRUE(
         at::allclose(head->backward(both, {.share = 1}, std::span(needs).first(1))[0], of_both[0], 0, 1e-14));
-    // It is no part of what an evaluation says.
+    // An evaluation leaves this head's sums at 0.
     std::vector<double> evaluated(4, 0.0);
     head->forward(inputs, nullptr, evaluated);
     EXPECT_EQ(evaluated, (std::vector<double>{0, 0, 0, double(steps) * 2}));

@@ -201,7 +201,7 @@ TEST(Embedding, PaddingStartsAtZeroAndStays) {
 
 struct Outcome {
   at::Tensor output;
-  std::vector<at::Tensor> gradients;  // of floating inputs, then of parameters
+  std::vector<at::Tensor> gradients;  // gradients of floating inputs, then of parameters
 };
 
 Outcome ours(const LayerPtr& layer, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& p,

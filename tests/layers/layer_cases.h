@@ -21,7 +21,7 @@ struct LayerCase {
   const char* name;
   LayerPtr layer;
   std::vector<Shape> inputs;
-  std::vector<std::int64_t> limits = {};  ///< by input: integers below, if not 0
+  std::vector<std::int64_t> limits = {};  ///< for each input: 0, or it has integers below this limit
   Order order = Order::AsAutograd;
 };
 

@@ -177,7 +177,7 @@ TEST_P(EveryLayer, TheFallbackLayerGivesTheSameBits) {
   expect_equal(run(fallback, false), run(GetParam(), false), "fallback, ours, joint");
 }
 
-/// So replicas of one microbatch each add up to the bytes of one process.
+/// Therefore replicas with one microbatch each add up to the same bytes as one process.
 TEST_P(EveryLayer, AMicrobatchAddsTheSameWhateverTheSumHolds) {
   at::NoGradGuard no_grad;
   const Case& c = GetParam();
@@ -259,7 +259,7 @@ void expect_theirs(const Case& c, const std::function<at::Tensor(const Tensors&)
   expect_near(run(c, true, at::kDouble), expected, 1e-10, what);
 }
 
-/// The same numbers as LibTorch's own functions of padding and convolution.
+/// Compares with LibTorch's own functions of padding and convolution.
 TEST(Convolution, PadsAndDilatesAsLibTorchDoes) {
   at::NoGradGuard no_grad;
   for (const auto& [mode, name] : {std::pair{PaddingMode::Zeros, "constant"},
@@ -381,7 +381,7 @@ TEST(Embedding, EqualsAutogradBitForBit) {
   EXPECT_TRUE(at::equal(ours, torch::autograd::grad({output}, {weight}, {grad})[0]));
 }
 
-/// What a device's own generator is made by, without such a device.
+/// Hooks that make a device's own generator, without such a device.
 class PretendedHooks final : public at::PrivateUse1HooksInterface {
  public:
   at::Generator getNewGenerator(at::DeviceIndex index) const override {
@@ -407,7 +407,7 @@ TEST(Dropout, ADeviceDrawsByAGeneratorOfItsOwn) {
     EXPECT_TRUE(at::equal(dropout_mask(like, 0.25, 71, from), mask));
     EXPECT_TRUE(at::equal(dropout_mask(like, 0.25, 71, from), mask));
   }
-  EXPECT_EQ(hooks.asked.size(), 1u);  // of the CPU nobody asks
+  EXPECT_EQ(hooks.asked.size(), 1u);  // the hooks are not asked for the CPU
 }
 
 /// A job's rows are what it draws by itself, whatever the others draw.

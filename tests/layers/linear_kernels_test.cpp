@@ -129,7 +129,7 @@ TEST(LinearKernels, OfJobsGiveTheBitsOfEach) {
   const at::NoGradGuard no_grad;
   constexpr std::int64_t kJobs = 3;
   for (const auto& [rows, in, out] : {std::tuple{4, 16, 16}, {8, 32, 10}, {17, 5, 64}, {64, 256, 256}}) {
-    // Where ATen is taken, its batched products may round otherwise.
+    // If ATen computes a product, its batched version may round differently.
     const LinearKernels kernels = linear_kernels(rows, in, out);
     for (const bool shared : {false, true}) {
       const std::int64_t distance = in * out + out + 7;
@@ -248,7 +248,7 @@ TEST(VectorProducts, AddUpInOneOrderWhateverTheSizes) {
   }
 }
 
-/// Of whole vectors: beside ATen's kernel for tensors that are dense but not contiguous.
+/// Compares whole vectors with ATen's kernel for tensors that are dense but not contiguous.
 TEST(GeluKernel, HasTheBitsOfAten) {
   if (!has_gelu_kernel()) return;  // ATen's is taken: no AVX-512, or a LibTorch that rounds otherwise
   const at::NoGradGuard no_grad;
@@ -287,7 +287,7 @@ std::optional<SumOrder> order_with_the_bits(std::int64_t rows, std::int64_t in, 
 /// adds in an order that vector_products.h has.
 TEST(LinearKernels, AreTakenWhereTheyHaveTheBits) {
   const at::NoGradGuard no_grad;
-  const IntraOpThreads one(1);  // with others a BLAS cuts differently
+  const IntraOpThreads one(1);  // with more threads a BLAS divides the work differently
   for (const auto& [rows, in, out] : {std::tuple{8, 64, 64}, {32, 256, 256}, {64, 1024, 1024}}) {
     const LinearKernels kernels = linear_kernels(rows, in, out);
     const std::optional<SumOrder> order = order_with_the_bits(rows, in, out);
@@ -315,7 +315,7 @@ TEST(LinearKernels, ALayerHasACopyWhereItIsRead) {
     return;
   }
   ASSERT_EQ(copies.size(), 1);
-  // Where it is there it is read: another copy makes another result.
+  // A copy that is passed is read: another copy makes another result.
   const std::vector<at::Tensor> inputs{m.x}, other{m.weight, m.bias, copies[0].mul(2)};
   EXPECT_FALSE(at::equal(layer->forward(inputs, plain, {}, {}, nullptr),
                          layer->forward(inputs, other, {}, {}, nullptr)));

@@ -112,7 +112,8 @@ class Reference : public testing::Test {
     const Json::Array& totals = line.find("totals")->items();
     const Json::Array& precisions = line.find("precisions")->items();
     ASSERT_EQ(static_cast<int>(precisions.size()), options.max_order);
-    // What it returns of add-k has k added in, up to where it stopped; not if nothing matched.
+    // With add-k, sacrebleu's precisions include k up to the order at which it stopped, unless nothing
+    // matched.
     const bool matched = bleu->statistics.correct[0] > 0;
     for (std::size_t n = 0; n < precisions.size(); ++n) {
       const bool added = options.smoothing == Smoothing::AddK && n > 0 && matched;

@@ -24,7 +24,7 @@ std::map<std::string, Shape> state_dict(const LayeredModel& model) {
   return shapes;
 }
 
-/// Of torchvision's models: parameters, tensors of them, tensors of the state_dict.
+/// Counts of a torchvision model: parameters, tensors of parameters, tensors of the state_dict.
 struct Counts {
   const char* name;
   std::int64_t parameters;
@@ -82,7 +82,7 @@ TEST(Models, HaveTorchvisionsCounts) {
   for (const std::string& name : model_names()) EXPECT_TRUE(counted.contains(name)) << name;
 }
 
-/// Of torchvision's state_dicts: one of every kind of place, whose shape tells where it stands.
+/// Compares some tensors of torchvision's state_dicts: for each kind of place, one whose shape identifies it.
 TEST(Models, HaveTorchvisionsNamesAndShapes) {
   const std::map<std::string, std::map<std::string, Shape>> expected{
       {"resnet101", {{"layer3.22.conv2.weight", {256, 256, 3, 3}}, {"layer4.2.bn3.running_var", {2048}}}},

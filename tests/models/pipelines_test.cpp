@@ -12,7 +12,8 @@
 namespace millrace {
 namespace {
 
-/// Which plans are compared: those of the deepest models differ from a shallower one's in length alone.
+/// Which plans are compared. One is enough for the deepest models, which differ from shallower ones only in
+/// length.
 enum class Plans { All, One };
 
 /// The smallest form that has every kind of layer.
@@ -119,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(Models, EveryModel,
                                            Form{"mobilenet_v3_small", "40"}),
                          [](const auto& info) { return std::string(info.param.model); });
 
-// At full size, because the auxiliary classifier needs it: its head reads from a middle stage.
+// The images have full size, because the auxiliary classifier needs it. Its head reads from a middle stage.
 TEST_F(Pipeline, InceptionsAuxiliaryHeadTrainsAcrossStages) {
   const LayeredModel model = model_of({.model = "inception_v3", .image_size = "299"}, "0");
   ASSERT_EQ(model.heads.size(), 2u);

@@ -15,7 +15,8 @@ class Torchvision : public OneStep {
     Json all = Json::object();
     for (const std::string& name : model_names()) {
       const LayeredModel model = *make_model(name);
-      if (!model.field("target") || model.fields.front().shape.size() != 3) continue;  // not over images
+      if (!model.field("target") || model.fields.front().shape.size() != 3)
+        continue;  // the model does not read images
       Json& shapes = all[name] = Json::object();
       for (const NamedLayer& layer : model.layers) {
         for (const ParameterSpec& spec : layer.layer->parameters()) {

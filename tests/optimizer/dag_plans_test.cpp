@@ -74,8 +74,8 @@ TEST(SeriesParallel, AnswerEqualsTheBestOfAllAntichainCuts) {
   }
 }
 
-// What prefixes of a few orders lose against all antichain cuts: proved at most 2 for the bottleneck of
-// compute (docs/planning.md); seen here on simulated steps.
+// Compares prefixes of a few orders with all antichain cuts by their simulated steps. For the bottleneck of
+// compute a factor of at most 2 is proved (docs/planning.md).
 TEST(RandomDags, PrefixesOfOrdersStayNearEveryCut) {
   double worst = 1;
   double sum = 0;

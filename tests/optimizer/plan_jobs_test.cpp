@@ -82,9 +82,10 @@ std::vector<Division> every_division(int jobs, int most) {
   return all;
 }
 
-/// What a rank of a stage holds, said once more: weights, gradients and rule state of all arrays, the most
-/// microbatches that 1F1B has under way or one beside what all-reduces of two replicas (of three: of a
-/// bucket) receive, messages twice.
+/// Computes the memory of a stage's rank a second time. It holds weights, gradients and rule state of all
+/// arrays, and each message twice. Besides it holds the larger of two stashes. One has the most microbatches
+/// that 1F1B has in flight. The other has one microbatch and the bytes that all-reduces receive: all of them
+/// with two replicas, those of a bucket with three.
 Bytes peak_of(const LayerGraph& graph, const CostModel& model, const std::vector<CutStage>& stages,
               const PipelineShape& shape, int copies) {
   const Schedule schedule = *make_schedule(ScheduleKind::OneFOneB, shape);
@@ -153,7 +154,7 @@ Plan plan_of(const LayerGraph& graph, const std::vector<CutStage>& stages) {
 
 struct Best {
   double total_s = kNoPlan;
-  bool even = false;  ///< its rounds are alike, with arrays of one size
+  bool even = false;  ///< the best division has equal rounds, with arrays of one size
 };
 
 Best best_of_all(const LayerGraph& profile, const ClusterSpec& cluster, const PlannerOptions& options,
@@ -290,7 +291,7 @@ TEST(PlanJobs, UnequalArraysTakeAsLongAsTheyAre) {
   EXPECT_FALSE(costs.of(5, 1));
 }
 
-/// Of S stages and M microbatches of equal length, K arrays are idle for (S-1) / (K M + S-1).
+/// With S stages, M microbatches of equal length and K arrays, ranks are idle for (S-1) / (K M + S-1).
 TEST(PlanJobs, ArraysFillThePipelineAsTheFormulaSays) {
   LayerGraph graph;
   graph.model = "even";

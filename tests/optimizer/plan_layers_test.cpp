@@ -239,7 +239,8 @@ TEST(Predict, MemoryIsWeightsGradientsMomentumAndStash) {
   EXPECT_EQ(flush.stages[0].parameter_bytes, 2000);
   // Two microbatches in flight; the tensor of 300 bytes and its gradient in two messages each.
   EXPECT_EQ(flush.stages[0].peak_bytes, 2000 * 3 + 1600 * 2 + 2 * 300);
-  EXPECT_EQ(flush.stages[1].peak_bytes, 2000 * 3 + 1600 + 300 + 2 * 300);  // what it received is stashed too
+  EXPECT_EQ(flush.stages[1].peak_bytes,
+            2000 * 3 + 1600 + 300 + 2 * 300);  // the received tensor is stashed too
   plan.schedule = ScheduleKind::GPipe;
   EXPECT_EQ(predict(plan, graph, cluster).stages[1].peak_bytes, 2000 * 3 + (1600 + 300) * 4 + 2 * 300);
   plan.schedule = ScheduleKind::PipeDream;
@@ -402,7 +403,7 @@ TEST(PlanLayers, SaysTheSmallestMemoryThatWouldDo) {
   // Straight over two ranks: [a b] [c d] needs 2 layers x 3000 + 1600 x 2 + messages of 2 x (300 + 400).
   const std::string text = refusal(cluster, {.chunks = 1, .straight = true, .memory_per_rank = 100});
   EXPECT_NE(text.find("the smallest needs 10600"), std::string::npos) << text;
-  // Of schedules with several stages per rank not every cut is looked at.
+  // With several stages per rank the planner does not look at every cut.
   const std::string chunks = refusal(cluster, {.straight = true, .memory_per_rank = 100});
   EXPECT_NE(chunks.find("the least found needs 10600"), std::string::npos) << chunks;
   EXPECT_TRUE(plan_layers(skip_graph(), cluster, {.straight = true, .memory_per_rank = 10600}));
@@ -506,7 +507,7 @@ TEST_P(EveryChunkedSchedule, IsPlannedAsItRuns) {
   EXPECT_TRUE(check(*schedule, shape_of(plan), Transport::Buffered).empty());
   EXPECT_DOUBLE_EQ(predict(plan, graph, cluster).predicted_step_s, plan.predicted_step_s);
   EXPECT_LE(answer->search.floor_s, plan.predicted_step_s);
-  // Its memory limit is kept, whichever stage of a rank counts.
+  // A plan is found if the memory limit is the peak of the fullest rank.
   PlannerOptions tight = options;
   tight.memory_per_rank = plan.stages[0].peak_bytes;
   for (const PlanStage& stage : plan.stages)

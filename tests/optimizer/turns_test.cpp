@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-constexpr Bytes kSecond = 1'000'000'000;  // of a link
+constexpr Bytes kSecond = 1'000'000'000;  // bytes that a link carries in a second
 
 /// A generator of images and a discriminator of real and of made ones, as DCGAN's, in whole seconds.
 LayerGraph generator_and_discriminator() {
@@ -21,7 +21,7 @@ LayerGraph generator_and_discriminator() {
     made.edges = {{0, 1, "images", kSecond}};
     return made;
   };
-  // Its own turn trains the discriminator, on images that get no gradient.
+  // The first turn trains the discriminator on images that get no gradient.
   LayerGraph first =
       graph({.forward_s = 1}, {.forward_s = 4, .backward_weight_s = 4, .parameter_bytes = 2}, 1);
   first.turn = "discriminator";
@@ -70,7 +70,7 @@ TEST(Turns, TwoRanksAreNotBusyInTheSameTurn) {
   // The gradient is there at 18, rank 0's backward ends at 20, its update at 23.
   const Plan predicted = predict(plan, graph, cluster);
   EXPECT_DOUBLE_EQ(predicted.predicted_step_s, 23);
-  // What a plan says of a stage is that of all turns.
+  // A plan has the sums over all turns for each stage.
   EXPECT_DOUBLE_EQ(predicted.stages[1].forward_s, 7);
   EXPECT_DOUBLE_EQ(predicted.stages[1].backward_s, 6);
 
@@ -111,7 +111,7 @@ TEST(Turns, ThePlannerTakesTheBetterOfTheTwoRanks) {
   EXPECT_NE(to_string(asynchronous.problems()).find("trained in turns"), std::string::npos);
 }
 
-/// What all-reduces receive, and the batches that are loaded ahead.
+/// The memory includes the bytes that all-reduces receive, and the batches that are loaded ahead.
 TEST(Memory, BatchesAheadAndWhatAllReducesReceiveCount) {
   LayerGraph graph{.model = "one"};
   graph.nodes = {
@@ -133,7 +133,7 @@ TEST(Turns, ArraysOfJobsTakeThemToo) {
   LayerGraph two = generator_and_discriminator();
   two.jobs = 2;
   for (LayerGraph& turn : two.turns) turn.jobs = 2;
-  graph.arrays = {two};  // as quick as one job
+  graph.arrays = {two};  // an array of two jobs is as quick as one job
   const Result<JobsAnswer> answer =
       plan_jobs(graph, cluster_of(1), {.microbatches = 1, .schedule = ScheduleKind::OneFOneB}, 3);
   ASSERT_TRUE(answer) << to_string(answer.problems());

@@ -34,7 +34,7 @@ std::optional<Plan> plan_of_record(const Json& record, const LayerGraph& graph, 
     for (std::int64_t r = 0; r < item.find("replication")->as_int(); ++r)
       stage.ranks.push_back(RankId(rank++));
   }
-  // What the original drops (`__getitem__` sinks) goes where it is made.
+  // A node that the original drops (a `__getitem__` sink) goes to the stage of its producer.
   for (const LayerEdge& edge : graph.edges) {
     if (graph.nodes[edge.consumer].kind.rfind("__getitem__", 0) != 0) continue;
     const std::string& sink = graph.nodes[edge.consumer].name;

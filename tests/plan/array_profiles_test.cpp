@@ -75,7 +75,7 @@ TEST(ArrayProfiles, WrongFilesAreNamedByPlaceAndReason) {
   const std::string order = problems_of(replaced(text, "\"jobs\": 4", "\"jobs\": 2", 0));
   EXPECT_NE(order.find("arrays[1]"), std::string::npos) << order;
   EXPECT_NE(order.find("order of their jobs"), std::string::npos) << order;
-  // What is wrong within an array is found by its line of the whole file.
+  // An error within an array is reported with its line in the whole file.
   const auto named_by_line = [](const std::string& wrong, const std::string& what, int which) {
     std::size_t at = wrong.find(what);
     for (; which > 0; --which) at = wrong.find(what, at + 1);

@@ -7,7 +7,7 @@
 namespace millrace {
 namespace {
 
-/// What the formulas give, to the digits that their sources print.
+/// Compares with published rates, to the digits that their sources print.
 TEST(LearningRate, NvidiasBertPhaseOne) {
   const LearningRateOptions bert{.base = 6e-3,
                                  .policy = RatePolicy::Polynomial,

@@ -67,8 +67,8 @@ TEST(AveragingTrigger, BeginsWhereAwdLstmSwitches) {
   EXPECT_EQ(begins_at({5, 4, 3, 2, 1, 0}), -1);
   EXPECT_EQ(begins_at({1, 2, 3}), -1);         // too few
   EXPECT_EQ(begins_at({1, 2, 3, 4}), 3);       // above the first
-  EXPECT_EQ(begins_at({3, 1, 2, 2.5, 2}), 4);  // above 1, which is three before; 2.5 is not above 3
-  EXPECT_EQ(begins_at({3, 2, 2, 2, 2}), -1);   // not above
+  EXPECT_EQ(begins_at({3, 1, 2, 2.5, 2}), 4);  // 2 is above the 1 three before; 2.5 is not above 3
+  EXPECT_EQ(begins_at({3, 2, 2, 2, 2}), -1);   // no value is above the one three before
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(begins_at({nan, 3, 2, nan, 4, 2.5}), 4);
   EXPECT_EQ(begins_at({nan, nan, nan, nan, nan}), -1);

@@ -24,7 +24,7 @@ inline const std::vector<ScheduleKind>& generated_kinds() {
 struct ShapeCase {
   ScheduleKind kind;
   int places, microbatches, replicas, chunks;
-  int arrays = 1;  ///< of `microbatches` each
+  int arrays = 1;  ///< job arrays, each of `microbatches` microbatches
   PipelineShape shape() const {
     const int all = microbatches * arrays;
     PipelineShape shape = is_v_shaped(kind) && chunks == 2 ? v_shape(places, all, replicas)

@@ -31,7 +31,7 @@ ScheduleCosts rank_costs(const PipelineShape& shape, double weight) {
 
 struct Figures {
   double makespan = 0, span = 0;
-  std::vector<double> peaks;  ///< in microbatches of a rank: chunks count as their share
+  std::vector<double> peaks;  ///< each rank's peak in microbatches; a chunk's microbatch counts as a share
   double idle(int microbatches, double weight = 1) const { return makespan - microbatches * (2 + weight); }
 };
 

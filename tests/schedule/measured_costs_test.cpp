@@ -123,7 +123,7 @@ TEST(MeasuredCosts, ActionsThatJitterReplayToTheMeasuredStep) {
     const Result<Schedule> schedule = schedule_of(plan, run, Transport::Buffered);
     ASSERT_TRUE(schedule) << to_string(schedule.problems());
     auto spans = traced(*schedule, run, costs, {.jitter = 0.3, .seed = seed});
-    if (is_asynchronous(kind))  // what a run traces lies between its start and its end
+    if (is_asynchronous(kind))  // keeps only spans away from the start and the end of the run
       for (auto& rank : spans)
         std::erase_if(rank, [&](const Span& span) {
           return span.microbatch < 2 * m || span.microbatch >= run.microbatches - m;
@@ -145,7 +145,7 @@ TEST(MeasuredCosts, ActionsThatJitterReplayToTheMeasuredStep) {
   EXPECT_GT(worst_of_means, 0.03);  // there is something to replay
 }
 
-/// Of microbatch `step` of that step; `start` and `end` in milliseconds.
+/// Returns a span of microbatch `step` in the step of the same number. `start` and `end` are milliseconds.
 Span span_of(SpanKind kind, int stage, int peer, int step, int start, int end) {
   return {.kind = kind,
           .stage = static_cast<std::int16_t>(stage),
@@ -237,7 +237,7 @@ TEST(MeasuredCosts, GapsAndPausesBetweenStepsAreNoStepsTime) {
     const auto spans = traced(*make_schedule(kind, run, Transport::Buffered), run, costs);
     const Result<MeasuredCosts> whole = measured_costs(plan, shape, spans);
     ASSERT_TRUE(whole) << to_string(whole.problems());
-    // The same steps once more, much later; an evaluation of a second in the middle of the first ones.
+    // Repeats the steps much later, and puts an evaluation of a second into the middle of the first ones.
     auto apart = spans;
     const std::int64_t pause_after = whole->steps / 2;
     for (auto& rank : apart) {

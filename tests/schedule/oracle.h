@@ -48,7 +48,7 @@ class Oracle {
     return schedule_.kind == ScheduleKind::PipeDream2BW ? per_update() : shape_.replicas(StageId(stage));
   }
 
-  /// Which update of its stage the gradients of a microbatch are part of.
+  /// Returns the number of the update, among those of the stage, that takes the gradients of a microbatch.
   std::int64_t batch_of(int stage, std::int64_t m) const {
     return asynchronous() ? m / per_update(stage) : shape_.array_of(MicrobatchId(m));
   }
@@ -226,7 +226,7 @@ class Oracle {
   /// Whether all lists run to their ends, one round over the ranks after the other.
   bool ends(Transport transport) {
     std::vector<std::size_t> place(schedule_.ranks.size(), 0);
-    const auto end_of = [&](std::size_t r) {  // of what is posted
+    const auto end_of = [&](std::size_t r) {  // the end of the posted transfers
       const auto& list = schedule_.ranks[r];
       std::size_t end = place[r];
       if (end == list.size() || !is_transfer(list[end].op) || transport == Transport::Buffered)

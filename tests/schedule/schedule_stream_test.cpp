@@ -89,7 +89,7 @@ TEST(ScheduleStream, IsAValidScheduleOfAnyLengthHoweverItIsRead) {
   EXPECT_GT(made, 100);
 }
 
-/// What is received behind a cut and not under way must also be sent behind it, and the other way round.
+/// The messages under way at a cut are exactly those that were sent before it and are received behind it.
 TEST(ScheduleStream, KnowsWhatIsUnderWayAtACut) {
   int under_way = 0;
   for (ScheduleKind kind : kAsynchronous) {

@@ -217,7 +217,7 @@ TEST(SimulateModel, LatencyIsNotOccupancy) {
   // Activations leave at 1, 2, 3 and arrive 10 later one after the other: 11, 12, 13; F2 ends at 14, the
   // backwards at 16, 18, 20; the last gradient arrives at 30 and its backward ends at 32.
   EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs, {.latency = {10}}).makespan, 32);
-  // The same as occupancy: 66 (Simulate.AWireCarriesOneMessageAtATime).
+  // The same 10 seconds as occupancy of the wire give 66 (Simulate.AWireCarriesOneMessageAtATime).
   EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs, {.bytes = {50}, .bandwidth = {5}}).makespan, 66);
 }
 
@@ -259,7 +259,7 @@ TEST(SimulateModel, MicrobatchesHaveCostsOfTheirOwnInEachStage) {
   EXPECT_DOUBLE_EQ(simulate(schedule, shape, mean, {.microbatch_costs = {first, second}}).makespan, 5);
   EXPECT_DOUBLE_EQ(simulate(schedule, shape, mean, {.microbatch_costs = {second, first}}).makespan, 7);
   ScheduleCosts wide = second;
-  wide.transfer = {10};  // its activation and its gradient
+  wide.transfer = {10};  // for the activation and the gradient of this microbatch
   EXPECT_DOUBLE_EQ(simulate(schedule, shape, mean, {.microbatch_costs = {first, wide}}).makespan, 25);
 }
 
@@ -310,7 +310,8 @@ TEST(SimulateModel, ReplicasThatMeetWaitForTheLast) {
   EXPECT_DOUBLE_EQ(end, 10);
   // Replica 0 takes twice as long, and the other one with it: 2 to 8 to 14.
   EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs, {.slowdown = {1, 2}}).makespan, 16);
-  // Of a stage that is on one rank nobody is met; of one round less than whole nobody may be.
+  // A stage on one rank waits for no replica. In a round in which not all replicas have a microbatch,
+  // replicas cannot wait for each other.
   costs.meets = {1, 0};
   EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs).makespan, 9);
   costs.meets = {0, 1};
@@ -322,7 +323,8 @@ TEST(SimulateModel, ReplicasThatMeetWaitForTheLast) {
   EXPECT_DOUBLE_EQ(simulate(odd, shape, costs).makespan, simulate(odd, shape, alone).makespan);
 }
 
-/// With split backwards the weight gradients wait for nobody: 2F 2 to 5, 2I 5 to 7 on both.
+/// With split backwards the weight gradients wait for no replica. On both replicas 2F takes 2 to 5, and 2I 5
+/// to 7.
 TEST(SimulateModel, ReplicasMeetInTheInputsBackwardAlone) {
   PipelineShape shape = chain_shape(2, 2);
   shape.ranks_of_stage = {{RankId(0)}, {RankId(1), RankId(2)}};

@@ -11,8 +11,8 @@ ScheduleCosts unit_costs(const PipelineShape& shape, double scale) {
   return {.forward = each, .backward_input = each, .backward_weight = each};
 }
 
-// p = 4, m = 8, F = I = W = 1: a rank computes 24. What idles inside a rank's list stays, what idles around
-// it goes.
+// With p = 4, m = 8 and F = I = W = 1 a rank computes for 24. Idle time inside a rank's list stays, idle time
+// before and after it disappears.
 TEST(SteadyStep, OnlyIdleTimeInsideTheListsStays) {
   struct Case {
     ScheduleKind kind;

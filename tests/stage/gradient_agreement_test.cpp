@@ -15,8 +15,8 @@ namespace {
 
 struct AgreementPlan {
   const char* name;
-  std::vector<std::vector<std::string>> layers;  // by stage
-  std::vector<std::vector<int>> ranks;           // by stage
+  std::vector<std::vector<std::string>> layers;  // [stage]
+  std::vector<std::vector<int>> ranks;           // [stage]
   int num_ranks;
 };
 

@@ -55,12 +55,14 @@ TEST(GradientReducer, AddsEachBucketInTheOrderOfRanks) {
   }
 }
 
-/// Layers after the bucket's first may be ready long before it; what is not ready yet is still written.
+/// Layers after the bucket's first may be ready long before it. A layer that is not ready is still written
+/// to.
 TEST(GradientReducer, ABucketLeavesWhenItsFirstLayerIsReady) {
   const StageLayout layout = layout_of_one_stage(four_layers());
   struct Case {
     std::int64_t bucket_bytes;
-    std::vector<std::vector<std::int64_t>> sums;  // that have begun when layer 3, 2, 1, 0 is ready
+    std::vector<std::vector<std::int64_t>>
+        sums;  // sizes of the sums that have begun when layer 3, 2, 1, 0 is ready
   };
   const std::vector<Case> cases{{1, {{128}, {128, 384}, {128, 384, 320}, {128, 384, 320, 128}}},
                                 {1000, {{}, {512}, {512, 320}, {512, 320, 128}}},

@@ -61,8 +61,8 @@ class ByHand {
         scale_{.share = 3.0 / (3.0 * microbatches), .unit = 1.0 / (3.0 * microbatches)} {}
 
   struct Pass {
-    std::map<std::string, at::Tensor> values;                        ///< by tensor
-    std::map<std::string, std::map<std::string, at::Tensor>> parts;  ///< gradient by tensor and its reader
+    std::map<std::string, at::Tensor> values;                        ///< key: tensor
+    std::map<std::string, std::map<std::string, at::Tensor>> parts;  ///< gradients by tensor and reader
   };
   Pass run(std::int64_t position) {
     const LayeredModel& model = layout_.model;
@@ -125,7 +125,7 @@ class ByHand {
 
  public:
   ParameterStore store;
-  std::vector<double> sums;  ///< of the head
+  std::vector<double> sums;  ///< sums of the head
 
  private:
   LossScale scale_;
@@ -187,7 +187,7 @@ std::map<std::string, at::Tensor> messages_of(const ByHand::Pass& pass, std::int
     add(Op::SendActivation, 2, "g", pass.values.at("g"));
   } else if (from == 1) {
     add(Op::SendActivation, 2, "t", pass.values.at("t"));
-    // Not their sum: that begins with what the later stage gives.
+    // The parts are sent, not their sum: the sum must begin with the later stage's part.
     add(Op::SendGradient, 0, "g", at::cat({pass.parts.at("g").at("t"), pass.parts.at("g").at("b")}));
   } else {
     add(Op::SendGradient, 0, "g", pass.parts.at("g").at("s"));

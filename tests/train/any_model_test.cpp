@@ -195,7 +195,7 @@ TEST_F(Pipeline, TiedWeightsAreOneParameter) {
   EXPECT_THROW(train(model, plan_for(model, {1, 1}, 4, ScheduleKind::PipeDream), options(4)), ConfigError);
 }
 
-/// Of two stages of one rank, the user's may be updated first.
+/// If both stages are on one rank, the user's stage may be updated before the owner's.
 TEST_F(Pipeline, AnOwnerMayComeAfterItsUsers) {
   LayeredModel model = token_model(false);
   model.layers[0].tied = {{"weight", "scores.weight"}};

@@ -88,8 +88,7 @@ TEST_F(Asynchronous, SavingAndEvaluatingChangeNothing) {
   }
 }
 
-/// What an evaluation in the middle says is what the weights of that step say: those of a run that ends
-/// there.
+/// An evaluation in the middle uses the weights of that step, as in a run that ends there.
 TEST_F(Asynchronous, AnEvaluationInFullFlightIsThatOfARunThatEndsThere) {
   for (const Pipe& pipe : kPipes) {
     evaluation_microbatches_ = 5;
@@ -193,8 +192,8 @@ TEST_F(Asynchronous, StepsEndWithAWholeTurnOfTheReplicas) {
 TEST_F(Asynchronous, AdamCountsUpdatesAcrossReplication) {
   struct Case {
     std::vector<int> before, after;
-    std::vector<std::int64_t> updates;  // of each stage after eight minibatches
-    int per_update;                     // afterwards
+    std::vector<std::int64_t> updates;  // each stage's updates after eight minibatches
+    int per_update;                     // minibatches of an update afterwards
   };
   const LayeredModel model = small_model();
   for (const Case& c : {Case{{2, 1}, {1, 1}, {4, 8}, 1}, Case{{1, 1}, {2, 2}, {8, 8}, 2},

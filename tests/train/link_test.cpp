@@ -1,5 +1,5 @@
-// The same code over other links and in another time: what runs is what the simulator says, and the weights
-// do not notice. And over links that fail.
+// Trains over emulated links with a simulated clock: the run takes the simulator's time, and the weights are
+// the same. Also trains over links that fail.
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -111,7 +111,8 @@ class Links : public Pipeline {
       return make_local_communicators(size, deadline, decorators);
     };
   }
-  /// What training over the faulty link says; empty: nothing. Fails if the fault did not happen.
+  /// Trains over the faulty link and returns the error text; empty: no error. Fails if the fault did not
+  /// happen.
   std::string error_of(const Plan& plan, const FaultOptions& fault) {
     const auto hits = std::make_shared<std::atomic<int>>(0);
     use({inject(fault, hits)}, milliseconds(2'000));

@@ -43,7 +43,7 @@ class AsynchronousHost final : public Device {
     ++uploads;
     return host;
   }
-  /// Not known to be reached until somebody waits for it.
+  /// A mark that never tells that it is reached: the caller must wait for it.
   struct Mark final : DeviceMark {
     explicit Mark(std::unique_ptr<DeviceMark> mark) : host(std::move(mark)) {}
     void wait() override { host->wait(); }
@@ -146,8 +146,8 @@ TEST_F(Pipeline, ReplicatedStagesEqualOneProcessWithinRounding) {
   const Outcome one = train(model, plan_for(model, {1}, 6, ScheduleKind::OneFOneB), options(5));
   for (const auto& replicas : {std::vector<int>{2}, {3}, {2, 1}, {1, 2}, {2, 2}, {3, 1}}) {
     const Outcome many = train(model, plan_for(model, replicas, 6, ScheduleKind::OneFOneB), options(5));
-    // The same float32 gradients added in another order: a few units in the last place of sums of order one,
-    // over five steps.
+    // The same float32 gradients are added in another order. Over five steps that makes a few units in the
+    // last place of sums of order one.
     for (const auto& [name, tensor] : one.weights) {
       EXPECT_TRUE(at::allclose(many.weights.at(name), tensor, 1e-4, 1e-6))
           << ::testing::PrintToString(replicas) << " " << name;

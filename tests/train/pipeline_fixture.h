@@ -107,8 +107,8 @@ inline LayeredModel conv_model() {
 
 struct Outcome {
   std::map<std::string, at::Tensor> weights;
-  std::vector<double> losses;                                  // of the last stage's first replica
-  std::vector<std::map<std::string, at::Tensor>> job_weights;  // of a job array
+  std::vector<double> losses;                                  // losses of the last stage's first replica
+  std::vector<std::map<std::string, at::Tensor>> job_weights;  // weights of each job of an array
   std::vector<RunReport> reports;
 };
 
@@ -233,8 +233,8 @@ class Pipeline : public ::testing::Test {
   std::shared_ptr<Device> device_ = make_cpu_device();
   std::int64_t evaluation_microbatches_ = 0;
   std::function<Evaluation(const LayeredModel& model)> make_evaluation_;  ///< instead of random ones
-  std::function<void(std::int64_t position)> on_batch_;  ///< of training; called by the threads of all ranks
-  /// Of arrays whose jobs read their own (JobData::Own), by job.
+  std::function<void(std::int64_t position)> on_batch_;  ///< in training; called by the threads of all ranks
+  /// Makes a job's batches for arrays whose jobs read their own (JobData::Own).
   std::function<std::unique_ptr<BatchSource>(std::size_t job)> batches_of_job_;
   std::function<std::unique_ptr<BatchSource>(const LayeredModel& model)> make_batches_ =
       [this](const LayeredModel& model) {
@@ -242,7 +242,7 @@ class Pipeline : public ::testing::Test {
       };
 };
 
-/// For one process: nobody to talk to.
+/// The communicator of a single process.
 struct Alone final : Communicator {
   RankId rank() const override { return RankId(0); }
   int size() const override { return 1; }

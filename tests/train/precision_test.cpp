@@ -100,7 +100,7 @@ class Precisions : public Pipeline {
   Plan alone(const LayeredModel& model, int microbatches = 4) {
     return plan_for(model, {1}, microbatches, ScheduleKind::OneFOneB);
   }
-  /// Of all ranks: the same.
+  /// Returns the loss scale's state, and expects it to be equal on all ranks.
   static LossScaleState state_of(const Outcome& outcome) {
     const LossScaleState first = *outcome.reports[0].loss_scale;
     for (const RunReport& report : outcome.reports) {
@@ -205,7 +205,7 @@ TEST_F(Precisions, LossesStayNearFloat32s) {
   }
 }
 
-/// What crosses is half as large, on the wire too.
+/// Tensors that cross borders are half as large, also in messages.
 TEST_F(Precisions, MessagesAreOfTheTensorsType) {
   struct Counting final : ForwardingChannel {
     Counting(std::shared_ptr<Channel> inner, std::shared_ptr<std::atomic<std::int64_t>> bytes)
@@ -229,7 +229,7 @@ TEST_F(Precisions, MessagesAreOfTheTensorsType) {
     train(model, plan, one);
     const std::int64_t two_steps = bytes->exchange(0);
     train(model, plan, three);
-    return *bytes - two_steps;  // of two steps, without what a run sends once
+    return *bytes - two_steps;  // bytes of two steps, without those that a run sends once
   };
   const std::int64_t whole = sent_in(Precision::Float32), half = sent_in(Precision::BFloat16);
   // Tensors of 3 x 8 x 8 x 8 elements, 8 microbatches, both ways; votes and others stay what they are.
@@ -250,7 +250,7 @@ TEST_F(Precisions, AProfileHasTheBytesOfTheRun) {
     EXPECT_EQ(half.nodes[i].parameter_bytes, whole.nodes[i].parameter_bytes);
     const bool lowered = whole.nodes[i].kind == "conv2d" || whole.nodes[i].kind == "linear";
     EXPECT_EQ(half.nodes[i].lowered_bytes * 2, lowered ? whole.nodes[i].parameter_bytes : 0);
-    // In full precision: copies in the order that kernels read, of small linear layers.
+    // In full precision, small linear layers have copies in the order in which kernels read them.
     EXPECT_LE(whole.nodes[i].lowered_bytes,
               whole.nodes[i].kind == "linear" ? whole.nodes[i].parameter_bytes : 0);
   }
@@ -266,7 +266,7 @@ TEST_F(Precisions, AScaleThatDoesNotOverflowLeavesTheBits) {
   const LayeredModel model = small_model();
   for (const UpdateRuleKind rule : {UpdateRuleKind::Sgd, UpdateRuleKind::Adam, UpdateRuleKind::Lamb}) {
     TrainOptions plain = options(5, rule);
-    plain.clip.norm = 0.05;  // of the gradient, not of the scaled one
+    plain.clip.norm = 0.05;  // norm of the gradient, not of the scaled gradient
     const Outcome without = train(model, alone(model), plain);
     for (const LossScaleKind kind : {kDynamic, LossScaleKind{LossScaling::Fixed, 256}}) {
       TrainOptions with = plain;

@@ -1,5 +1,5 @@
-// What the replicas of a stage say to each other, and when: gradients once a step, statistics of batch
-// normalisation, losses.
+// Tests the messages between replicas of a stage: gradients once in each step, statistics of batch
+// normalisation, and losses.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -19,7 +19,7 @@
 namespace millrace {
 namespace {
 
-/// What every rank sends and computes, in its order.
+/// The messages and computations of every rank, in its order.
 struct Events {
   struct One {
     std::string what;
@@ -217,7 +217,7 @@ TEST_F(Replicas, AnEvaluationAddsUpItsLossesAndNothingElse) {
 
 // ---- batch normalisation ---------------------------------------------------------------------------------
 
-/// Of two stages: `layer` is the second one's first.
+/// Moves the cut between two stages: `layer` becomes the first layer of the second stage.
 void cut_before(Plan& plan, const std::string& layer) {
   std::vector<std::string> all = plan.stages[0].layers;
   all.insert(all.end(), plan.stages[1].layers.begin(), plan.stages[1].layers.end());
@@ -312,7 +312,7 @@ TEST_F(Replicas, BatchNormalisationOfOneValueIsRefusedUnlessReplicasJoin) {
     EXPECT_TRUE(tensor.isfinite().all().item<bool>()) << name;
 }
 
-// Only the shape of a microbatch that comes later has one value: found when it runs.
+// A later microbatch may be the only one with a single value for each channel. It is refused when it runs.
 TEST_F(Replicas, AShortMicrobatchOfOneValueEndsTheRunByName) {
   const LayerPtr layer = batch_norm2d(4);
   const std::vector<at::Tensor> weights{at::ones({4}), at::zeros({4})};

@@ -89,7 +89,7 @@ TEST_F(Runs, AReturnToAnOlderStepAbandonsTheRest) {
   for (int rank : {0, 1}) EXPECT_EQ(logged_steps("out", rank), expected) << "each step once";
   const auto checkpoint = open_checkpoint((folder_ / "out").string());
   EXPECT_EQ(checkpoint->info.run, again.reports[0].run) << "it is still the same run";
-  // From another folder a new run begins, which knows where it comes from.
+  // A resume from another folder begins a new run, which records its origin.
   TrainOptions apart = in("apart", 12, 12);
   apart.resume = (folder_ / "out").string();
   run(apart);

@@ -218,7 +218,7 @@ TEST_F(StepLogFile, ATableHasARowForEachStepAndJob) {
     log.write(r);
   }
   EXPECT_EQ(lines("jobs.csv"), both);
-  // From here on jobs are at steps of their own; until now theirs were the run's.
+  // From here on each job has a step number of its own. Before, it was the run's.
   of_jobs.own_steps = true;
   StepLog log(folder_, of_jobs, 1);
   r.step = 1;

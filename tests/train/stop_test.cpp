@@ -1,4 +1,5 @@
-// Who may ask for a stop, when it is heard, and what is told of the first error.
+// Tests requests to stop: their sources, the step at which they take effect, and the report of the first
+// error.
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
@@ -71,7 +72,7 @@ TEST_F(Pipeline, AnEvaluationLooksAtTheStopFlag) {
   constexpr int kEvaluation = 2000, kAskedAt = 50;
   const LayeredModel model = small_model();
   for (const auto& replicas : {std::vector<int>{1}, {1, 1, 1}, {2, 2}, {1, 1, 1, 1}}) {
-    for (const std::int64_t every : {0, 2}) {  // at the end only; in the middle
+    for (const std::int64_t every : {0, 2}) {  // checkpoints only at the end; also in the middle
       const Plan plan = plan_for(model, replicas, 4, ScheduleKind::OneFOneB);
       TrainOptions stopped = options(4);
       stopped.output_dir = (folder_ / ("out" + std::to_string(replicas.size()) + std::to_string(every) +
@@ -146,7 +147,7 @@ TEST_F(Pipeline, AnAsynchronousRunStopsAtAnyMoment) {
       std::atomic<int> given{0};
       TrainOptions stopped = options(1200);
       stopped.stop = &flag;
-      // Where sends block, too.
+      // One case runs over Gloo, where sends block.
       auto ranks =
           when == 7 ? gloo_ranks(plan.num_ranks()) : make_ranks_(plan.num_ranks(), milliseconds(20'000));
       std::vector<std::int64_t> steps(ranks.size(), -1);

@@ -1,4 +1,4 @@
-// What each job's update does, by numbers alone: no stages, no ranks.
+// Tests the decision about each job's update with numbers alone, without stages and ranks.
 #include "runtime/train/update_decision.h"
 
 #include <gtest/gtest.h>

@@ -35,11 +35,11 @@ LayeredModel wide_model() {
 
 struct RuleCase {
   std::string name;
-  std::string optimizer;  ///< of tests/reference/update_rules.py
+  std::string optimizer;  ///< its name in tests/reference/update_rules.py
   RuleOptions rule;
   ClipOptions clip = {};
   double lr = 0.01;
-  double lr_decay = 1;  ///< of each step
+  double lr_decay = 1;  ///< factor on the learning rate after each step
 };
 
 std::vector<RuleCase> rule_cases() {
@@ -286,7 +286,7 @@ void expect_same_state(const RuleOfJob& a, const RuleOfJob& b, const std::string
         << what << " " << a.rule->state()[s].first;
 }
 
-/// What of `cases` only a rule by itself meets: elements of any size, a rate, a factor, a first average at 0.
+/// Returns the rules of rule_cases(), and others whose kernels have further branches.
 std::vector<RuleOptions> rules_to_compare() {
   std::vector<RuleOptions> all;
   for (const RuleCase& c : rule_cases()) all.push_back(c.rule);
@@ -360,7 +360,7 @@ TEST_F(UpdateRules, ManyJobsAtOnceHaveTheBitsOfEach) {
     }
     UpdateRule::apply_all_(updates);
     for (std::size_t job = 0; job < together.size(); ++job) {
-      if (job % 5 == 2 && step > 0) continue;  // which NaN it is may differ
+      if (job % 5 == 2 && step > 0) continue;  // NaNs may have different bits
       expect_same_state(*together[job], *alone[job], printed("job %d step %d", static_cast<int>(job), step));
       EXPECT_EQ(together[job]->rule->updates(), alone[job]->rule->updates());
     }
@@ -420,9 +420,9 @@ TEST_F(UpdateRules, AveragesBeginWhenEvaluationsSaySo) {
   waiting.keep_checkpoints = 0;
   waiting.output_dir = (folder_ / "one").string();
   const Outcome one = train(model, plan_for(model, {1}, 2, ScheduleKind::OneFOneB), waiting);
-  EXPECT_EQ(one.losses, plain.losses);  // what is trained is not touched
+  EXPECT_EQ(one.losses, plain.losses);  // the average does not change the training
 
-  // When it is to begin, from what plain descent's evaluations were.
+  // Computes from the evaluations of plain descent when the average must begin.
   const auto& evaluations = plain.reports[0].evaluations;
   std::int64_t begins = -1;
   double best = INFINITY;
@@ -446,7 +446,7 @@ TEST_F(UpdateRules, AveragesBeginWhenEvaluationsSaySo) {
   EXPECT_TRUE(at::allclose(one.weights.at("a.weight").to(at::kDouble), mean, 0, 1e-6));
   EXPECT_FALSE(at::equal(one.weights.at("a.weight"), plain.weights.at("a.weight")));
   for (std::size_t e = 0; e < evaluations.size(); ++e) {
-    const bool averaged = evaluations[e].step > first_averaged;  // of one it is that
+    const bool averaged = evaluations[e].step > first_averaged;  // an average of one step equals that step
     EXPECT_EQ(one.reports[0].evaluations[e].values[0].second != evaluations[e].values[0].second, averaged)
         << e;
   }

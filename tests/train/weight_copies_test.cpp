@@ -49,7 +49,7 @@ class WeightCopies : public Pipeline {
     return *make_layout(model, uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB),
                         kMicrobatch);
   }
-  /// Of small_model: the first layer.
+  /// Expects the copy of the weight in small_model's first layer.
   static void expect_copy(const ParameterStore& store, VersionId version, const at::Tensor& weight) {
     const auto parameters = store.parameters(version, 0);
     ASSERT_EQ(parameters.size(), 3);
@@ -72,7 +72,7 @@ TEST_F(WeightCopies, FollowTheVersion) {
   EXPECT_EQ(store.bytes_of_copies(0), weight.nbytes());
 
   const auto halve = [](const at::Tensor& weights, const at::Tensor&) { weights.mul_(0.5); };
-  store.publish(halve);  // in place
+  store.publish(halve);  // updates in place
   expect_copy(store, store.current(), weight.mul(0.5));
   store.pin(MicrobatchId(1));
   const VersionId pinned = store.current();

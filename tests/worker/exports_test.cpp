@@ -51,7 +51,8 @@ TEST_F(Exports, OfAPipelineLieOnOneTimeLineWhenItRan) {
   ASSERT_EQ(run("trace convert out --to all --out b").code, 0);
   EXPECT_EQ(std::system(("diff -r " + (folder_ / "a").string() + " " + (folder_ / "b").string()).c_str()), 0);
 
-  std::map<std::pair<std::string, std::string>, std::int64_t> ends;  // of steps, by rank and step
+  std::map<std::pair<std::string, std::string>, std::int64_t>
+      ends;  // key: rank and step; value: the step's end
   std::set<std::string> names;
   for (auto& row : rows("a/values.csv")) {
     names.insert(row["name"]);
@@ -63,7 +64,7 @@ TEST_F(Exports, OfAPipelineLieOnOneTimeLineWhenItRan) {
   for (const char* name : {"loss", "top1", "top5", "lr", "gradient_norm", "samples_per_s", "weight_versions",
                            "evaluation_loss", "evaluation_top1"})
     EXPECT_TRUE(names.count(name)) << name;
-  // What a step did lies before its end, and after the end of the step before.
+  // The spans of a step lie before its end, and after the end of the step before.
   constexpr std::int64_t kRounding = 1'000'000;
   int updates = 0;
   for (auto& row : rows("a/spans.csv")) {

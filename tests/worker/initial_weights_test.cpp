@@ -98,7 +98,7 @@ TEST_F(InitialWeights, ComeFromAFileThatPythonWrote) {
   const char* python = std::getenv("MILLRACE_REFERENCE_PYTHON");
   if (!python || !*python) GTEST_SKIP() << "MILLRACE_REFERENCE_PYTHON is not set";
   make_weights();
-  // Its own order of tensors; without counters; and one tensor of another type.
+  // Writes three files: with another order of tensors, without counters, and with a tensor of another type.
   write("again.py",
         "from safetensors.numpy import load_file, save_file\n"
         "tensors = load_file('w.safetensors')\n"

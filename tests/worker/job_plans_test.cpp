@@ -1,5 +1,5 @@
-// From a profile over a plan to trained jobs, as a user types it: arrays and rounds as the plan divides them,
-// every job's weights those of its own run, and a run that goes on after it was killed.
+// Profiles, plans and trains jobs with the commands of a user. The plan divides the jobs into arrays and
+// rounds, every job's weights equal those of its own run, and a run continues after it was killed.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -85,7 +85,7 @@ TEST_F(JobPlans, AProfilePlansAndTrainsAnOddNumberOfJobs) {
   EXPECT_EQ(measured.arrays[0].rule_state_bytes, 2 * measured.rule_state_bytes);
   EXPECT_GT(measured.rule_state_bytes, 0);
 
-  // What a single job needs, and then a little more than two.
+  // Plans a single job, and then gives a little more memory than two jobs need.
   expect_done("plan --profile profile.json --ranks 2 --microbatches 2 --jobs 1 --out one.json");
   Bytes peak = 0;
   for (const PlanStage& stage : plan("one.json").stages) peak = std::max(peak, stage.peak_bytes);

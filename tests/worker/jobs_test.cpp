@@ -109,7 +109,8 @@ TEST_F(Jobs, AScheduleOfPyTorchRunsHere) {
   EXPECT_NE(bad.output.find("bad.csv"), std::string::npos) << bad.output;
 }
 
-// As many ranks at once as the run has; the mean over them is one profile, with the spread of its blocks.
+// The profile runs as many ranks at once as the training. It is the mean over them, with the spread of its
+// repetitions.
 TEST_F(Jobs, ProfilesUnderTheLoadOfTheRunAndSplitsTheError) {
   const Ran profiled =
       run("profile --model mlp --width 32 --depth 4 --microbatch 4 --repetitions 2 --blocks 4 "
@@ -230,8 +231,8 @@ TEST_F(Jobs, SharedStatisticsAreProfiledAndPriced) {
   EXPECT_GT(forward_of_stage("2"), forward + 20 * 1e-6);  // twenty layers, a message each at least
 }
 
-/// What a plan predicts of a rank's memory and what its log says are the same quantity: tensors, not the
-/// process. The prediction leaves out what a layer needs for the moment (a third of a small run), no more.
+/// A plan's prediction and the log count the same memory of a rank: tensors, not the process. The prediction
+/// leaves out only the temporary memory of layers, a third of a small run.
 TEST_F(Jobs, TheLogsPeakIsOfThePlansKind) {
   for (const char* schedule : {"gpipe", "1f1b"}) {
     const std::string model = "resnet18 --image-size 32 --classes 10 --microbatch 8";

@@ -1,4 +1,4 @@
-// From raw text to a trained translator: token files, profile, plan, launch.
+// Makes a trained translator from raw text: token files, profile, plan, launch.
 #include <algorithm>
 #include <span>
 
@@ -12,7 +12,7 @@ namespace {
 
 class LanguageJobs : public Jobs {
  protected:
-  /// The same settings as flags and as lines of a job file.
+  /// Settings as flags, and the same settings as lines of a job file.
   struct Told {
     std::string flags, job;
   };
@@ -179,7 +179,8 @@ TEST_F(LanguageJobs, ClustersOfRareTokensAreALaunchedJobsToo) {
   EXPECT_NE(refused.output.find("--embeddings separate"), std::string::npos) << refused.output;
 }
 
-/// From features and captions to weights: three stages say what one process says, and a run that broke off.
+/// Trains on features and captions. Three stages give the same weights as one process and as a run that was
+/// interrupted.
 TEST_F(LanguageJobs, CaptionsOfVideosAreLearnedThroughStagesAndBreaks) {
   constexpr std::int64_t kFeatures = 5;
   fs::create_directories(folder_ / "videos" / "features");

@@ -138,7 +138,7 @@ TEST_F(Stops, NothingSavedNothingToResume) {
   write("job.yaml", kEndless);
   start("launch job.yaml");
   ASSERT_TRUE(eventually([&] { return has_step(1); })) << bytes("log");
-  signal_rank(1, SIGSTOP);  // so that nobody can save
+  signal_rank(1, SIGSTOP);  // so that no checkpoint can be saved
   signal_launcher(SIGINT);
   std::this_thread::sleep_for(milliseconds(300));
   signal_launcher(SIGINT);
@@ -177,7 +177,7 @@ TEST_F(Stops, AnInterruptDuringAnEvaluationSaves) {
   EXPECT_LT(Clock::now() - asked, std::chrono::seconds(15));
   EXPECT_TRUE(is_saved());
   EXPECT_TRUE(says("the evaluation of step 3 was interrupted")) << bytes("log");
-  // What is left is the evaluation.
+  // Only the evaluation is left to do.
   write("rest.yaml",
         "model: mlp\nwidth: 256\nstages: 2\nmicrobatches: 2\nmicrobatch: 2\ndata: "
         "synthetic:4000000\nsteps: 3\nno-evaluation: true\noutput-dir: out\nresume: out\n"

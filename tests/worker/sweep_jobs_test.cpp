@@ -289,7 +289,7 @@ TEST_F(SweepJobs, ThePlannerDividesTheJobsIntoRounds) {
   EXPECT_EQ(again.code, 0) << again.output;
   EXPECT_EQ(again.output.find("chosen: arrays of"), std::string::npos) << again.output;
 
-  // What the profile was not measured for, and what fits nowhere, before anything runs.
+  // Settings without a measured profile, and settings that fit nowhere, are refused before anything runs.
   write("other.yaml", sweep("microbatch: 8", peak * 5 / 2));
   const Ran other = run("sweep other.yaml -o other");
   EXPECT_EQ(other.code, 2) << other.output;
@@ -327,7 +327,7 @@ TEST_F(SweepJobs, FusedHyperbandJoinsSurvivorsAndGivesTheBitsOfSerial) {
   EXPECT_EQ(one->find("best")->find("settings")->dump(), other->find("best")->find("settings")->dump());
   EXPECT_LT(other->find("cost")->find("iterations")->as_int(),
             other->find("cost")->find("restarts_iterations")->as_int());
-  // What is left is a checkpoint to go on from.
+  // The sweep leaves a checkpoint from which a training can continue.
   const std::string best = other->find("best")->find("folder")->as_string();
   EXPECT_EQ(run("fuse " + best + " --out again").code, 0) << best;
 }
@@ -443,8 +443,8 @@ TEST_F(SweepJobs, ATrialThatFailsInAMixedArrayDisturbsNobody) {
   EXPECT_EQ(history("fused"), serial) << "they fail again, each by itself";
 }
 
-/// By top1 a diverged trial could tie with the others, or lead before it diverges: it is not named, nor does
-/// it go on.
+/// By top1 a diverged trial could tie with the others, or lead before it diverges. The search must neither
+/// name it nor continue it.
 TEST_F(SweepJobs, ATrialThatDivergesIsNeverTheBest) {
   for (const std::string algorithm : {"hyperband", "asha"}) {
     const std::string trials = algorithm == "asha" ? "trials: 6\n" : "";

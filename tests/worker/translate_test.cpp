@@ -1,5 +1,5 @@
-// From raw text to a score with the program alone: text to tokens, a pipeline that learns them by heart,
-// checkpoints translated and scored.
+// Makes a score from raw text with the program alone. Text becomes tokens, a pipeline learns them by heart,
+// and checkpoints are translated and scored.
 #include "tests/worker/job_fixture.h"
 
 #include <algorithm>
@@ -67,7 +67,7 @@ TEST_F(Translate, APipelineLearnsPairsByHeart) {
   ok("translate --checkpoint run --input text.de -o text.hyp" + kFlags);
   const double bleu = std::atof(ok("bleu text.hyp text.en -b").c_str());
   EXPECT_GT(bleu, 95) << bytes("text.hyp");
-  // From the whole model's weights in one file, by one thread, to stdout: the same bytes.
+  // Weights in one file, a single thread and output to stdout all give the same bytes.
   ok("translate --checkpoint w.safetensors --input text.de -o other.hyp --threads 1" + kFlags);
   EXPECT_EQ(bytes("other.hyp"), bytes("text.hyp"));
   ok("translate --checkpoint run/checkpoints" + kFlags + "<text.de >piped.hyp 2>notes && true");
