@@ -203,9 +203,13 @@ CommandSpec train_spec(TrainFlags& f) {
            "Where to compute; cuda: rank k of a host on its k-th visible GPU, by millrace-worker-cuda.",
            into::choice(f.device, "device")),
       flag("Job", "backend", "NAME",
-           "Transport between processes: shm (ranks of one host), gloo (any), nccl (a GPU for every rank), "
-           "auto (nccl or shm where it goes).",
+           "Transport between processes: shm (ranks of one host), tcp (any), nccl (a GPU for every rank), "
+           "auto (nccl or shm where it goes, else tcp), gloo (to compare with).",
            into::choice(f.backend, "transport")),
+      flag("Job", "encrypt",
+           "Messages between hosts go through TLS, with a key of the job's MILLRACE_TOKEN. Ranks of one host "
+           "that share memory send nothing.",
+           into::on(f.encrypt)),
       flag("Job", "timeout", "SECONDS", "Deadline of every wait for another rank.",
            into::duration(f.deadline, 0.001, 1e6)),
       flag("Job", "emulate-links", "FILE",
@@ -354,7 +358,7 @@ CommandSpec profile_spec(ProfileFlags& f) {
            "N ranks on this host, instead of --cluster. Of a model: N compute at the same time, as in the "
            "run that is planned, and the means over them are written.",
            into::integer(f.ranks, 1, kMostProfileRanks)),
-      flag("Network", "backend", "NAME", "Transport to measure, as train takes it: auto, shm, gloo or nccl.",
+      flag("Network", "backend", "NAME", "Transport to measure, as train takes it: auto, shm, tcp, gloo or nccl.",
            into::choice(f.backend, "transport")),
       flag("Network", "round-trips", "N",
            "Small messages to each peer and back: their median is twice the latency.",

@@ -73,6 +73,7 @@ struct TrainFlags {
   bool autograd = false;
   ComputeDevice device = ComputeDevice::Cpu;
   Backend backend = Backend::Auto;
+  bool encrypt = false;
   std::chrono::milliseconds deadline{100'000};
   std::string emulate_links;  ///< file, or empty
   bool dry_run = false;

@@ -87,7 +87,7 @@ class Converter {
     const std::string backend = in_.string("distributed_backend", "gloo");
     if (backend != "gloo" && backend != "nccl")
       in_.problem("distributed_backend", "distributed_backend: '" + backend + "' is unknown", "gloo or nccl");
-    writer_.put("backend", backend == "gloo" ? "gloo" : "auto", in_.any("distributed_backend"));
+    writer_.put("backend", "auto", in_.any("distributed_backend"));
   }
 
   /// English to German, as PipeDream's translation; its files as token files.

@@ -227,6 +227,7 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
                                     {.backend = spec.backend,
                                      .deadline = spec.deadline,
                                      .purpose = "train " + plan.model + " " + plan.fingerprint(),
+                                     .encrypt = spec.encrypt,
                                      .decorators = spec.decorators},
                                     *device, accelerator);
   Communicator& world = *joined.communicator;

@@ -91,6 +91,9 @@ std::shared_ptr<Store> tcp_store(const JobEnvironment& job, const JoinOptions& j
                 " without a token: who reaches that port can join the job. Hint: give all ranks the same "
                 "MILLRACE_TOKEN_FILE");
   }
+  if (join.encrypt && job.token.empty())
+    throw ConfigError("--encrypt: the job has no token, from which the key is made",
+                      "give all ranks the same MILLRACE_TOKEN_FILE; `millrace launch` with hosts does so itself");
   return make_tcp_store({.address = job.address,
                          .all_addresses = place.real.has_value(),
                          .port = job.port,
@@ -98,6 +101,7 @@ std::shared_ptr<Store> tcp_store(const JobEnvironment& job, const JoinOptions& j
                          .size = job.size,
                          .job = job.job + (job.job.empty() ? "" : " ") + join.purpose,
                          .token = job.token,
+                         .encrypt = join.encrypt,
                          .deadline = join.deadline});
 }
 
@@ -192,6 +196,8 @@ JoinedJob join_job(const JobEnvironment& job, const JoinOptions& join, const Dev
                               .size = job.size,
                               .deadline = join.deadline,
                               .rendezvous_deadline = join.deadline,
+                              .token = job.token,
+                              .encrypt = join.encrypt,
                               .device = device.identity(),
                               .decorators = join.decorators};
   if (!options.device.empty() && accelerator.make_nccl) options.nccl = accelerator.make_nccl(device);

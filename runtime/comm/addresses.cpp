@@ -47,6 +47,15 @@ std::string SocketAddress::text() const {
   return name;
 }
 
+int SocketAddress::port() const {
+  return ntohs(family() == AF_INET ? reinterpret_cast<const sockaddr_in&>(bytes).sin_port
+                                   : reinterpret_cast<const sockaddr_in6&>(bytes).sin6_port);
+}
+
+std::string SocketAddress::text_with_port() const {
+  return host_and_port(text(), port());
+}
+
 SocketAddress resolve(const std::string& host, int port) {
   const addrinfo hints{.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;

@@ -15,7 +15,9 @@ struct SocketAddress {
   int family() const { return bytes.ss_family; }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
   bool is_loopback() const;
-  std::string text() const;  ///< "10.0.0.7", "fe80::1%eth0"; without port
+  int port() const;
+  std::string text() const;            ///< "10.0.0.7", "fe80::1%eth0"; without port
+  std::string text_with_port() const;  ///< "10.0.0.7:29500", "[fe80::1%eth0]:29500"
 };
 
 /// Resolves a name or a literal such as "[::1]". IPv4 wins where the name has both. Throws ConfigError, which

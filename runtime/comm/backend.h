@@ -9,13 +9,14 @@
 namespace millrace {
 
 enum class Backend {
-  Auto,          ///< NCCL or shared memory where it goes, else Gloo
+  Auto,          ///< NCCL or shared memory where it goes, else TCP
   SharedMemory,  ///< ranks of one host
-  Gloo,
+  Tcp,           ///< our own connections, which prove that both ends know the job's token
+  Gloo,          ///< to compare with: its connections are neither authenticated nor encrypted
   Nccl,  ///< a GPU for every rank
 };
 constexpr auto names_of(Backend) {
-  return std::to_array<std::string_view>({"auto", "shm", "gloo", "nccl"});
+  return std::to_array<std::string_view>({"auto", "shm", "tcp", "gloo", "nccl"});
 }
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// Ranks talk through this and nothing else. Back ends: threads (local), Gloo, NCCL.
+// Ranks talk through this and nothing else. Back ends: threads (local), shared memory, TCP, Gloo, NCCL.
 #pragma once
 
 #include <chrono>
@@ -81,12 +81,14 @@ class Channel;  // channel.h
 using ChannelDecorator = std::function<std::shared_ptr<Channel>(std::shared_ptr<Channel>)>;
 
 struct CommunicatorOptions {
-  Backend backend = Backend::Gloo;  ///< threads: make_local_communicators
+  Backend backend = Backend::Tcp;  ///< threads: make_local_communicators
   RankId rank;
   int size = 1;
   std::chrono::milliseconds deadline{100'000};
   std::chrono::milliseconds rendezvous_deadline{60'000};
   std::string interface_address = "127.0.0.1";
+  std::string token{};   ///< secret of the job: connections over TCP are made with who knows it only
+  bool encrypt = false;  ///< connections over TCP use TLS with a key of the token; the same on all ranks
   /// Tensors may live on a device: Device::identity() of this rank's. Empty: all tensors are on the CPU.
   std::string device;
   std::shared_ptr<NcclApi> nccl;  ///< null: this program, or its device, has no NCCL

@@ -1,6 +1,7 @@
 // The table of transports between processes, and which one joins which ranks.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "runtime/base/error.h"
@@ -12,6 +13,7 @@
 #include "runtime/comm/nccl_communicator.h"
 #include "runtime/comm/shared_memory.h"
 #include "runtime/comm/staged_channel.h"
+#include "runtime/comm/tcp_channel.h"
 
 namespace millrace {
 namespace {
@@ -59,6 +61,12 @@ std::vector<int> hosts_of_ranks(const CommunicatorOptions& options, Store& store
   return hosts;
 }
 
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 std::shared_ptr<Channel> make_shared(const CommunicatorOptions& options, std::shared_ptr<Store> store) {
   std::vector<int> hosts = hosts_of_ranks(options, *store);
   std::vector<int> local;  // ranks that can share memory with this one, this one included; ascending
@@ -76,10 +84,12 @@ std::shared_ptr<Channel> make_shared(const CommunicatorOptions& options, std::sh
   if (near && all) return near;
   if (!near && options.backend == Backend::SharedMemory)
     throw ConfigError("--backend shm: the ranks of this host cannot open each other's memory",
-                      "use --backend gloo");
-  // A rank whose host has no shared memory, or none with others, still needs the mesh that all are part of,
-  // and all must know the same hosts: the way of an all-reduce follows from them.
-  auto far = make_gloo_channel(options, std::move(store));
+                      "use --backend tcp");
+  // A rank whose host has no shared memory, or none with others, is connected with all. All ranks must know
+  // the same hosts: the way of an all-reduce follows from them.
+  std::vector<int> peers = all_ranks(options.size);
+  if (near) std::erase_if(peers, [&](int rank) { return hosts[rank] == hosts[options.rank.value]; });
+  auto far = make_tcp_channel(options, peers, *store);
   return std::make_shared<RoutedChannel>(std::move(near), std::move(hosts), std::move(far));
 }
 
@@ -106,6 +116,12 @@ bool use_nccl(const CommunicatorOptions& options, Store& store) {
   if (!options.decorators.empty()) {
     if (asked)
       throw ConfigError("--backend nccl: its messages cannot be emulated or disturbed", "use --backend auto");
+    return false;
+  }
+  if (options.encrypt) {
+    if (asked) throw ConfigError("--encrypt: NCCL's messages go in clear", "use --backend auto");
+    if (options.rank.value == 0)
+      log_info("--encrypt: NCCL's messages go in clear, so tensors travel through page-locked memory");
     return false;
   }
   if (has_own_device(options, store)) return true;
@@ -135,6 +151,10 @@ std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& optio
     if (!options.device.empty()) channel = make_staged_channel(std::move(channel));
     return make_channel_communicator(std::move(channel));
   };
+  if (options.encrypt && options.backend == Backend::Gloo)
+    throw ConfigError("--encrypt: Gloo's messages go in clear", "use --backend tcp, or auto");
+  if (options.backend == Backend::Tcp)
+    return join(make_tcp_channel(options, all_ranks(options.size), *store));
   if (options.backend == Backend::Gloo) return join(make_gloo_channel(options, std::move(store)));
   return join(make_shared(options, std::move(store)));
 }

@@ -35,6 +35,7 @@ struct TcpStoreOptions {
   int size = 1;
   std::string job;    ///< the same on all ranks; tells the jobs of one port apart
   std::string token;  ///< secret of the job: without the same one nobody joins; empty: none
+  bool encrypt = false;  ///< all bytes go through TLS with a key of the token; the same on all ranks
   std::chrono::milliseconds deadline{60'000};
   Clock& clock = steady_clock();
 };
@@ -43,9 +44,7 @@ struct TcpStoreOptions {
 struct TcpStoreLimits {
   static constexpr std::uint32_t kKeyBytes = 512;
   static constexpr std::uint32_t kValueBytes = 1 << 20;
-  static constexpr std::size_t kStrangers = 16;         ///< connections that have not shown who they are yet
-  static constexpr std::chrono::seconds kHandshake{5};  ///< they have this long
-  /// Gloo stores one key for each rank, NCCL two for each pair.
+  /// Gloo and TCP store one key for each rank, NCCL two for each pair.
   static std::size_t keys(int size) {
     return 1024 + 4 * static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
   }

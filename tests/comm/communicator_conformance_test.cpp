@@ -43,11 +43,12 @@ class EveryBackend : public ::testing::TestWithParam<std::string> {
         Communicator* c = nullptr;
         try {
           const CommunicatorOptions options{
-              .backend = value_named<Backend>(GetParam()).value_or(Backend::Gloo),
+              .backend = value_named<Backend>(GetParam()).value_or(Backend::Tcp),
               .rank = RankId(r),
               .size = size,
               .deadline = deadline,
-              .rendezvous_deadline = milliseconds(20'000)};
+              .rendezvous_deadline = milliseconds(20'000),
+              .encrypt = GetParam() == "tls"};
           if (GetParam() == "staged")
             own = make_channel_communicator(
                 make_staged_channel(make_gloo_channel(options, store), Staging::Everything));
@@ -238,9 +239,9 @@ TEST_P(EveryBackend, AfterAnAbortEveryWaitFails) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, EveryBackend,
-                         ::testing::Values("local", "gloo", "shm", "auto", "staged", "fake_nccl"),
+                         ::testing::Values("local", "tcp", "tls", "gloo", "shm", "auto", "staged", "fake_nccl"),
                          [](const auto& info) { return info.param; });
-INSTANTIATE_TEST_SUITE_P(Backends, TaggedBackend, ::testing::Values("local", "gloo", "shm", "auto", "staged"),
+INSTANTIATE_TEST_SUITE_P(Backends, TaggedBackend, ::testing::Values("local", "tcp", "tls", "gloo", "shm", "auto", "staged"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

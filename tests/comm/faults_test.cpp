@@ -39,7 +39,7 @@ class Faults : public ::testing::TestWithParam<std::string> {
         std::unique_ptr<Communicator> own;
         try {
           own = local.empty()
-                    ? make_communicator({.backend = value_named<Backend>(GetParam()).value_or(Backend::Gloo),
+                    ? make_communicator({.backend = value_named<Backend>(GetParam()).value_or(Backend::Tcp),
                                          .rank = RankId(r),
                                          .size = 3,
                                          .deadline = kDeadline,
@@ -119,7 +119,7 @@ TEST_P(Faults, AMessageOfAnotherLengthIsRefused) {
   expect_says(outcome, 0, {"message 2 to rank 1", "; it has 28 bytes"});
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values("local", "shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values("local", "shm", "tcp", "gloo"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace
