@@ -246,7 +246,8 @@ class Connection {
 
   /// Tells the thread what to look for.
   void update_events() {
-    const bool has_room = early_bytes_ < kMostEarlyBytes || !posted_.empty() || taker_;
+    const bool is_expected = !posted_.empty() || taker_ || (reading_ && !reading_is_early_);
+    const bool has_room = is_expected || early_bytes_ < kMostEarlyBytes;
     std::uint32_t events = 0;
     if (loss_.empty() && has_room) events |= EPOLLIN;
     if (!outgoing_.empty()) events |= EPOLLOUT;

@@ -239,9 +239,11 @@ TEST_P(EveryBackend, AfterAnAbortEveryWaitFails) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, EveryBackend,
-                         ::testing::Values("local", "tcp", "tls", "gloo", "shm", "auto", "staged", "fake_nccl"),
+                         ::testing::Values("local", "tcp", "tls", "gloo", "shm", "auto", "staged",
+                                           "fake_nccl"),
                          [](const auto& info) { return info.param; });
-INSTANTIATE_TEST_SUITE_P(Backends, TaggedBackend, ::testing::Values("local", "tcp", "tls", "gloo", "shm", "auto", "staged"),
+INSTANTIATE_TEST_SUITE_P(Backends, TaggedBackend,
+                         ::testing::Values("local", "tcp", "tls", "gloo", "shm", "auto", "staged"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -15,59 +15,13 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/addresses.h"
 #include "runtime/comm/handshake.h"
+#include "tests/comm/stranger.h"
 
 namespace millrace {
 namespace {
 
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
-
-sockaddr_in loopback(int port) {
-  return {.sin_family = AF_INET,
-          .sin_port = htons(static_cast<std::uint16_t>(port)),
-          .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-}
-
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = loopback(0);
-  socklen_t length = sizeof address;
-  ::bind(fd, reinterpret_cast<sockaddr*>(&address), length);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
-
-/// A connection of somebody who may be anybody.
-class Stranger {
- public:
-  explicit Stranger(int port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const sockaddr_in address = loopback(port);
-    is_connected_ = ::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-  }
-  Stranger(Stranger&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)), is_connected_(other.is_connected_) {}
-  ~Stranger() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  bool is_connected() const { return is_connected_; }
-  void say(const std::string& bytes) const { ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  /// Reads until the server ends it; false if it does not within the time.
-  bool is_sent_away(milliseconds time) const {
-    const timeval limit{.tv_sec = time.count() / 1000, .tv_usec = time.count() % 1000 * 1000};
-    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    char buffer[256];
-    for (;;) {
-      const ssize_t n = ::recv(fd_, buffer, sizeof buffer, 0);
-      if (n == 0 || (n < 0 && errno == ECONNRESET)) return true;
-      if (n < 0) return false;
-    }
-  }
-
- private:
-  int fd_;
-  bool is_connected_ = false;
-};
 
 class Tcp : public ::testing::Test {
  protected:
@@ -243,6 +197,27 @@ TEST_F(Tcp, StrangersAreSentAwayAndDisturbNobody) {
   strangers.clear();
   auto client = join(1, {.deadline = milliseconds(20'000)});
   EXPECT_EQ(client->get("k", milliseconds(5000)), "ours");
+}
+
+TEST_F(Tcp, HundredsOfSilentConnectionsHoldUpNoRank) {
+  auto server = join(0);
+  std::vector<Stranger> strangers;
+  for (int i = 0; i < 300; ++i) strangers.emplace_back(port_);
+  const auto start = Clock::now();
+  auto client = join(1, {.deadline = milliseconds(20'000)});
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(4)) << "less than a silent connection may last";
+  server->set("k", "v");
+  EXPECT_EQ(client->get("k", milliseconds(5000)), "v");
+}
+
+TEST_F(Tcp, UnderTlsOnlyWhoKnowsTheTokenGetsAWord) {
+  auto server = join(0, {.token = "secret", .encrypt = true});
+  EXPECT_THROW(join(1, {.token = "guess", .encrypt = true, .deadline = milliseconds(500)}), PeerError);
+  EXPECT_THROW(join(1, {.token = "secret", .deadline = milliseconds(500)}), PeerError) << "in clear";
+  auto client = join(1, {.token = "secret", .encrypt = true});
+  const std::string big(1 << 20, 'v');
+  server->set("k", big);
+  EXPECT_EQ(client->get("k", milliseconds(5000)), big);
 }
 
 TEST_F(Tcp, TheStoreIsBounded) {
