@@ -235,8 +235,8 @@ class Arena {
     }
     if (next_ + size > segment_.end()) {
       throw OutOfMemory("shared memory: no room for a message of " + std::to_string(bytes) + " bytes",
-                        file_size_limit().empty() ? "use --backend gloo, or fewer microbatches"
-                                                  : file_size_limit() + ": raise it, or use --backend gloo");
+                        file_size_limit().empty() ? "use --backend tcp, or fewer microbatches"
+                                                  : file_size_limit() + ": raise it, or use --backend tcp");
     }
     const std::uint64_t offset = next_;
     next_ += size;

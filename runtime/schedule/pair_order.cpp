@@ -51,7 +51,7 @@ Problems check_pair_order(const Schedule& schedule) {
                         "message " + std::to_string(sent - queue.sent.begin() + 1) + " is " +
                             text(sent != queue.sent.end(), sent) + " for the sender and " +
                             text(received != queue.received.end(), received) + " for the receiver",
-                        "NCCL delivers messages in the order of posting; use --backend auto or gloo"});
+                        "NCCL delivers messages in the order of posting; use --backend auto or tcp"});
   }
   return problems;
 }

@@ -307,7 +307,7 @@ TEST(PipeDreamJob, CarriesOver) {
                                                           {"epochs", "60"},
                                                           {"print-every", "20"},
                                                           {"lr-policy", "polynomial"},
-                                                          {"backend", "gloo"},
+                                                          {"backend", "auto"},
                                                           {"output-dir", "/logs/job"}};
   for (const auto& [flag, value] : expected) {
     ASSERT_NE(result->find(flag), nullptr) << flag;

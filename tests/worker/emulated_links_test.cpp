@@ -14,7 +14,7 @@ TEST_F(Jobs, AnEmulatedLinkTakesTheSimulatorsTimeAndLeavesTheWeights) {
         "data: synthetic:256\nno-evaluation: true\nseed: 3\ndeterministic: true\noverwrite: true\n");
   const Ran plain = run("launch job.yaml --set save-weights=plain.safetensors --set output-dir=plain");
   ASSERT_EQ(plain.code, 0) << plain.output;
-  for (const std::string backend : {"shm", "gloo"}) {
+  for (const std::string backend : {"shm", "tcp"}) {
     const Ran slow =
         run("launch job.yaml --set emulate-links=slow.yaml --set save-weights=slow.safetensors "
             "--set output-dir=slow --set backend=" +

@@ -49,12 +49,12 @@ TEST_F(Jobs, ProcessesGiveTheBytesOfOneProcess) {
           common + "stages: 1\nsave-weights: one.safetensors\noutput-dir: one\noverwrite: true\n");
     const Ran one = run("launch one.yaml");
     ASSERT_EQ(one.code, 0) << one.output;
-    for (const auto& [stages, schedule, backend] : {std::tuple{2, "1f1b", "gloo"},
-                                                    {3, "gpipe", "gloo"},
-                                                    {4, "1f1b", "gloo"},
+    for (const auto& [stages, schedule, backend] : {std::tuple{2, "1f1b", "tcp"},
+                                                    {3, "gpipe", "tcp"},
+                                                    {4, "1f1b", "tcp"},
                                                     {2, "gpipe", "shm"},
                                                     {4, "1f1b", "shm"},
-                                                    {2, "zb-v", "gloo"},
+                                                    {2, "zb-v", "tcp"},
                                                     {3, "zb-h1", "shm"}}) {
       write("many.yaml", common + "stages: " + std::to_string(stages) + "\nschedule: " + schedule +
                              "\nbackend: " + backend +
@@ -79,7 +79,7 @@ TEST_F(Jobs, ProcessesShareTheRulesStateAndAgreeOnTheNorm) {
   const Ran one = run("launch one.yaml");
   ASSERT_EQ(one.code, 0) << one.output;
   EXPECT_NE(bytes("one/steps.rank0.jsonl").find("\"gradient_norm\""), std::string::npos);
-  for (const char* backend : {"gloo", "shm"}) {
+  for (const char* backend : {"tcp", "shm"}) {
     write("many.yaml", common + "stages: 2\nzero-1: true\nbackend: " + backend +
                            "\nsave-weights: many.safetensors\noutput-dir: many\noverwrite: true\n");
     const Ran many = run("launch many.yaml");
@@ -270,7 +270,7 @@ TEST_F(Jobs, AKilledRankEndsTheJobAndResumeGivesTheSameLosses) {
   for (int victim = 0; victim < 3; ++victim) {
     fs::remove_all(folder_ / "broken");
     write("broken.yaml", common + "steps: 1200\ncheckpoint-every: 25\noutput-dir: broken\nbackend: " +
-                             (victim == 1 ? "gloo" : "shm") + "\n");
+                             (victim == 1 ? "tcp" : "shm") + "\n");
     Ran broken;
     std::jthread job([&] { broken = run("launch broken.yaml"); });
     const auto start = std::chrono::steady_clock::now();

@@ -32,7 +32,7 @@ void expect_link(const ClusterLink& link) {
 TEST_F(Network, MeasuresEveryPairAndThePlannerReadsIt) {
   write("cluster.yaml", kTwoHosts);
   ASSERT_EQ(run("profile --model mlp --width 64 --depth 4 --microbatch 4 --out profile.json").code, 0);
-  for (const char* backend : {"auto", "gloo"}) {
+  for (const char* backend : {"auto", "tcp"}) {
     const Ran ran = run("profile --network --cluster cluster.yaml --out measured.yaml --backend " +
                         std::string(backend) + kQuick);
     ASSERT_EQ(ran.code, 0) << ran.output;
@@ -112,7 +112,7 @@ TEST_F(Network, AKilledRankEndsAllAndIsNamed) {
     std::jthread job([&] {
       ran = run(
           "profile --network --cluster cluster.yaml --out measured.yaml --round-trips 1000000 --backend " +
-          std::string(victim == 1 ? "gloo" : "shm"));
+          std::string(victim == 1 ? "tcp" : "shm"));
     });
     const auto start = std::chrono::steady_clock::now();
     while (bytes("log").find("measuring") == std::string::npos &&

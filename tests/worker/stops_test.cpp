@@ -149,7 +149,7 @@ TEST_F(Stops, NothingSavedNothingToResume) {
 }
 
 TEST_F(Stops, ASuspendedRankIsTheHeadline) {
-  for (const char* backend : {"shm", "gloo"}) {
+  for (const char* backend : {"shm", "tcp"}) {
     for (const int victim : {0, 1, 2}) {
       fs::remove_all(folder_ / "out");
       write("job.yaml", std::string(kEndless) + "timeout: 3\nbackend: " + backend + "\n");
