@@ -358,7 +358,8 @@ CommandSpec profile_spec(ProfileFlags& f) {
            "N ranks on this host, instead of --cluster. Of a model: N compute at the same time, as in the "
            "run that is planned, and the means over them are written.",
            into::integer(f.ranks, 1, kMostProfileRanks)),
-      flag("Network", "backend", "NAME", "Transport to measure, as train takes it: auto, shm, tcp, gloo or nccl.",
+      flag("Network", "backend", "NAME",
+           "Transport to measure, as train takes it: auto, shm, tcp, gloo or nccl.",
            into::choice(f.backend, "transport")),
       flag("Network", "round-trips", "N",
            "Small messages to each peer and back: their median is twice the latency.",

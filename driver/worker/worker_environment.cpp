@@ -92,8 +92,9 @@ std::shared_ptr<Store> tcp_store(const JobEnvironment& job, const JoinOptions& j
                 "MILLRACE_TOKEN_FILE");
   }
   if (join.encrypt && job.token.empty())
-    throw ConfigError("--encrypt: the job has no token, from which the key is made",
-                      "give all ranks the same MILLRACE_TOKEN_FILE; `millrace launch` with hosts does so itself");
+    throw ConfigError(
+        "--encrypt: the job has no token, from which the key is made",
+        "give all ranks the same MILLRACE_TOKEN_FILE; `millrace launch` with hosts does so itself");
   return make_tcp_store({.address = job.address,
                          .all_addresses = place.real.has_value(),
                          .port = job.port,

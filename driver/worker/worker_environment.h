@@ -45,7 +45,7 @@ struct JoinOptions {
   Backend backend = Backend::Auto;
   std::chrono::milliseconds deadline{100'000};  ///< of every wait, the meeting's too
   std::string purpose;                          ///< the same on all ranks: jobs that differ in it do not meet
-  bool encrypt = false;  ///< connections between hosts, and with the store, use TLS
+  bool encrypt = false;                         ///< connections between hosts, and with the store, use TLS
   std::vector<ChannelDecorator> decorators;     ///< around what joins the ranks
 };
 

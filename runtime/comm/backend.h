@@ -13,7 +13,7 @@ enum class Backend {
   SharedMemory,  ///< ranks of one host
   Tcp,           ///< our own connections, which prove that both ends know the job's token
   Gloo,          ///< to compare with: its connections are neither authenticated nor encrypted
-  Nccl,  ///< a GPU for every rank
+  Nccl,          ///< a GPU for every rank
 };
 constexpr auto names_of(Backend) {
   return std::to_array<std::string_view>({"auto", "shm", "tcp", "gloo", "nccl"});

@@ -33,8 +33,8 @@ struct TcpStoreOptions {
   int port = 0;                ///< under torchrun MASTER_PORT + 1: its agent owns MASTER_PORT
   int rank = 0;                ///< rank 0 serves the others, on `address` only
   int size = 1;
-  std::string job;    ///< the same on all ranks; tells the jobs of one port apart
-  std::string token;  ///< secret of the job: without the same one nobody joins; empty: none
+  std::string job;       ///< the same on all ranks; tells the jobs of one port apart
+  std::string token;     ///< secret of the job: without the same one nobody joins; empty: none
   bool encrypt = false;  ///< all bytes go through TLS with a key of the token; the same on all ranks
   std::chrono::milliseconds deadline{60'000};
   Clock& clock = steady_clock();
