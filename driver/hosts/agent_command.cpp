@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -60,6 +62,29 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
+/// Returns this host's first address that other hosts could reach, IPv4 before IPv6; empty: it has none.
+std::string own_address() {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return "";
+  std::string v4, v6;
+  for (const ifaddrs* one = all; one; one = one->ifa_next) {
+    if (!one->ifa_addr || !(one->ifa_flags & IFF_UP) || (one->ifa_flags & IFF_LOOPBACK)) continue;
+    const int family = one->ifa_addr->sa_family;
+    char text[INET6_ADDRSTRLEN] = {};
+    if (family == AF_INET && v4.empty()) {
+      ::inet_ntop(family, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text, sizeof text);
+      v4 = text;
+    } else if (family == AF_INET6 && v6.empty()) {
+      const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(one->ifa_addr)->sin6_addr;
+      if (IN6_IS_ADDR_LINKLOCAL(&address)) continue;
+      ::inet_ntop(family, &address, text, sizeof text);
+      v6 = text;
+    }
+  }
+  ::freeifaddrs(all);
+  return v4.empty() ? v6 : v4;
+}
+
 /// The files of a run that are not the launcher's folder's already, by time of their last change.
 class ResultFiles {
  public:
@@ -103,7 +128,7 @@ class Agent {
     try {
       while (!started_ || any_alive()) {
         wait();
-        if (!signals_.read().empty()) throw Disconnected();
+        for ([[maybe_unused]] const int signal : signals_.read()) take_signal();
         read_launcher();
         read_ranks();
         if (results_ && clock_.now() >= next_status_) send_status();
@@ -125,6 +150,22 @@ class Agent {
   }
 
  private:
+  /// A scheduler wants the job to stop. Some signal the agent alone, others (Slurm) its ranks too. A second
+  /// SIGTERM would end a rank at once, so the ranks get SIGHUP: they save, however often it comes. The
+  /// launcher sees how they end. A second signal ends them here.
+  void take_signal() {
+    if (!started_ || scheduler_stops_) throw Disconnected();
+    scheduler_stops_ = true;
+    pass_on(SIGHUP);
+  }
+
+  /// The launcher may have been told by the scheduler, too.
+  void take_signal_of_launcher(int signal) {
+    const bool again = scheduler_stops_ && !launcher_stops_ && (signal == SIGTERM || signal == SIGINT);
+    launcher_stops_ = true;
+    pass_on(again ? SIGHUP : signal);
+  }
+
   // ---- the launcher
 
   void write_all(std::string_view bytes) {
@@ -164,7 +205,7 @@ class Agent {
       case FrameType::Go:
         return start(frame.payload);
       case FrameType::Signal:
-        return pass_on(number_of<int>(frame.payload).value_or(0));
+        return take_signal_of_launcher(number_of<int>(frame.payload).value_or(0));
       default:
         throw Disconnected();
     }
@@ -243,7 +284,9 @@ class Agent {
   }
 
   void ready() {
-    send(FrameType::Ready, Json::object({{"shared", !results_.has_value()}, {"port", free_port()}}));
+    send(
+        FrameType::Ready,
+        Json::object({{"shared", !results_.has_value()}, {"port", free_port()}, {"address", own_address()}}));
   }
 
   // ---- the ranks
@@ -376,6 +419,7 @@ class Agent {
   std::map<fs::path, std::string> sent_;
   TimePoint next_status_{};
   bool started_ = false;
+  bool scheduler_stops_ = false, launcher_stops_ = false;
 };
 
 }  // namespace
@@ -383,8 +427,7 @@ class Agent {
 CommandSpec agent_spec() {
   CommandSpec spec;
   spec.command = "agent";
-  spec.summary =
-      "Run the ranks of this host for `millrace launch` on another host, which starts it over ssh.";
+  spec.summary = "Run the ranks of this host for `millrace launch` on another host, which starts it.";
   return spec;
 }
 

@@ -20,11 +20,12 @@ enum class FrameType : char {
   Go = 'G',      ///< {environment}: what the ranks get too, such as where they meet; they start
   Signal = 'S',  ///< a number in decimal digits, for all ranks
   // The agent sends these. All are JSON but Refused, Output, ErrorOutput and Result.
-  Hello = 'H',    ///< {version, host}
-  Need = 'N',     ///< {paths}: the inputs that this host lacks
-  Ready = 'R',    ///< {shared, port}: the ranks can start; the output folder is the launcher's; a free port
-  Refused = '!',  ///< why the agent cannot run these ranks: a problem a line
-  Output = 'o',   ///< rank (4 bytes), what it wrote to stdout
+  Hello = 'H',  ///< {version, host}
+  Need = 'N',   ///< {paths}: the inputs that this host lacks
+  Ready = 'R',  ///< {shared, port, address}: the ranks can start; the output folder is the launcher's; a free
+                ///< port; the host's first address that is not its loopback
+  Refused = '!',      ///< why the agent cannot run these ranks: a problem a line
+  Output = 'o',       ///< rank (4 bytes), what it wrote to stdout
   ErrorOutput = 'e',  ///< rank (4 bytes), what it wrote to stderr
   Exit = 'X',         ///< {rank, pid, status, signal, suspended}: how a rank ended
   Result = 'C',       ///< the path of a file below the output folder, a zero byte, its content

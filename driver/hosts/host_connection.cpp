@@ -22,15 +22,6 @@ namespace {
 
 constexpr std::size_t kKeptErrors = 4096;
 
-std::string last_line(const std::string& text) {
-  std::string last;
-  for (const std::string& line : split(text, '\n')) {
-    if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;
-  }
-  while (!last.empty() && std::isspace(static_cast<unsigned char>(last.back()))) last.pop_back();
-  return escaped(last);
-}
-
 std::string text_member(const Json& json, std::string_view key) {
   const Json* value = json.find(key);
   return value && value->is_string() ? value->as_string() : "";
@@ -232,6 +223,7 @@ void HostConnection::take_before_go(const Frame& frame) {
     const Json json = json_of(frame);
     shared_ = true_member(json, "shared");
     port_ = static_cast<int>(number_member(json, "port"));
+    address_ = text_member(json, "address");
     ready_ = true;
   } else if (frame.type == FrameType::Refused) {
     for (const std::string& line : split(frame.payload, '\n'))
@@ -288,24 +280,6 @@ Result<int> prepare_hosts(std::vector<std::unique_ptr<HostConnection>>& hosts,
   for (const auto& host : hosts) append(problems, host->problems_);
   if (!problems.empty()) return problems;
   return 0;
-}
-
-Result<std::vector<std::string>> ssh_command(const std::string& ssh, const std::string& login,
-                                             const std::string& program) {
-  const bool plain = !program.empty() && std::ranges::all_of(program, [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("/._+-", c) != nullptr;
-  });
-  if (!plain || program.front() == '-')
-    return Problem{
-        program, "has characters that the login shell of a host would read in its own way",
-        "give the path of millrace on the hosts with letters, digits and /._+- only: --remote-millrace PATH"};
-  return std::vector<std::string>{ssh,     "-T",
-                                  "-o",    "BatchMode=yes",
-                                  "-o",    "ConnectTimeout=10",
-                                  "-o",    "ServerAliveInterval=5",
-                                  "-o",    "ServerAliveCountMax=3",
-                                  "--",    login,
-                                  program, "agent"};
 }
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// The launcher's end of an agent on another host: the process that reaches it (ssh), and the frames between
-// them.
+// The launcher's end of an agent on another host: the process that reaches it (engines.h), and the frames
+// between them.
 #pragma once
 
 #include <poll.h>
@@ -33,7 +33,7 @@ class HostEvents {
 /// A host with its agent. Not thread-safe. The destructor ends the connection, and with it the ranks.
 class HostConnection {
  public:
-  /// `command` starts the agent, here (`millrace agent`) or over ssh. `name` is the host's, for messages.
+  /// `command` starts the agent, here or by an engine. `name` is the host's, for messages.
   HostConnection(std::string name, std::vector<std::string> command, AgentJob job)
       : name_(std::move(name)), command_(std::move(command)), job_(std::move(job)) {}
   HostConnection(const HostConnection&) = delete;
@@ -44,6 +44,8 @@ class HostConnection {
   const AgentJob& job() const { return job_; }
   bool shares_output() const { return shared_; }
   int port() const { return port_; }
+  /// The host's own first address that other hosts could reach; empty: it has none.
+  const std::string& address() const { return address_; }
 
   // ---- while the ranks run
   /// Starts the ranks with `environment` on top of what the job says.
@@ -81,6 +83,7 @@ class HostConnection {
   Problems problems_;  ///< why this host cannot run its ranks
   bool ready_ = false, shared_ = false, done_ = false, open_ = false;
   int port_ = 0;
+  std::string address_;
 };
 
 /// Connects to all hosts at once, sends them their jobs and the inputs that they lack, and waits until each
@@ -89,11 +92,5 @@ class HostConnection {
 /// signal that ended the wait.
 Result<int> prepare_hosts(std::vector<std::unique_ptr<HostConnection>>& hosts,
                           std::chrono::milliseconds deadline, const SignalGuard& signals, Clock& clock);
-
-/// Returns the command that starts an agent on a host over ssh: batch mode, host keys checked, and a
-/// connection that notices within 15 s that the host is gone. Problem: `program` has characters that the
-/// login shell of the host would read in its own way.
-Result<std::vector<std::string>> ssh_command(const std::string& ssh, const std::string& login,
-                                             const std::string& program);
 
 }  // namespace millrace

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cctype>
 #include <optional>
+#include <sstream>
 
+#include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 
@@ -15,6 +17,7 @@ namespace {
 
 constexpr int kMostSlots = 4096;
 constexpr std::size_t kLongestName = 253;
+constexpr Bytes kMostFileBytes = kMiB;
 
 bool is_letter_or_digit(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0;
@@ -72,9 +75,51 @@ Result<HostEntry> parse_host(const std::string& text) {
   return host;
 }
 
+/// "node1", "node1:2" or "node1 slots=2 max_slots=4" as a word of a list; empty: a comment.
+std::string word_of_line(std::string line) {
+  line.erase(std::min(line.find('#'), line.size()));
+  std::istringstream words(line);
+  std::string host, word;
+  words >> host;
+  while (words >> word)
+    if (word.starts_with("slots=")) host += ":" + word.substr(6);
+  return host;
+}
+
+Result<std::vector<HostEntry>> read_host_file(const std::string& path) {
+  const Result<std::string> text = read_regular_file(path, kMostFileBytes);
+  if (!text) return text.problems();
+  std::vector<HostEntry> hosts;
+  Problems problems;
+  bool repeats = false;
+  for (const std::string& line : split(*text, '\n')) {
+    const std::string word = word_of_line(line);
+    if (word.empty()) continue;
+    Result<HostEntry> host = parse_host(word);
+    if (!host) {
+      append(problems, host.problems());
+      continue;
+    }
+    const auto before = std::ranges::find(hosts, host->name, &HostEntry::name);
+    if (before == hosts.end()) {
+      hosts.push_back(*std::move(host));
+    } else {
+      repeats = true;
+      before->slots = std::max(1, before->slots) + std::max(1, host->slots);
+    }
+  }
+  for (HostEntry& host : hosts)
+    if (repeats) host.slots = std::max(1, host.slots);
+  for (Problem& problem : problems) problem.where = path + ": " + problem.where;
+  if (!problems.empty()) return problems;
+  if (hosts.empty()) return Problem{path, "names no host", "write a host a line: node1:2"};
+  return hosts;
+}
+
 }  // namespace
 
 Result<std::vector<HostEntry>> parse_hosts(const std::string& list) {
+  if (list.starts_with('@')) return read_host_file(list.substr(1));
   std::vector<HostEntry> hosts;
   Problems problems;
   for (const std::string& text : split(list, ',')) {
@@ -117,6 +162,13 @@ Result<std::vector<int>> ranks_of_hosts(const std::vector<HostEntry>& hosts, int
     return Problem{"hosts", has + ", the hosts have room for " + std::to_string(ranks - left),
                    "add hosts, or give more ranks to one: HOST:N"};
   return counts;
+}
+
+void drop_idle_hosts(std::vector<HostEntry>& hosts, int ranks) {
+  std::size_t needed = 0;
+  for (int room = 0; needed < hosts.size() && room < ranks; ++needed)
+    room += std::max(1, hosts[needed].slots);
+  hosts.resize(needed);
 }
 
 bool is_this_host(const HostEntry& host) {

@@ -19,14 +19,19 @@ struct HostEntry {
   std::string login() const { return user.empty() ? name : user + "@" + name; }
 };
 
-/// Reads a list such as "node1:4,node2:4". Problem: a name with other characters than letters, digits, dots
-/// and dashes, or with a dash in front; a host twice; a number of ranks below 1.
+/// Reads a list such as "node1:4,node2:4", or the file of "@FILE". A line of the file is HOST, HOST:N or, as
+/// in MPI's hostfiles, HOST slots=N; a host that stands on N lines has N ranks. Problem: a name with other
+/// characters than letters, digits, dots and dashes, or with a dash in front; a host of a list twice; a
+/// number of ranks below 1; a file that cannot be read.
 Result<std::vector<HostEntry>> parse_hosts(const std::string& list);
 
 /// Returns the number of ranks on each host, at least 1. The first ranks are on the first host. Hosts with
 /// slots are filled in order; hosts without share equally. Problem: more ranks than slots, a host that would
 /// have none, ranks that cannot be shared equally.
 Result<std::vector<int>> ranks_of_hosts(const std::vector<HostEntry>& hosts, int ranks);
+
+/// Removes hosts at the end of an allocation that `ranks` ranks do not need.
+void drop_idle_hosts(std::vector<HostEntry>& hosts, int ranks);
 
 /// Tells whether the entry is this host: its name, or localhost. No ssh is needed to get there.
 bool is_this_host(const HostEntry& host);

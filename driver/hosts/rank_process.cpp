@@ -137,8 +137,8 @@ ChildProcess start_child(const std::string& what, const std::vector<std::string>
   const SpawnSettings settings(in.read.get(), out.write.get(), err.write.get(), mask);
   std::vector<std::string> words = argv, variables = environment_with(environment);
   ChildProcess child;
-  const int error = ::posix_spawn(&child.pid, words.at(0).c_str(), &settings.files, &settings.attributes,
-                                  pointers(words).data(), pointers(variables).data());
+  const int error = ::posix_spawnp(&child.pid, words.at(0).c_str(), &settings.files, &settings.attributes,
+                                   pointers(words).data(), pointers(variables).data());
   if (error != 0) throw_errno(what + " cannot be started (" + argv[0] + ")", error);
   for (const Descriptor* end : {&out.read, &err.read}) ::fcntl(end->get(), F_SETFL, O_NONBLOCK);
   child.in = std::move(in.write);

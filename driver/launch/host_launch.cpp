@@ -29,9 +29,27 @@ bool is_loopback(const HostEntry& host) {
 /// Ranks of other hosts must reach the first host by its name.
 Status check_meeting(const JobHosts& hosts) {
   const std::string& name = hosts.entries.front().name;
+  if (!find_engine(hosts.on)->meets_by_name) return Ok{};
   if (!is_loopback(hosts.entries.front()) || std::ranges::all_of(hosts.entries, is_loopback)) return Ok{};
   return Problem{"hosts", name + " is the first host, and the others cannot reach it by that name",
                  "give its name or address in their network"};
+}
+
+/// The command that starts the agent on a host, from here.
+Result<std::vector<std::string>> command_for(const JobSpec& job, const Engine& engine, const HostEntry& host,
+                                             std::vector<std::string> agent, const std::string& folder) {
+  if (!job.hosts.container.image.empty()) {
+    const std::string* device = job.find("device");
+    Result<std::vector<std::string>> inside =
+        in_container(job.hosts.container, folder, device && *device == "cuda", std::move(agent));
+    if (!inside) return inside;
+    agent = *std::move(inside);
+  }
+  // No ssh is needed to get here.
+  if (engine.through_shell && is_this_host(host)) return agent;
+  return agent_command_line(engine, {.client = job.hosts.client.empty() ? engine.client : job.hosts.client,
+                                     .host = host,
+                                     .agent = std::move(agent)});
 }
 
 void keep(const std::string& output_dir, const std::string& path, std::string_view content) {
@@ -107,7 +125,9 @@ Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankPro
   const std::string probe = ".shared-" + new_run_id();
   const fs::path probe_path = fs::path(job.output_dir) / probe;
   if (const Status written = write_file_atomically(probe_path, ""); !written) return written.problems();
-  const std::string program = hosts.millrace.empty() ? own_program() : hosts.millrace;
+  const Engine& engine = *find_engine(hosts.on);
+  const std::string usual = engine.shares_paths && hosts.container.image.empty() ? own_program() : "millrace";
+  const std::string program = hosts.millrace.empty() ? usual : hosts.millrace;
   const std::string* device = job.find("device");
   std::error_code error;
   LaunchOptions options;
@@ -125,9 +145,8 @@ Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankPro
       told.ranks.back().argv.erase(told.ranks.back().argv.begin());  // the worker: each host has its own
     }
     told.inputs = inputs_of(told.ranks.front().argv, job.output_dir);
-    Result<std::vector<std::string>> command = is_this_host(host)
-                                                   ? std::vector<std::string>{program, "agent"}
-                                                   : ssh_command(hosts.ssh, host.login(), program);
+    Result<std::vector<std::string>> command =
+        command_for(job, engine, host, {program, "agent"}, told.directory);
     if (!command) {
       append(problems, command.problems());
       break;  // the others would say the same
@@ -139,7 +158,7 @@ Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankPro
     fs::remove(probe_path, error);
     return problems;
   }
-  options.meeting_host = hosts.entries.front().name;
+  if (engine.meets_by_name) options.meeting_host = hosts.entries.front().name;
   if (const std::string* timeout = job.find("timeout")) {
     if (const Result<double> seconds = number_from(*timeout, 0, 1e6); seconds && *seconds > 0)
       options.host_deadline = std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1e3));

@@ -1,6 +1,7 @@
 #include "driver/launch/job_spec.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -8,6 +9,7 @@
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/pipedream_job.h"
 #include "runtime/base/files.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
 
@@ -21,8 +23,10 @@ constexpr const char* kLauncherVariables[] = {
     "MASTER_ADDR",    "MASTER_PORT",         "MILLRACE_STORE", "MILLRACE_LAUNCHER_PID",
     "MILLRACE_TOKEN", "MILLRACE_TOKEN_FILE", "MILLRACE_RUN",   "MILLRACE_FOLDERS"};
 // Keys of a job that are no flags of `train`, in the order of messages.
-constexpr const char* kJobKeys[] = {"name", "ranks",   "worker",          "env", "args", "hosts",
-                                    "on",   "workdir", "remote-millrace", "ssh"};
+constexpr const char* kJobKeys[] = {"name",   "ranks",           "worker",    "env",
+                                    "args",   "hosts",           "on",        "workdir",
+                                    "client", "remote-millrace", "container", "container-runtime",
+                                    "mounts", "slurm",           "requeue"};
 
 std::string with_dashes(std::string_view name) {
   std::string result(name);
@@ -72,6 +76,8 @@ class JobReader {
         variable(key.substr(4), value);
       } else if (key.rfind("args.", 0) == 0) {
         flag(key.substr(5), value);
+      } else if (key.rfind("slurm.", 0) == 0) {
+        slurm_option(key.substr(6), value);
       } else {
         member(key, value);
       }
@@ -92,6 +98,8 @@ class JobReader {
     job.environment = environment_;
     place_ranks(job);
     place_hosts(job);
+    // A job that comes back from the queue goes on where it was.
+    if (hosts_.requeue && !job.find("resume")) job.train.emplace_back("resume", kResumeAuto);
     const std::string* folder = job.find("output-dir");
     job.output_dir = folder ? *folder : "runs/" + job.name;
     if (!folder) job.train.emplace_back("output-dir", job.output_dir);
@@ -177,15 +185,19 @@ class JobReader {
     } else if (key == "worker") {
       worker_ = scalar(key, value).value_or("");
     } else if (key == "hosts") {
-      read_hosts(value);
+      hosts_where_ = place(value);
+      hosts_.list = words(key, value, ",");
     } else if (key == "on") {
       read_engine(value);
-    } else if (key == "workdir") {
-      hosts_.workdir = scalar(key, value).value_or("");
-    } else if (key == "remote_millrace" || key == "remote-millrace") {
-      hosts_.millrace = scalar(key, value).value_or("");
-    } else if (key == "ssh") {
-      hosts_.ssh = scalar(key, value).value_or("ssh");
+    } else if (key == "mounts") {
+      const std::string list = words(key, value, ",");
+      hosts_.container.mounts = list.empty() ? std::vector<std::string>{} : split(list, ',');
+    } else if (key == "requeue") {
+      hosts_.requeue = scalar(key, value) == "true";
+    } else if (key == "slurm") {
+      members_of(key, value, [&](const std::string& k, const Json& v) { slurm_option(k, v); });
+    } else if (std::string* text = text_of_hosts(with_dashes(key))) {
+      *text = scalar(key, value).value_or("");
     } else if (key == "env") {
       members_of(key, value, [&](const std::string& k, const Json& v) { variable(k, v); });
     } else if (key == "args") {
@@ -231,44 +243,67 @@ class JobReader {
     ranks_where_ = place(value);
   }
 
+  std::string* text_of_hosts(const std::string& key) {
+    if (key == "workdir") return &hosts_.workdir;
+    if (key == "client") return &hosts_.client;
+    if (key == "remote-millrace") return &hosts_.millrace;
+    if (key == "container") return &hosts_.container.image;
+    if (key == "container-runtime") return &hosts_.container.runtime;
+    return nullptr;
+  }
+
   /// "node1:2,node2:2", or a list of such words.
-  void read_hosts(const Json& value) {
-    hosts_where_ = place(value);
-    hosts_.list.clear();
-    if (!value.is_array()) {
-      hosts_.list = scalar("hosts", value).value_or("");
-      return;
-    }
+  std::string words(const std::string& key, const Json& value, const std::string& separator) {
+    if (!value.is_array()) return scalar(key, value).value_or("");
+    std::string list;
     for (const Json& item : value.items()) {
-      const std::optional<std::string> text = scalar("hosts", item);
-      if (text) hosts_.list += (hosts_.list.empty() ? "" : ",") + *text;
+      const std::optional<std::string> text = scalar(key, item);
+      if (text) list += (list.empty() ? "" : separator) + *text;
     }
+    return list;
   }
 
   void read_engine(const Json& value) {
     const std::optional<std::string> text = scalar("on", value);
     if (!text) return;
-    if (*text != "local" && *text != "ssh")
-      problems_.push_back({place(value), "on: '" + *text + "' is no engine", "write local or ssh"});
-    engine_ = *text;
-    engine_where_ = place(value);
+    if (*text != "local" && !find_engine(*text))
+      problems_.push_back({place(value), "on: '" + *text + "' is no engine", "one of " + engine_names(", ")});
+    hosts_.on = *text;
+    hosts_where_ = place(value);
+  }
+
+  /// `time: 1:00:00` is `#SBATCH --time=1:00:00`.
+  void slurm_option(const std::string& key, const Json& value) {
+    const std::string name = with_dashes(key);
+    const bool plain = !name.empty() && name.front() != '-' && std::ranges::all_of(name, [](char c) {
+      return std::islower(static_cast<unsigned char>(c)) || std::isdigit(static_cast<unsigned char>(c)) ||
+             c == '-';
+    });
+    const std::optional<std::string> text = scalar("slurm." + key, value);
+    if (!text) return;
+    if (!plain || text->find_first_of("\n\r") != std::string::npos) {
+      problems_.push_back({place(value), "slurm." + escaped(key) + " is no option of sbatch",
+                           "e.g. slurm: {partition: gpu, time: 1:00:00}"});
+      return;
+    }
+    std::erase_if(hosts_.slurm, [&](const auto& option) { return option.first == name; });
+    hosts_.slurm.emplace_back(name, *text);
   }
 
   void place_hosts(JobSpec& job) {
-    if (engine_ == "ssh" && hosts_.list.empty())
-      problems_.push_back({engine_where_, "on: ssh needs hosts", "for example hosts: [node1:2, node2:2]"});
-    if (engine_ == "local" || hosts_.list.empty()) return;
-    const auto add = [&](Problems problems) {
-      for (Problem& problem : problems)
-        problems_.push_back({hosts_where_, problem.where + ": " + problem.what, problem.hint});
-    };
-    Result<std::vector<HostEntry>> entries = parse_hosts(hosts_.list);
-    if (!entries) return add(entries.problems());
-    const Result<std::vector<int>> counts = ranks_of_hosts(*entries, job.ranks);
-    if (!counts) return add(counts.problems());
+    if (hosts_.on.empty() && !hosts_.list.empty()) hosts_.on = "ssh";
+    if (hosts_.on.empty() && !hosts_.slurm.empty()) hosts_.on = "slurm";
+    const Engine* engine = find_engine(hosts_.on);
+    if (!engine) return;  // this host has all ranks
+    if (!engine->allocated && hosts_.list.empty())
+      problems_.push_back(
+          {hosts_where_, "on: " + hosts_.on + " needs hosts", "for example hosts: [node1:2, node2:2]"});
     job.hosts = hosts_;
-    job.hosts.entries = *std::move(entries);
-    job.hosts.ranks = *counts;
+    if (hosts_.list.empty()) return;
+    if (const Status placed = place_on_hosts(job); !placed) {
+      for (const Problem& problem : placed.problems())
+        problems_.push_back({hosts_where_, problem.where + ": " + problem.what, problem.hint});
+    }
   }
 
   void variable(const std::string& key, const Json& value) {
@@ -493,7 +528,7 @@ class JobReader {
   std::vector<Flag> flags_;
   std::string worker_;  ///< empty: millrace's
   JobHosts hosts_;
-  std::string hosts_where_, engine_, engine_where_;
+  std::string hosts_where_;
   std::vector<Value> values_;
   std::vector<Value> others_;  // no flags of `train`
   std::vector<List> lists_;    // of a job array
@@ -566,6 +601,20 @@ Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>
   return job_from(*json, path, overrides, ask, worker);
 }
 
+Status place_on_hosts(JobSpec& job) {
+  const Engine* engine = find_engine(job.hosts.on);
+  const bool listed = !job.hosts.list.empty();
+  Result<std::vector<HostEntry>> entries = listed ? parse_hosts(job.hosts.list) : engine->allocated();
+  if (!entries) return entries.problems();
+  if (entries->empty()) return Problem{"hosts", "there is none", "for example hosts: [node1:2, node2:2]"};
+  if (!listed) drop_idle_hosts(*entries, job.ranks);
+  Result<std::vector<int>> counts = ranks_of_hosts(*entries, job.ranks);
+  if (!counts) return counts.problems();
+  job.hosts.entries = *std::move(entries);
+  job.hosts.ranks = *std::move(counts);
+  return Ok{};
+}
+
 std::vector<std::string> train_arguments(const JobSpec& job) {
   std::vector<std::string> arguments{"train"};  // switches have no value; all else has, a model's options too
   const std::vector<Flag> flags = train_spec().flags;
@@ -587,14 +636,34 @@ std::vector<std::string> train_arguments(const JobSpec& job) {
   return arguments;
 }
 
+namespace {
+
+std::string yaml_list(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + yaml_scalar(word);
+  return text;
+}
+
+}  // namespace
+
 std::string to_yaml(const JobSpec& job) {
   std::string text = "name: " + yaml_scalar(job.name) + "\nranks: " + std::to_string(job.ranks) + "\n";
   if (!job.worker.empty()) text += "worker: " + yaml_scalar(job.worker) + "\n";
-  if (!job.hosts.entries.empty()) {
-    text += "hosts: " + yaml_scalar(job.hosts.list) + "\nssh: " + yaml_scalar(job.hosts.ssh) + "\n";
-    if (!job.hosts.workdir.empty()) text += "workdir: " + yaml_scalar(job.hosts.workdir) + "\n";
-    if (!job.hosts.millrace.empty()) text += "remote_millrace: " + yaml_scalar(job.hosts.millrace) + "\n";
+  const JobHosts& hosts = job.hosts;
+  for (const auto& [key, value] : {std::pair("on", hosts.on),
+                                   {"hosts", hosts.list},
+                                   {"client", hosts.client},
+                                   {"workdir", hosts.workdir},
+                                   {"remote_millrace", hosts.millrace},
+                                   {"container", hosts.container.image}}) {
+    if (!value.empty()) text += std::string(key) + ": " + yaml_scalar(value) + "\n";
   }
+  if (!hosts.container.image.empty())
+    text += "container_runtime: " + yaml_scalar(hosts.container.runtime) + "\n";
+  if (!hosts.container.mounts.empty()) text += "mounts: [" + yaml_list(hosts.container.mounts) + "]\n";
+  if (!hosts.slurm.empty()) text += "slurm:\n";
+  for (const auto& [name, value] : hosts.slurm) text += "  " + name + ": " + yaml_scalar(value) + "\n";
+  if (hosts.requeue) text += "requeue: true\n";
   for (const auto& [name, value] : job.train) {
     const auto list = std::find_if(job.lists.begin(), job.lists.end(),
                                    [&n = name](const auto& entry) { return entry.first == n; });
@@ -602,9 +671,7 @@ std::string to_yaml(const JobSpec& job) {
       text += name + ": " + yaml_scalar(value) + "\n";
       continue;
     }
-    std::string values;
-    for (const std::string& one : list->second) values += (values.empty() ? "" : ", ") + yaml_scalar(one);
-    text += name + ": [" + values + "]\n";
+    text += name + ": [" + yaml_list(list->second) + "]\n";
   }
   if (!job.environment.empty()) text += "env:\n";
   for (const auto& [name, value] : job.environment)

@@ -1,14 +1,15 @@
 // A job as `millrace launch` reads it: what to train, on how many ranks, and where the results go.
 // LibTorch-free.
-//   name, ranks, worker, env: {K: V}, args: {FLAG: VALUE}, hosts, on, workdir, remote_millrace, ssh, and any
-//   flag of `millrace train` as a key, the model's own options included (docs/commands/launch.md). With
-//   `fused: true` flags take lists, a value for each job of the array.
+//   name, ranks, worker, env: {K: V}, args: {FLAG: VALUE}, the keys of JobHosts, and any flag of
+//   `millrace train` as a key, the model's own options included (docs/commands/launch.md). With `fused: true`
+//   flags take lists, a value for each job of the array.
 #pragma once
 
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "driver/hosts/engines.h"
 #include "driver/hosts/host_list.h"
 #include "driver/launch/model_flags.h"
 #include "runtime/base/json.h"
@@ -17,14 +18,20 @@
 
 namespace millrace {
 
-/// The hosts of a job whose ranks are not all on this one.
+/// Where the ranks of a job run, if not all on this host.
 struct JobHosts {
-  std::string list;                ///< as it was given: "node1:2,node2:2"; empty: this host has all ranks
-  std::vector<HostEntry> entries;  ///< empty: this host has all ranks
-  std::vector<int> ranks;          ///< by host; the first ranks are on the first host
+  std::string on;        ///< the engine: "ssh", "slurm", ... (engines.h); empty: this host has all ranks
+  std::string list;      ///< as it was given: "node1:2,node2:2"; empty: the engine knows the hosts
   std::string workdir;   ///< the folder in which the ranks run; empty: the launcher's, on every host
-  std::string millrace;  ///< the program on the hosts; empty: the launcher's own path
-  std::string ssh = "ssh";
+  std::string millrace;  ///< the program on the hosts; empty: as the engine says
+  std::string client;    ///< the engine's program; empty: the usual one
+  Container container;
+  std::vector<std::pair<std::string, std::string>> slurm;  ///< options of sbatch: {"partition", "gpu"}
+  bool requeue = false;                                    ///< a job that Slurm stops goes on later
+
+  // Known when the job is placed.
+  std::vector<HostEntry> entries;
+  std::vector<int> ranks;  ///< by host; the first ranks are on the first host
 };
 
 struct JobSpec {
@@ -66,6 +73,10 @@ Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>
 Result<JobSpec> job_from(const Json& json, const std::string& source,
                          const std::vector<JobOverride>& overrides, const AskForModels& ask,
                          const std::string& worker = {});
+
+/// Puts the ranks of a job with an engine on hosts: on those that it lists, else on those that the engine's
+/// environment gives. Problem: hosts that cannot be read or do not fit the ranks; no host.
+Status place_on_hosts(JobSpec& job);
 
 /// The arguments of `millrace-worker` for a rank of this job: "train", "--model", "mlp", ...
 std::vector<std::string> train_arguments(const JobSpec& job);

@@ -1,5 +1,6 @@
 #include "driver/launch/launch_command.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,10 +13,14 @@
 #include "data/files/data_kinds.h"
 #include "driver/cli/command_support.h"
 #include "driver/cli/compute_specs.h"
+#include "driver/hosts/allocation.h"
 #include "driver/hosts/program_paths.h"
+#include "driver/launch/batch_job.h"
 #include "driver/launch/console.h"
 #include "driver/launch/host_launch.h"
 #include "driver/launch/local_ranks.h"
+#include "driver/launch/printed_job.h"
+#include "driver/launch/shell_words.h"
 #include "driver/launch/task_environment.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
@@ -27,23 +32,6 @@ namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A word as a shell reads it back.
-std::string quoted(const std::string& word) {
-  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("_-./=:,+@%", c) != nullptr;
-  });
-  if (plain) return word;
-  std::string result = "'";
-  for (char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return result + "'";
-}
-
-std::string command_line(const std::vector<std::string>& argv) {
-  std::string line;
-  for (const std::string& word : argv) line += (line.empty() ? "" : " ") + quoted(word);
-  return line;
-}
 
 std::string seconds_text(double seconds) {
   return printed("%.2f s", seconds);
@@ -249,9 +237,10 @@ std::string final_message(const LaunchOutcome& outcome, const JobSpec& job,
 
 struct LaunchFlags {
   std::optional<std::string> worker, output_dir, log;
-  std::optional<std::string> on, hosts, workdir, millrace, ssh;
+  std::optional<std::string> on, hosts, workdir, millrace, client, container, container_runtime, mounts;
   std::vector<std::string> sets;
-  bool overwrite = false, dry_run = false;
+  std::optional<PrintedForm> print;
+  bool overwrite = false, dry_run = false, requeue = false, detach = false;
   OutputFormat format = OutputFormat::Text;
 };
 
@@ -284,24 +273,53 @@ CommandSpec spec_of(LaunchFlags& f) {
            into::text(f.log)),
       flag("", "format", "text|json", "Form of the final result, or of --dry-run.",
            into::choice(f.format, "format")),
+      flag("", "print", "slurm|torchrun|mpi|kubernetes|trainjob",
+           "Print the job as a script, commands or a manifest for another launcher, and start nothing. "
+           "Manifests "
+           "need --container.",
+           into::choice(f.print, "form")),
       flag("Hosts", "hosts", "LIST",
-           "Run the ranks on these hosts over ssh: [USER@]HOST[:RANKS],... The first ranks are on the first "
+           "Run the ranks on these hosts: [USER@]HOST[:RANKS],... or @FILE. The first ranks are on the first "
            "host "
            "(default: the job's hosts, else all ranks here).",
            into::text(f.hosts)),
-      flag("Hosts", "on", "local|ssh", "Where ranks run: local ignores the job's hosts.", into::text(f.on)),
+      flag("Hosts", "on", engine_names("|"),
+           "The engine that starts the ranks. slurm takes the nodes of its allocation and submits a batch "
+           "job where "
+           "there is none; mpi takes those of PBS or LSF; local ignores the job's hosts (default: ssh with "
+           "hosts).",
+           into::text(f.on)),
       flag("Hosts", "workdir", "DIR",
            "The folder on every host in which ranks run, and to which relative paths belong (default: the "
            "path of "
            "the current folder).",
            into::text(f.workdir)),
       flag("Hosts", "remote-millrace", "PROGRAM",
-           "millrace on the hosts (default: the path of this program).", into::text(f.millrace)),
-      flag("Hosts", "ssh", "PROGRAM", "The ssh client, or a program that is called like it.",
-           into::text(f.ssh)),
+           "millrace on the hosts (default: the path of this program; in containers and pods the one in "
+           "PATH).",
+           into::text(f.millrace)),
+      flag("Hosts", "client", "PROGRAM",
+           "The engine's program (ssh, srun, mpirun or kubectl), or one that is called like it.",
+           into::text(f.client)),
+      flag("Hosts", "container", "IMAGE", "Run the ranks of each host in a container of this image.",
+           into::text(f.container)),
+      flag("Hosts", "container-runtime", "docker|podman|apptainer|enroot",
+           "What starts the containers (default: docker).", into::text(f.container_runtime)),
+      flag("Hosts", "mounts", "LIST",
+           "Folders of the host that the containers see, beside the working folder: "
+           "/data,/models:/inside:ro,...",
+           into::text(f.mounts)),
+      flag("Hosts", "requeue",
+           "With slurm: a job that Slurm stops, at its time limit or for another job, saves and goes on "
+           "later.",
+           into::on(f.requeue)),
+      flag("Hosts", "detach", "With slurm: submit the batch job and return, instead of following it.",
+           into::on(f.detach)),
   };
   spec.examples = {"millrace launch job.yaml --set steps=200 --output-dir out",
-                   "millrace launch job.yaml --hosts node1:2,node2:2", "millrace launch job.yaml --dry-run"};
+                   "millrace launch job.yaml --hosts node1:2,node2:2",
+                   "millrace launch job.yaml --on slurm --set slurm.partition=gpu --set slurm.time=2:00:00",
+                   "millrace launch job.yaml --print slurm", "millrace launch job.yaml --dry-run"};
   return spec;
 }
 
@@ -408,7 +426,7 @@ std::string worker_of(const JobSpec& job) {
 Problems check_job(const JobSpec& job, const std::string& worker) {
   Problems problems;
   std::error_code ignored;
-  const bool here = job.hosts.entries.empty();
+  const bool here = job.hosts.on.empty();
   if (here && ::access(worker.c_str(), X_OK) != 0) {
     problems.push_back(
         {worker, "is missing: it is the program that trains",
@@ -457,6 +475,48 @@ Status check_started_once() {
       "start it once, or let each task be a rank: `millrace train --plan plan.json ...` in its place"};
 }
 
+/// Outside an allocation of Slurm the job becomes a batch job, which gets one.
+bool becomes_batch_job(const JobSpec& job) {
+  return job.hosts.on == "slurm" && job.hosts.entries.empty() && !is_in_slurm_allocation();
+}
+
+/// The command that the batch job runs: this one, but for what concerns its submission.
+std::vector<std::string> batch_command(const std::vector<std::string>& args) {
+  std::error_code error;
+  std::vector<std::string> words{fs::read_symlink("/proc/self/exe", error).string(), "launch"};
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--print")
+      ++i;
+    else if (!args[i].starts_with("--print=") && args[i] != "--detach")
+      words.push_back(args[i]);
+  }
+  // The job may name no engine when its script is printed.
+  if (std::ranges::find(words, "--on") == words.end() &&
+      std::ranges::none_of(words, [](const std::string& word) { return word.starts_with("--on="); }))
+    words.push_back("--on=slurm");
+  return words;
+}
+
+int run_batch(const JobSpec& job, const LaunchFlags& flags, const std::vector<std::string>& args) {
+  if (flags.dry_run) {
+    std::printf("%s\n%s", to_yaml(job).c_str(), batch_script(job, batch_command(args)).c_str());
+    return 0;
+  }
+  const Result<std::string> id = submit_batch_job(job, batch_command(args));
+  if (!id) return exit_with(ExitCode::Usage, id.problems());
+  print_without_waiting(STDERR_FILENO, "millrace launch: batch job " + *id + " of Slurm, output in " +
+                                           job.output_dir + "/slurm-" + *id + ".out and .err\n");
+  return flags.detach ? 0 : follow_batch_job(job, *id);
+}
+
+/// A person stops a job by SIGINT, and Slurm by SIGTERM: what Slurm has stopped goes on later.
+void requeue_if_stopped_by_slurm(const JobSpec& job, const LaunchOutcome& outcome) {
+  if (!job.hosts.requeue || !is_in_slurm_allocation() || outcome.interrupt == SIGINT) return;
+  const Status requeued = requeue_batch_job();
+  print_without_waiting(STDERR_FILENO, requeued ? "millrace launch: the batch job is back in Slurm's queue\n"
+                                                : to_string(requeued.problems()) + "\n");
+}
+
 int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const std::string& file,
            Problems problems, const RunExporter& exporter, const std::string& worker_here) {
   std::vector<JobOverride> overrides;
@@ -472,11 +532,15 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
                                    {"hosts", &flags.hosts},
                                    {"workdir", &flags.workdir},
                                    {"remote-millrace", &flags.millrace},
-                                   {"ssh", &flags.ssh}}) {
+                                   {"client", &flags.client},
+                                   {"container", &flags.container},
+                                   {"container-runtime", &flags.container_runtime},
+                                   {"mounts", &flags.mounts}}) {
     if (*value) overrides.push_back({key, **value});
   }
   if (flags.output_dir) overrides.push_back({"output-dir", *flags.output_dir});
   if (flags.overwrite) overrides.push_back({"overwrite", "true"});
+  if (flags.requeue) overrides.push_back({"requeue", "true"});
   if (flags.format == OutputFormat::Json) overrides.push_back({"format", "json"});
   const bool exports = flags.log && exporter.check;
   if (exports) {
@@ -485,16 +549,31 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
       problems.push_back(std::move(problem));
     }
   }
-  const Result<JobSpec> job = load_job(file, overrides, worker_here);
+  Result<JobSpec> job = load_job(file, overrides, worker_here);
   if (!job) append(problems, job.problems());
+  const bool is_batch = job && becomes_batch_job(*job);
+  if (job && flags.detach && !is_batch)
+    problems.push_back({"--detach", "goes with a batch job of Slurm, outside an allocation", "--on slurm"});
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   for (const std::string& note : job->notes)
     std::fprintf(stderr, "note: %s: %s\n", job->source.c_str(), note.c_str());
   if (const Status once = check_started_once(); !once && !flags.dry_run)
     return exit_with(ExitCode::Usage, once.problems());
+  if (flags.print) {
+    const Result<std::string> text = printed_job(*job, *flags.print, batch_command(args));
+    if (!text) return exit_with(ExitCode::Usage, text.problems());
+    std::fputs(text->c_str(), stdout);
+    return 0;
+  }
+  const bool has_engine = !job->hosts.on.empty();
+  if (has_engine && !is_batch && job->hosts.entries.empty()) {
+    if (const Status placed = place_on_hosts(*job); !placed)
+      return exit_with(ExitCode::Usage, placed.problems());
+  }
   const std::string worker = worker_of(*job);
   if (const Problems found = check_job(*job, worker); !found.empty())
     return exit_with(ExitCode::Usage, found);
+  if (is_batch) return run_batch(*job, flags, args);
   if (flags.dry_run) {
     std::vector<RankProcess> processes = rank_processes(*job, worker, "FOLDER");
     if (!job->hosts.entries.empty()) processes = host_processes(*job, std::move(processes), "TOKEN");
@@ -506,6 +585,7 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
     if (!end) return exit_with(ExitCode::Usage, end.problems());
     print_without_waiting(STDERR_FILENO, end->message);
     const int code = end->outcome.exit_code();
+    if (code == static_cast<int>(ExitCode::Requeue)) requeue_if_stopped_by_slurm(*job, end->outcome);
     // A failed run's files are worth exporting too; its exit code stays.
     const int exported = exports ? exporter.run(job->output_dir, *flags.log) : 0;
     return code != 0 ? code : exported;

@@ -171,9 +171,11 @@ class Launch final : private HostEvents {
     if (!ready) throw ConfigError(to_string(ready.problems()));
     interrupt_ = *ready;
     if (interrupt_ != 0) return false;
-    const std::string port = std::to_string(options_.hosts.front()->port());
-    std::vector<std::pair<std::string, std::string>> added{{"MASTER_ADDR", options_.meeting_host},
-                                                           {"MASTER_PORT", port}};
+    const HostConnection& first = *options_.hosts.front();
+    const bool by_name = !options_.meeting_host.empty();
+    std::vector<std::pair<std::string, std::string>> added{
+        {"MASTER_ADDR", by_name ? options_.meeting_host : first.address()},
+        {"MASTER_PORT", std::to_string(first.port())}};
     if (!std::ranges::all_of(options_.hosts, &HostConnection::shares_output,
                              [](const auto& host) -> const HostConnection& { return *host; }))
       added.emplace_back("MILLRACE_FOLDERS", "apart");

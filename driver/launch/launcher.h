@@ -59,7 +59,8 @@ struct LaunchOptions {
   /// the call.
   std::vector<std::unique_ptr<HostConnection>> hosts{};
   std::function<void()> hosts_ready{};  ///< called when all hosts have looked at the run's folder
-  std::string meeting_host{};           ///< the name or address of the first host, where the ranks meet
+  /// The name of the first host, where the ranks meet; empty: at the address that the host says it has.
+  std::string meeting_host{};
   std::chrono::milliseconds host_deadline{60'000};  ///< of all hosts, until their ranks can start
   /// Gets the files of hosts that do not see the run's folder: the path below it, and the content.
   std::function<void(const std::string& path, std::string_view content)> keep_file{};

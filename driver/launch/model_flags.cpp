@@ -1,28 +1,18 @@
 #include "driver/launch/model_flags.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <map>
-#include <optional>
 
+#include "driver/hosts/program_answer.h"
 #include "driver/hosts/program_paths.h"
-
-extern char** environ;
 
 namespace millrace {
 namespace {
 
 constexpr std::chrono::seconds kAnswerDeadline{60};
-constexpr std::size_t kMostAnswerBytes = 4 << 20;
 constexpr std::size_t kMostNamed = 4;
 
 std::string joined(const std::vector<std::string>& words) {
@@ -63,66 +53,6 @@ Flag flag_of(const Models& models, const std::string& name) {
   return flag;
 }
 
-/// A child whose stdout is read here; ended and collected in any case.
-class Child {
- public:
-  Child(const std::string& program, std::vector<std::string> words) {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) return;
-    out_ = ends[0];
-    posix_spawn_file_actions_t files;
-    ::posix_spawn_file_actions_init(&files);
-    ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    ::posix_spawn_file_actions_adddup2(&files, ends[1], 1);
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    error_ = ::posix_spawn(&pid_, program.c_str(), &files, nullptr, argv.data(), environ);
-    if (error_ != 0) pid_ = -1;
-    ::posix_spawn_file_actions_destroy(&files);
-    ::close(ends[1]);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() {
-    if (out_ >= 0) ::close(out_);
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      ::waitpid(pid_, nullptr, 0);
-    }
-  }
-  int start_error() const { return pid_ > 0 ? 0 : error_; }
-
-  /// Everything it prints, if it ends with exit code 0 before the deadline.
-  std::optional<std::string> answer(std::chrono::steady_clock::time_point deadline) {
-    std::string text;
-    for (;;) {
-      const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-      pollfd ready{.fd = out_, .events = POLLIN, .revents = 0};
-      const int found = left.count() <= 0 ? 0 : ::poll(&ready, 1, static_cast<int>(left.count()));
-      if (found < 0 && errno == EINTR) continue;
-      if (found <= 0) return std::nullopt;
-      char buffer[1 << 14];
-      const ssize_t n = ::read(out_, buffer, sizeof buffer);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0 || text.size() > kMostAnswerBytes) return std::nullopt;
-      if (n == 0) break;
-      text.append(buffer, static_cast<std::size_t>(n));
-    }
-    int status = 0;
-    ::waitpid(pid_, &status, 0);
-    pid_ = -1;
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return std::nullopt;
-    return text;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int out_ = -1;
-  int error_ = EMFILE;
-};
-
 }  // namespace
 
 CommandSpec with_model_options(CommandSpec spec, const Models& models, GivenOptions& given) {
@@ -160,12 +90,10 @@ Result<Models> models_of_worker(const std::string& worker) {
   if (worker.empty())
     return Problem{worker_path(ComputeDevice::Cpu), "is missing: it is the program that knows the models",
                    worker_hint(ComputeDevice::Cpu)};
-  Child child(worker, {worker, "models", "--format=json"});
-  if (const int error = child.start_error(); error != 0)
-    return Problem{worker, std::string("cannot be started: ") + std::strerror(error), {}};
-  const auto answer = child.answer(std::chrono::steady_clock::now() + kAnswerDeadline);
+  const Result<std::string> answer = answer_of({worker, "models", "--format=json"}, kAnswerDeadline);
   if (!answer)
-    return Problem{worker, "did not list its models (`" + worker + " models`)",
+    return Problem{worker,
+                   "did not list its models (`" + worker + " models`): " + answer.problems().front().what,
                    "is it of this version? MILLRACE_WORKER or --worker names another"};
   const Result<Json> json = parse_json(*answer, worker + " models");
   if (!json) return json.problems();

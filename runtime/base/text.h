@@ -30,5 +30,7 @@ std::size_t utf8_length(std::string_view text, std::size_t i);
 /// Returns `text` in a form that is safe on a terminal. Control characters, line ends and bytes that are no
 /// UTF-8 become escapes such as \\x1b.
 std::string escaped(std::string_view text);
+/// Returns the last line that is not blank, escaped and without blanks at its end; empty: there is none.
+std::string last_line(std::string_view text);
 
 }  // namespace millrace

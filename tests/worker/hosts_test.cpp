@@ -38,7 +38,7 @@ class Hosts : public Jobs {
   /// Two hosts with a rank each; the names are addresses of this host, which only the script takes for
   /// others.
   Ran launch(const std::string& more, const std::string& hosts = "127.0.0.2,127.0.0.3") {
-    return run("launch job.yaml --output-dir out --ssh " + (folder_ / "ssh").string() + " --hosts=" + hosts +
+    return run("launch job.yaml --output-dir out --client " + (folder_ / "ssh").string() + " --hosts=" + hosts +
                " " + more);
   }
 
@@ -254,13 +254,13 @@ done
     write("job.yaml",
           "model: mlp\nwidth: 16\nstages: 2\nmicrobatch: 4\nmicrobatches: 4\nsteps: 12\nseed: 3\ntimeout: "
           "30\n");
-    ran = run("launch job.yaml --output-dir out --ssh " + at + "/real_ssh" + hosts);
+    ran = run("launch job.yaml --output-dir out --client " + at + "/real_ssh" + hosts);
     // A host whose key is another one now is refused by ssh, and so by us.
     ASSERT_EQ(std::system(("sed -i 's/^10.79.0.3 .*$/10.79.0.3 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ4o/' " +
                            at + "/known_hosts")
                               .c_str()),
               0);
-    stranger = run("launch job.yaml --output-dir other --ssh " + at + "/real_ssh" + hosts);
+    stranger = run("launch job.yaml --output-dir other --client " + at + "/real_ssh" + hosts);
   }
   shell("down");
   ASSERT_EQ(up, 0) << bytes("up.log");

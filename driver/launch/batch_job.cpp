@@ -1,0 +1,186 @@
+#include "driver/launch/batch_job.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "driver/hosts/allocation.h"
+#include "driver/hosts/program_answer.h"
+#include "driver/hosts/rank_process.h"
+#include "driver/launch/console.h"
+#include "driver/launch/shell_words.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/error.h"
+#include "runtime/base/files.h"
+#include "runtime/base/numbers.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::seconds kSlurmDeadline{60};
+constexpr int kFollowMs = 500;          // how late output is shown
+constexpr int kPollsPerQuestion = 4;  // Slurm's controller is asked every two seconds
+constexpr int kMostSilentAnswers = 30;
+
+using Options = std::vector<std::pair<std::string, std::string>>;
+
+fs::path output_of(const JobSpec& job, const std::string& id, const char* stream) {
+  return fs::absolute(job.output_dir) / ("slurm-" + id + "." + stream);
+}
+
+/// What the ranks ask of Slurm. An option without a value has an empty one.
+Options options_of(const JobSpec& job) {
+  std::error_code error;
+  Options options = {{"job-name", job.name},
+                     {"ntasks", std::to_string(job.ranks)},
+                     {"chdir", fs::current_path(error).string()},
+                     {"output", output_of(job, "%j", "out").string()},
+                     {"error", output_of(job, "%j", "err").string()},
+                     {"open-mode", "append"}};
+  if (const std::string* threads = job.find("threads")) options.emplace_back("cpus-per-task", *threads);
+  if (const std::string* device = job.find("device"); device && *device == "cuda")
+    options.emplace_back("gpus-per-task", "1");
+  options.emplace_back(job.hosts.requeue ? "requeue" : "no-requeue", "");
+  // To the script, which is the launcher: a minute before the time limit.
+  if (job.hosts.requeue) options.emplace_back("signal", "B:TERM@60");
+  const auto drop = [&](const std::string& name) {
+    std::erase_if(options, [&](const auto& option) { return option.first == name; });
+  };
+  for (const auto& [name, value] : job.hosts.slurm) {
+    drop(name);
+    if (name == "ntasks-per-node") drop("ntasks");  // with the job's nodes it says the same
+  }
+  options.insert(options.end(), job.hosts.slurm.begin(), job.hosts.slurm.end());
+  return options;
+}
+
+/// The output of the batch job, as it grows.
+class GrowingFile {
+ public:
+  GrowingFile(fs::path path, int to) : path_(std::move(path)), to_(to) {}
+  void pass_on() {
+    std::ifstream file(path_, std::ios::binary);
+    if (!file || !file.seekg(at_)) return;
+    char buffer[1 << 14];
+    while (file.read(buffer, sizeof buffer), file.gcount() > 0) {
+      at_ += file.gcount();
+      print_without_waiting(to_, {buffer, static_cast<std::size_t>(file.gcount())});
+    }
+  }
+
+ private:
+  fs::path path_;
+  int to_;
+  std::streamoff at_ = 0;
+};
+
+/// The value of a word "Name=value" in the line that scontrol prints.
+std::string field(const std::string& line, const std::string& name) {
+  for (const std::string& word : split(line, ' '))
+    if (word.starts_with(name + "=")) return word.substr(name.size() + 1);
+  return "";
+}
+
+bool is_over(const std::string& state) {
+  constexpr const char* kStates[] = {"COMPLETED",     "FAILED",    "CANCELLED", "TIMEOUT", "NODE_FAIL",
+                                     "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "DEADLINE"};
+  return std::ranges::any_of(kStates, [&](const char* over) { return state == over; });
+}
+
+/// "75:0" is exit code 75, "0:9" signal 9.
+int code_of(const std::string& state, const std::string& text) {
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  const int status = number_of<int>(text.substr(0, colon)).value_or(0);
+  const int signal = number_of<int>(text.substr(std::min(colon + 1, text.size()))).value_or(0);
+  if (status != 0) return status;
+  if (signal != 0) return 128 + signal;
+  return state == "COMPLETED" ? 0 : static_cast<int>(ExitCode::RunFailed);
+}
+
+void say(const std::string& line) {
+  print_without_waiting(STDERR_FILENO, "millrace launch: " + line + "\n");
+}
+
+}  // namespace
+
+std::string batch_script(const JobSpec& job, const std::vector<std::string>& launch) {
+  std::string text = "#!/bin/sh\n";
+  for (const auto& [name, value] : options_of(job))
+    text += "#SBATCH --" + name + (value.empty() ? "" : "=" + quoted(value)) + "\n";
+  return text + "exec " + command_line(launch) + "\n";
+}
+
+Result<std::string> submit_batch_job(const JobSpec& job, const std::vector<std::string>& launch) {
+  if (Status made = make_writable_folder(job.output_dir); !made) return made.problems();
+  const std::string path = (fs::path(job.output_dir) / "job.sbatch").string();
+  if (Status written = write_file_atomically(path, batch_script(job, launch)); !written)
+    return written.problems();
+  const Result<std::string> answer = answer_of({"sbatch", "--parsable", path}, kSlurmDeadline);
+  if (!answer) return answer.problems();
+  const std::string id = split(split(*answer, '\n').front(), ';').front();
+  if (!number_of<std::int64_t>(id))
+    return Problem{"sbatch", "answered '" + escaped(id) + "', no number of a job", {}};
+  return id;
+}
+
+int follow_batch_job(const JobSpec& job, const std::string& id) {
+  const SignalGuard signals;
+  GrowingFile out(output_of(job, id, "out"), STDOUT_FILENO), err(output_of(job, id, "err"), STDERR_FILENO);
+  std::string shown;
+  bool stopped = false;
+  for (int poll = 0, silent = 0;; ++poll) {
+    pollfd polled{signals.descriptor(), POLLIN, 0};
+    ::poll(&polled, 1, kFollowMs);
+    for ([[maybe_unused]] const int signal : signals.read()) {
+      // Before it runs there is nobody to tell.
+      const bool tell = !stopped && shown == "RUNNING";
+      say(tell ? "batch job " + id + " is told to save and end; a second signal cancels it"
+               : "batch job " + id + " is cancelled");
+      const Result<std::string> told =
+          tell ? answer_of({"scancel", "--batch", "--signal=INT", id}, kSlurmDeadline)
+               : answer_of({"scancel", id}, kSlurmDeadline);
+      if (!told) say(to_string(told.problems()));
+      stopped = true;
+    }
+    out.pass_on();
+    err.pass_on();
+    if (poll % kPollsPerQuestion != 0) continue;
+    const Result<std::string> answer =
+        answer_of({"scontrol", "--oneliner", "show", "job", id}, kSlurmDeadline);
+    if (!answer) {
+      // A controller that is started again answers after a while.
+      if (++silent < kMostSilentAnswers) continue;
+      say("Slurm says nothing of batch job " + id + ": " + to_string(answer.problems()));
+      return static_cast<int>(ExitCode::Peer);
+    }
+    silent = 0;
+    const std::string state = field(*answer, "JobState");
+    const std::string reason = field(*answer, "Reason");
+    const std::string now = state == "PENDING" ? state + " (" + reason + ")" : state;
+    if (now != shown) say("batch job " + id + " is " + now);
+    shown = now;
+    if (!is_over(state)) continue;
+    out.pass_on();
+    err.pass_on();
+    return code_of(state, field(*answer, "ExitCode"));
+  }
+}
+
+Status requeue_batch_job() {
+  const char* id = std::getenv("SLURM_JOB_ID");
+  if (!is_in_slurm_allocation()) return Problem{"--requeue", "this is no batch job of Slurm", {}};
+  const Result<std::string> answer = answer_of({"scontrol", "requeue", id}, kSlurmDeadline);
+  if (!answer) return answer.problems();
+  return Ok{};
+}
+
+}  // namespace millrace

@@ -1,0 +1,28 @@
+// A job as a batch job of Slurm: the script, its submission, and how it is followed to its end.
+// LibTorch-free.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "driver/launch/job_spec.h"
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+/// Returns the script for sbatch. It runs `launch`, the command that has asked for it, inside the allocation.
+/// Options of the job (`slurm:`) replace those of the same name that follow from its ranks.
+std::string batch_script(const JobSpec& job, const std::vector<std::string>& launch);
+
+/// Writes the script to OUT/job.sbatch and submits it. Returns the job's number. Problem: what sbatch says.
+Result<std::string> submit_batch_job(const JobSpec& job, const std::vector<std::string>& launch);
+
+/// Passes on what the batch job prints until it ends, and returns its exit code. SIGINT and SIGTERM tell the
+/// launcher inside to save and end; a second one cancels the job. A job that was put back into the queue is
+/// followed on.
+int follow_batch_job(const JobSpec& job, const std::string& id);
+
+/// Puts the batch job of this process back into the queue. Problem: what scontrol says.
+Status requeue_batch_job();
+
+}  // namespace millrace
