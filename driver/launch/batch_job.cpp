@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "driver/hosts/allocation.h"
 #include "driver/hosts/program_answer.h"
@@ -27,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kSlurmDeadline{60};
-constexpr int kFollowMs = 500;          // how late output is shown
+constexpr int kFollowMs = 500;        // how late output is shown
 constexpr int kPollsPerQuestion = 4;  // Slurm's controller is asked every two seconds
 constexpr int kMostSilentAnswers = 30;
 
@@ -90,7 +91,7 @@ std::string field(const std::string& line, const std::string& name) {
   return "";
 }
 
-bool is_over(const std::string& state) {
+bool is_last_state(const std::string& state) {
   constexpr const char* kStates[] = {"COMPLETED",     "FAILED",    "CANCELLED", "TIMEOUT", "NODE_FAIL",
                                      "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "DEADLINE"};
   return std::ranges::any_of(kStates, [&](const char* over) { return state == over; });
@@ -109,6 +110,47 @@ int code_of(const std::string& state, const std::string& text) {
 void say(const std::string& line) {
   print_without_waiting(STDERR_FILENO, "millrace launch: " + line + "\n");
 }
+
+/// What Slurm says of a batch job.
+class BatchState {
+ public:
+  explicit BatchState(std::string id) : id_(std::move(id)) {}
+
+  /// Asks, and tells the user what has changed. Returns false if Slurm has said nothing for a minute: a
+  /// controller that is started again answers after a while.
+  bool ask() {
+    const Result<std::string> answer =
+        answer_of({"scontrol", "--oneliner", "show", "job", id_}, kSlurmDeadline);
+    if (!answer) {
+      if (++silent_ < kMostSilentAnswers) return true;
+      say("Slurm says nothing of batch job " + id_ + ": " + to_string(answer.problems()));
+      return false;
+    }
+    silent_ = 0;
+    state_ = field(*answer, "JobState");
+    code_ = field(*answer, "ExitCode");
+    const std::string now = state_ == "PENDING" ? state_ + " (" + field(*answer, "Reason") + ")" : state_;
+    if (now != std::exchange(shown_, now)) say("batch job " + id_ + " is " + now);
+    return true;
+  }
+  bool is_over() const { return is_last_state(state_); }
+  int exit_code() const { return code_of(state_, code_); }
+
+  /// Tells the launcher inside to save and end; cancels a job that does not run yet, or `at_once`.
+  void stop(bool at_once) const {
+    const bool tell = state_ == "RUNNING" && !at_once;
+    say("batch job " + id_ +
+        (tell ? " is told to save and end; a second signal cancels it" : " is cancelled"));
+    const Result<std::string> told =
+        tell ? answer_of({"scancel", "--batch", "--signal=INT", id_}, kSlurmDeadline)
+             : answer_of({"scancel", id_}, kSlurmDeadline);
+    if (!told) say(to_string(told.problems()));
+  }
+
+ private:
+  std::string id_, state_, code_, shown_;
+  int silent_ = 0;
+};
 
 }  // namespace
 
@@ -135,43 +177,20 @@ Result<std::string> submit_batch_job(const JobSpec& job, const std::vector<std::
 int follow_batch_job(const JobSpec& job, const std::string& id) {
   const SignalGuard signals;
   GrowingFile out(output_of(job, id, "out"), STDOUT_FILENO), err(output_of(job, id, "err"), STDERR_FILENO);
-  std::string shown;
+  BatchState state(id);
   bool stopped = false;
-  for (int poll = 0, silent = 0;; ++poll) {
+  for (int poll = 0;; ++poll) {
     pollfd polled{signals.descriptor(), POLLIN, 0};
     ::poll(&polled, 1, kFollowMs);
-    for ([[maybe_unused]] const int signal : signals.read()) {
-      // Before it runs there is nobody to tell.
-      const bool tell = !stopped && shown == "RUNNING";
-      say(tell ? "batch job " + id + " is told to save and end; a second signal cancels it"
-               : "batch job " + id + " is cancelled");
-      const Result<std::string> told =
-          tell ? answer_of({"scancel", "--batch", "--signal=INT", id}, kSlurmDeadline)
-               : answer_of({"scancel", id}, kSlurmDeadline);
-      if (!told) say(to_string(told.problems()));
-      stopped = true;
-    }
-    out.pass_on();
-    err.pass_on();
-    if (poll % kPollsPerQuestion != 0) continue;
-    const Result<std::string> answer =
-        answer_of({"scontrol", "--oneliner", "show", "job", id}, kSlurmDeadline);
-    if (!answer) {
-      // A controller that is started again answers after a while.
-      if (++silent < kMostSilentAnswers) continue;
-      say("Slurm says nothing of batch job " + id + ": " + to_string(answer.problems()));
+    const std::vector<int> came = signals.read();
+    if ((!came.empty() || poll % kPollsPerQuestion == 0) && !state.ask())
       return static_cast<int>(ExitCode::Peer);
-    }
-    silent = 0;
-    const std::string state = field(*answer, "JobState");
-    const std::string reason = field(*answer, "Reason");
-    const std::string now = state == "PENDING" ? state + " (" + reason + ")" : state;
-    if (now != shown) say("batch job " + id + " is " + now);
-    shown = now;
-    if (!is_over(state)) continue;
     out.pass_on();
     err.pass_on();
-    return code_of(state, field(*answer, "ExitCode"));
+    if (state.is_over()) return state.exit_code();
+    if (came.empty()) continue;
+    state.stop(stopped || came.size() > 1);
+    stopped = true;
   }
 }
 

@@ -294,11 +294,17 @@ class JobReader {
     if (hosts_.on.empty() && !hosts_.list.empty()) hosts_.on = "ssh";
     if (hosts_.on.empty() && !hosts_.slurm.empty()) hosts_.on = "slurm";
     const Engine* engine = find_engine(hosts_.on);
-    if (!engine) return;  // this host has all ranks
+    job.hosts = hosts_;
+    if (!engine) {  // this host has all ranks
+      job.hosts.on.clear();
+      job.hosts.list.clear();
+    }
+    if (job.hosts.requeue && job.hosts.on != "slurm")
+      problems_.push_back({source_, "requeue is of batch jobs of Slurm", "on: slurm, or leave it out"});
+    if (!engine) return;
     if (!engine->allocated && hosts_.list.empty())
       problems_.push_back(
           {hosts_where_, "on: " + hosts_.on + " needs hosts", "for example hosts: [node1:2, node2:2]"});
-    job.hosts = hosts_;
     if (hosts_.list.empty()) return;
     if (const Status placed = place_on_hosts(job); !placed) {
       for (const Problem& problem : placed.problems())

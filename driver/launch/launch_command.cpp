@@ -427,6 +427,9 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
   Problems problems;
   std::error_code ignored;
   const bool here = job.hosts.on.empty();
+  if (here && !job.hosts.container.image.empty())
+    problems.push_back({"container", "is for ranks on hosts",
+                        "hosts: [localhost:" + std::to_string(job.ranks) + "] is this one"});
   if (here && ::access(worker.c_str(), X_OK) != 0) {
     problems.push_back(
         {worker, "is missing: it is the program that trains",

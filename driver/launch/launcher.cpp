@@ -30,6 +30,7 @@ constexpr int kLongestPollMs = 1000;
 constexpr std::chrono::milliseconds kResultsPatience{5000}, kStoryPatience{1000};
 // After a stop signal ranks that get on have this many times the grace at most.
 constexpr int kMostGraces = 4;
+constexpr std::chrono::milliseconds kKilledHostPatience{5000};
 
 void write_all(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -204,6 +205,7 @@ class Launch final : private HostEvents {
       wait_for_events();
       allow_for_progress();
       kill_when_due();
+      give_up_silent_hosts();
       out_.flush();
       err_.flush();
       for (Running& rank : ranks_) {
@@ -320,6 +322,18 @@ class Launch final : private HostEvents {
     kill_at_.reset();
     killed_ = true;
     send(SIGKILL);
+    lost_at_ = clock_.now() + kKilledHostPatience;
+  }
+
+  /// A host that does not say that its killed ranks have ended is gone: nothing else would tell.
+  void give_up_silent_hosts() {
+    if (!lost_at_ || clock_.now() < *lost_at_) return;
+    lost_at_.reset();
+    for (Running& rank : ranks_) {
+      if (!rank.alive || rank.host < 0) continue;
+      rank.result.lost = "host " + options_.hosts[rank.host]->name() + " is lost: it answers no more";
+      ended(rank, {.status = static_cast<int>(ExitCode::Peer), .signal = 0});
+    }
   }
 
   void send(int signal) const {
@@ -413,6 +427,7 @@ class Launch final : private HostEvents {
   Refusals refusals_;
   std::vector<Running> ranks_;  // after what their streams point at
   std::optional<TimePoint> kill_at_;
+  std::optional<TimePoint> lost_at_;  ///< when hosts with living ranks are given up
   bool stopping_ = false;
   bool killed_ = false;
   bool finishing_ = false;  ///< the ranks are let come to their end

@@ -1,0 +1,126 @@
+// `launch` on a Slurm cluster of three nodes (slurm_cluster), and on them with Open MPI's mpirun.
+#include <cstdlib>
+
+#include "runtime/base/json.h"
+#include "tests/worker/job_fixture.h"
+
+namespace millrace {
+namespace {
+
+class Slurm : public Jobs {
+ protected:
+  void SetUp() override {
+    Jobs::SetUp();
+    const char* allowed = std::getenv("MILLRACE_SLURM");
+    if (!allowed || !*allowed) GTEST_SKIP() << "MILLRACE_SLURM is not set (needs root, ip, Slurm and munge)";
+    write("job.yaml", std::string(kJob) + "steps: 12\ncheckpoint_every: 4\n");
+    // Long enough to be stopped in the middle, and to be finished.
+    write("long.yaml", std::string(kJob) + "steps: 6000\nprint_every: 100000\n");
+    ASSERT_EQ(run(std::string(kTrain) + "--steps 12 --output-dir one").code, 0);
+  }
+
+  static constexpr const char* kJob =
+      "model: mlp\nwidth: 16\nstages: 3\nmicrobatch: 4\nmicrobatches: 4\nseed: 3\ntimeout: 60\n"
+      "slurm: {nodes: 3, ntasks-per-node: 1}\n";
+  static constexpr const char* kTrain =
+      "train --model mlp --width 16 --stages 3 --microbatch 4 --microbatches 4 --seed 3 ";
+
+  /// Runs a script on the login host of a fresh cluster. `keep NAME COMMAND...` writes a command's output to
+  /// NAME.txt and its exit code to NAME.rc; `until COMMAND` repeats a command for 30 seconds at most.
+  void on_cluster(const std::string& script) {
+    write("script", "cd " + folder_.string() + "\nmillrace=" MILLRACE_BIN_DIR "/millrace\n" +
+                        R"sh(set -m  # else commands behind & ignore SIGINT
+keep() { name=$1; shift; "$@" >$name.txt 2>&1; echo $? >$name.rc; }
+until_true() { for _ in $(seq 300); do "$@" >/dev/null 2>&1 && return; sleep 0.1; done; echo "never: $*" >>never.txt; }
+runs() { pgrep -f "train.*output-dir=$1 " || pgrep -f "train.*output-dir=$1\$"; }
+trains() { grep -q '"step":' $1/status.rank0.json; }
+)sh" + script);
+    const std::string command = "timeout 280 " MILLRACE_SOURCE_DIR "/tests/worker/slurm_cluster bash " +
+                                (folder_ / "script").string() + " >" + (folder_ / "cluster.log").string() +
+                                " 2>&1 </dev/null";
+    ASSERT_EQ(std::system(command.c_str()), 0) << bytes("cluster.log");
+    EXPECT_FALSE(fs::exists(folder_ / "never.txt")) << bytes("never.txt") << bytes("cluster.log");
+  }
+
+  void expect_code(const std::string& name, int code) {
+    EXPECT_EQ(bytes(name + ".rc"), std::to_string(code) + "\n")
+        << name << ": " << bytes(name + ".txt") << bytes("cluster.log");
+  }
+
+  std::string losses(const std::string& folder) {
+    const Result<Json> summary = read_json((folder_ / folder / "summary.json").string());
+    const Json* found = summary ? summary->find("losses") : nullptr;
+    return found ? found->dump() : "no summary in " + folder;
+  }
+};
+
+TEST_F(Slurm, BatchJobsAndAllocationsTrainAsOneProcess) {
+  on_cluster(R"sh(
+keep batch $millrace launch job.yaml --on slurm --output-dir batch
+keep inside salloc -N2 -n3 $millrace launch job.yaml --on slurm --output-dir inside
+keep small salloc -n1 $millrace launch job.yaml --on slurm --output-dir small
+keep refused $millrace launch job.yaml --on slurm --output-dir refused --set slurm.partition=none
+keep mpi salloc -N3 -n3 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 $millrace launch job.yaml --on mpi --hosts node1,node2,node3 --output-dir mpi
+)sh");
+  expect_code("batch", 0);
+  EXPECT_EQ(losses("batch"), losses("one"));
+  EXPECT_NE(bytes("batch.txt").find("3 ranks done"), std::string::npos)
+      << "the story of the batch job is shown";
+  EXPECT_NE(bytes("batch/job.sbatch").find("#SBATCH --nodes=3\n"), std::string::npos);
+  expect_code("inside", 0);
+  EXPECT_EQ(losses("inside"), losses("one"));
+  expect_code("small", 2);
+  EXPECT_NE(bytes("small.txt").find("3 ranks, the hosts have room for 1"), std::string::npos)
+      << bytes("small.txt");
+  expect_code("refused", 2);
+  EXPECT_NE(bytes("refused.txt").find("sbatch: "), std::string::npos) << bytes("refused.txt");
+  const char* mpi = std::getenv("MILLRACE_MPIRUN");
+  if (!mpi || !*mpi) return;
+  expect_code("mpi", 0);
+  EXPECT_EQ(losses("mpi"), losses("one"));
+}
+
+TEST_F(Slurm, StopsSavesAndGoesOn) {
+  ASSERT_EQ(run(std::string(kTrain) + "--steps 6000 --print-every 100000 --output-dir whole").code, 0);
+  on_cluster(R"sh(
+$millrace launch long.yaml --on slurm --output-dir stopped >stopped.txt 2>&1 &
+until_true trains stopped
+kill -INT $!; wait $!; echo $? >stopped.rc
+keep resumed $millrace launch long.yaml --on slurm --output-dir stopped --set resume=stopped
+keep detached $millrace launch long.yaml --on slurm --requeue --detach --output-dir requeued
+id=$(squeue -h -o %i)
+until_true trains requeued
+keep told scancel --batch --signal=TERM $id
+until_true sh -c "scontrol show job $id | grep -q Restarts=1"
+until_true scontrol update JobId=$id StartTime=now  # Slurm would wait two minutes
+until_true sh -c "scontrol show job $id | grep -q JobState=COMPLETED"
+scontrol show job $id >after.txt
+)sh");
+  expect_code("stopped", 75);
+  expect_code("resumed", 0);
+  const std::string whole = losses("whole"), rest = losses("stopped"), again = losses("requeued");
+  EXPECT_LT(rest.size(), whole.size()) << "it went on, and did not begin again";
+  EXPECT_NE(whole.find(rest.substr(1)), std::string::npos);
+  expect_code("detached", 0);
+  EXPECT_LT(again.size(), whole.size()) << bytes("after.txt");
+  EXPECT_NE(whole.find(again.substr(1)), std::string::npos) << bytes("after.txt");
+}
+
+TEST_F(Slurm, AKilledRankAndALostNodeAreNamed) {
+  on_cluster(R"sh(
+$millrace launch long.yaml --on slurm --output-dir killed >killed.txt 2>&1 &
+until_true trains killed
+kill -9 $(runs killed | head -1); wait $!; echo $? >killed.rc
+$millrace launch long.yaml --on slurm --output-dir lost >lost.txt 2>&1 &
+until_true trains lost
+kill -9 $(cat $CLUSTER_FOLDER/node3.pid); wait $!; echo $? >lost.rc
+)sh");
+  expect_code("killed", 137);
+  EXPECT_NE(bytes("killed.txt").find("failed first: killed by signal 9 (SIGKILL)"), std::string::npos)
+      << bytes("killed.txt");
+  expect_code("lost", 5);
+  EXPECT_NE(bytes("lost.txt").find("host node3 is lost"), std::string::npos) << bytes("lost.txt");
+}
+
+}  // namespace
+}  // namespace millrace
