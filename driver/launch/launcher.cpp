@@ -173,10 +173,10 @@ class Launch final : private HostEvents {
     interrupt_ = *ready;
     if (interrupt_ != 0) return false;
     const HostConnection& first = *options_.hosts.front();
-    const bool by_name = !options_.meeting_host.empty();
-    std::vector<std::pair<std::string, std::string>> added{
-        {"MASTER_ADDR", by_name ? options_.meeting_host : first.address()},
-        {"MASTER_PORT", std::to_string(first.port())}};
+    std::string meeting = options_.meeting_host.empty() ? first.address() : options_.meeting_host;
+    if (meeting.empty()) meeting = "127.0.0.1";  // a host without a network has all ranks
+    std::vector<std::pair<std::string, std::string>> added{{"MASTER_ADDR", meeting},
+                                                           {"MASTER_PORT", std::to_string(first.port())}};
     if (!std::ranges::all_of(options_.hosts, &HostConnection::shares_output,
                              [](const auto& host) -> const HostConnection& { return *host; }))
       added.emplace_back("MILLRACE_FOLDERS", "apart");

@@ -303,7 +303,10 @@ std::vector<std::string> notes_on_pipedream_job(const Json& json, StagesFrom sta
                     ": ranks start there, over ssh; --on local starts all on this host");
   add_notes_on_cut(json, stages, notes);
   for (const char* key : kIgnored) {
-    if (json.find(key)) notes.push_back(std::string(key) + " has no effect");
+    if (!json.find(key)) continue;
+    const bool image = std::string_view(key) == "container";
+    notes.push_back(std::string(key) + " has no effect" +
+                    (image ? ": that image has PipeDream; --container names one that has millrace" : ""));
   }
   return notes;
 }

@@ -38,8 +38,8 @@ class Hosts : public Jobs {
   /// Two hosts with a rank each; the names are addresses of this host, which only the script takes for
   /// others.
   Ran launch(const std::string& more, const std::string& hosts = "127.0.0.2,127.0.0.3") {
-    return run("launch job.yaml --output-dir out --client " + (folder_ / "ssh").string() + " --hosts=" + hosts +
-               " " + more);
+    return run("launch job.yaml --output-dir out --client " + (folder_ / "ssh").string() +
+               " --hosts=" + hosts + " " + more);
   }
 
   std::string losses(const std::string& folder) {
@@ -137,6 +137,33 @@ TEST_F(Hosts, WithABannerAreHosts) {
   const Ran ran = launch("");
   ASSERT_EQ(ran.code, 0) << ran.output;
   EXPECT_EQ(losses("out"), losses("one"));
+}
+
+/// The programs of these engines are scripts that run the agent here.
+TEST_F(Hosts, MayBePodsAndContainers) {
+  const auto program = [&](const std::string& name, const std::string& skip) {
+    write(name, "#!/bin/sh\necho \"$@\" >>" + (folder_ / name).string() + ".log\n" + skip +
+                    "\nexec " MILLRACE_BIN_DIR "/\"$@\"\n");
+    fs::permissions(folder_ / name, fs::perms::owner_all);
+  };
+  program("kubectl", "[ \"$1 $2 $4\" = 'exec -i --' ] || exit 9; shift 4");
+  program("docker", "while [ \"$1\" != mill:1 ]; do shift; done; shift");
+  const std::string path = "PATH=" + folder_.string() + ":$PATH";
+  const Ran pods = run("launch job.yaml --output-dir pods --on kubernetes --hosts pod-0,pod-1", path);
+  ASSERT_EQ(pods.code, 0) << pods.output;
+  EXPECT_EQ(losses("pods"), losses("one"));
+  for (const char* pod : {"0", "1"})
+    EXPECT_NE(bytes("kubectl.log").find("exec -i pod-" + std::string(pod) + " -- millrace agent\n"),
+              std::string::npos);
+  const Ran contained =
+      run("launch job.yaml --output-dir contained --hosts localhost:2 --container mill:1 --mounts /tmp:/t:ro",
+          path);
+  ASSERT_EQ(contained.code, 0) << contained.output;
+  EXPECT_EQ(losses("contained"), losses("one"));
+  EXPECT_NE(bytes("docker.log").find("--volume=/tmp:/t:ro"), std::string::npos) << bytes("docker.log");
+  const Ran nowhere = run("launch job.yaml --output-dir nowhere --container mill:1", path);
+  EXPECT_EQ(nowhere.code, 2);
+  EXPECT_NE(nowhere.output.find("container: is for ranks on hosts"), std::string::npos) << nowhere.output;
 }
 
 TEST_F(Hosts, AreRefusedBeforeAnythingStarts) {

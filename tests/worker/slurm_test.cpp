@@ -61,6 +61,8 @@ keep inside salloc -N2 -n3 $millrace launch job.yaml --on slurm --output-dir ins
 keep small salloc -n1 $millrace launch job.yaml --on slurm --output-dir small
 keep refused $millrace launch job.yaml --on slurm --output-dir refused --set slurm.partition=none
 keep mpi salloc -N3 -n3 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 $millrace launch job.yaml --on mpi --hosts node1,node2,node3 --output-dir mpi
+$millrace launch job.yaml --hosts node1,node2,node3 --print mpi --output-dir printed >command
+keep printed salloc -N3 -n3 env PATH=${millrace%/*}:$PATH OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 sh command
 )sh");
   expect_code("batch", 0);
   EXPECT_EQ(losses("batch"), losses("one"));
@@ -78,6 +80,8 @@ keep mpi salloc -N3 -n3 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONF
   if (!mpi || !*mpi) return;
   expect_code("mpi", 0);
   EXPECT_EQ(losses("mpi"), losses("one"));
+  expect_code("printed", 0);
+  EXPECT_EQ(losses("printed"), losses("one"));
 }
 
 TEST_F(Slurm, StopsSavesAndGoesOn) {

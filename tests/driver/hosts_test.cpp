@@ -1,0 +1,180 @@
+// Hosts from lists, files and schedulers, the words that start agents there, and jobs printed for others.
+#include <gtest/gtest.h>
+
+#include "driver/hosts/allocation.h"
+#include "driver/hosts/engines.h"
+#include "driver/hosts/host_list.h"
+#include "driver/launch/printed_job.h"
+#include "runtime/base/json.h"
+#include "tests/driver/temporary_folder.h"
+
+namespace millrace {
+namespace {
+
+std::string text_of(const Result<std::vector<HostEntry>>& hosts) {
+  if (!hosts) return to_string(hosts.problems());
+  std::string text;
+  for (const HostEntry& host : *hosts) text += host.login() + ":" + std::to_string(host.slots) + " ";
+  return text;
+}
+
+TEST(HostFiles, AreListsMachinefilesAndHostfilesOfMpi) {
+  const TemporaryFolder folder;
+  const auto read = [&](const std::string& text) {
+    return text_of(parse_hosts("@" + folder.write("hosts", text)));
+  };
+  EXPECT_EQ(read("node1\nnode2\n"), "node1:0 node2:0 ");
+  EXPECT_EQ(read("# two\nalice@node1:2\n\n  node2 slots=4 max_slots=8 # big\n"), "alice@node1:2 node2:4 ");
+  EXPECT_EQ(read("node1\nnode1\nnode2\n"), "node1:2 node2:1 ");  // PBS writes a line for each processor
+  EXPECT_NE(read("").find("names no host"), std::string::npos);
+  EXPECT_NE(read("node1\n-oProxyCommand=x\n").find("cannot be a host"), std::string::npos);
+  EXPECT_NE(text_of(parse_hosts("@nowhere")).find("nowhere"), std::string::npos);
+}
+
+TEST(Allocations, ReadSlurmsCounts) {
+  EXPECT_EQ(parse_tasks_per_node("2(x3),1"), (std::vector<int>{2, 2, 2, 1}));
+  EXPECT_EQ(parse_tasks_per_node("4"), std::vector<int>{4});
+  for (const char* bad : {"", "x", "2(x", "2(x0)", "0", "2(x99999999)", "2,,1"})
+    EXPECT_TRUE(parse_tasks_per_node(bad).empty()) << bad;
+}
+
+TEST(Allocations, LeaveOutHostsThatNoRankNeeds) {
+  std::vector<HostEntry> hosts = *parse_hosts("a:2,b:2,c:2");
+  drop_idle_hosts(hosts, 3);
+  EXPECT_EQ(text_of(hosts), "a:2 b:2 ");
+  drop_idle_hosts(hosts, 9);
+  EXPECT_EQ(hosts.size(), 2u);
+}
+
+std::string line_of(const Result<std::vector<std::string>>& words) {
+  if (!words) return to_string(words.problems());
+  std::string line;
+  for (const std::string& word : *words) line += (line.empty() ? "" : " ") + word;
+  return line;
+}
+
+TEST(Engines, StartTheAgentByTheirOwnProgram) {
+  const auto line = [](const char* engine) {
+    return line_of(
+        agent_command_line(*find_engine(engine), {.client = "client",
+                                                  .host = {.user = "", .name = "node1", .slots = 0},
+                                                  .agent = {"/opt/millrace", "agent"}}));
+  };
+  EXPECT_TRUE(line("ssh").starts_with("client -T -o BatchMode=yes"));
+  EXPECT_TRUE(line("ssh").ends_with("-- node1 /opt/millrace agent"));
+  EXPECT_NE(line("slurm").find("--nodelist=node1"), std::string::npos);
+  EXPECT_EQ(line("mpi"), "client -n 1 -host node1 -bind-to none /opt/millrace agent");
+  EXPECT_EQ(line("kubernetes"), "client exec -i node1 -- /opt/millrace agent");
+  EXPECT_EQ(find_engine("local"), nullptr);
+  EXPECT_EQ(find_engine("pigeon"), nullptr);
+}
+
+TEST(Engines, GiveALoginShellNothingToInterpret) {
+  const auto with = [](const char* engine, const std::string& program) {
+    return line_of(agent_command_line(
+        *find_engine(engine),
+        {.client = "c", .host = {.user = "", .name = "n", .slots = 0}, .agent = {program, "agent"}}));
+  };
+  for (const char* program : {"a b", "$(x)", "a;b", "`a`", "a'b", ""})
+    EXPECT_NE(with("ssh", program).find("login shell"), std::string::npos) << program;
+  EXPECT_EQ(with("slurm", "/a b/millrace").find("login shell"), std::string::npos) << "srun takes words";
+  EXPECT_NE(with("ssh", "-oX").find("dash"), std::string::npos);
+}
+
+TEST(Engines, RunTheAgentInAContainer) {
+  const auto line = [](const Container& container, bool gpus) {
+    return line_of(in_container(container, "/work", gpus, {"millrace", "agent"}));
+  };
+  const Container docker{.image = "mill:1", .mounts = {"/data:/d:ro"}};
+  EXPECT_EQ(
+      line(docker, false),
+      "docker run --rm --interactive --network=host --ipc=host --ulimit=memlock=-1 --volume=/data:/d:ro "
+      "--volume=/work:/work mill:1 millrace agent");
+  EXPECT_NE(line(docker, true).find("--gpus=all"), std::string::npos);
+  EXPECT_EQ(line({.image = "mill.sif", .runtime = "apptainer", .mounts = {}}, true),
+            "apptainer exec --nv --bind=/work:/work mill.sif millrace agent");
+  EXPECT_NE(line({.image = "m", .runtime = "enroot", .mounts = {}}, false).find("--mount /work:/work m"),
+            std::string::npos);
+  EXPECT_NE(line({.image = "m", .runtime = "jail", .mounts = {}}, false).find("one of docker, podman"),
+            std::string::npos);
+  EXPECT_NE(line({.image = "m", .mounts = {"data"}}, false).find("no absolute path"), std::string::npos);
+  EXPECT_NE(line({.image = "--privileged", .mounts = {}}, false).find("cannot be an image"),
+            std::string::npos);
+}
+
+JobSpec job_of(const std::string& yaml) {
+  const Result<Json> json = parse_yaml(yaml, "job.yaml");
+  EXPECT_TRUE(json) << (json ? "" : to_string(json.problems()));
+  Result<JobSpec> job = job_from(*json, "job.yaml", {}, {});
+  EXPECT_TRUE(job) << (job ? "" : to_string(job.problems()));
+  return *job;
+}
+
+std::string printed(const JobSpec& job, PrintedForm form) {
+  const Result<std::string> text = printed_job(job, form, {"/opt/millrace", "launch", "job.yaml"});
+  return text ? *text : to_string(text.problems());
+}
+
+TEST(PrintedJobs, AreScriptsAndCommands) {
+  const JobSpec job = job_of(
+      "model: mlp\nstages: 4\nhosts: [node1:2, node2:2]\nthreads: 3\nslurm: {partition: gpu, "
+      "ntasks_per_node: 2}\n"
+      "env: {NAME: two words}\n");
+  const std::string slurm = printed(job, PrintedForm::Slurm);
+  EXPECT_NE(slurm.find("#SBATCH --partition=gpu\n"), std::string::npos) << slurm;
+  EXPECT_NE(slurm.find("#SBATCH --cpus-per-task=3\n"), std::string::npos) << slurm;
+  EXPECT_EQ(slurm.find("--ntasks=4"), std::string::npos) << "ntasks-per-node says it";
+  EXPECT_TRUE(slurm.ends_with("exec /opt/millrace launch job.yaml\n")) << slurm;
+  const std::string torchrun = printed(job, PrintedForm::Torchrun);
+  EXPECT_NE(torchrun.find("--nnodes=2 --node-rank=1 --nproc-per-node=2 --master-addr=node1"),
+            std::string::npos)
+      << torchrun;
+  EXPECT_NE(torchrun.find("NAME='two words'"), std::string::npos) << torchrun;
+  EXPECT_NE(printed(job, PrintedForm::Mpi).find("mpirun -n 4 --host node1:2,node2:2"), std::string::npos);
+  const JobSpec uneven = job_of("model: mlp\nstages: 3\nhosts: [node1:2, node2:1]\n");
+  EXPECT_NE(printed(uneven, PrintedForm::Torchrun).find("as many ranks on each host"), std::string::npos);
+  EXPECT_NE(printed(job, PrintedForm::Kubernetes).find("--container IMAGE"), std::string::npos);
+}
+
+/// The object of this kind among the documents of a manifest.
+Json object_of(const std::string& manifest, const std::string& kind) {
+  for (std::size_t at = 0; at < manifest.size();) {
+    const std::size_t end = std::min(manifest.find("---\n", at), manifest.size());
+    const Result<Json> json = parse_yaml(manifest.substr(at, end - at), "manifest");
+    EXPECT_TRUE(json) << (json ? "" : to_string(json.problems()));
+    if (json && json->find("kind") && json->find("kind")->as_string() == kind) return *json;
+    at = end + 4;
+  }
+  ADD_FAILURE() << "no " << kind << " in\n" << manifest;
+  return Json::object();
+}
+
+Json at(const Json& json, const std::vector<std::string>& path) {
+  const Json* found = &json;
+  for (const std::string& key : path) {
+    found =
+        found->is_array() ? &found->items().at(static_cast<std::size_t>(std::stoi(key))) : found->find(key);
+    if (!found) return Json("no " + key);
+  }
+  return *found;
+}
+
+TEST(PrintedJobs, AreManifestsOfKubernetes) {
+  JobSpec job = job_of(
+      "name: My_Job\nmodel: mlp\nstages: 3\ncontainer: registry/mill:1\nmounts: [/data]\noutput_dir: out\n");
+  const Json set = object_of(printed(job, PrintedForm::Kubernetes), "JobSet");
+  EXPECT_EQ(at(set, {"metadata", "name"}).as_string(), "my-job");
+  const Json jobs = at(set, {"spec", "replicatedJobs", "0", "template", "spec"});
+  EXPECT_EQ(at(jobs, {"completions"}).as_int(), 3);
+  EXPECT_EQ(at(jobs, {"completionMode"}).as_string(), "Indexed");
+  const Json container = at(jobs, {"template", "spec", "containers", "0"});
+  EXPECT_EQ(at(container, {"image"}).as_string(), "registry/mill:1");
+  EXPECT_NE(container.dump().find("my-job-ranks-0-0.my-job"), std::string::npos);
+  EXPECT_NE(container.dump().find("--output-dir=/millrace/out"), std::string::npos);
+  const std::string train = printed(job, PrintedForm::TrainJob);
+  EXPECT_EQ(at(object_of(train, "TrainJob"), {"spec", "trainer", "numNodes"}).as_int(), 3);
+  EXPECT_EQ(at(object_of(train, "TrainingRuntime"), {"spec", "mlPolicy", "numNodes"}).as_int(), 3);
+}
+
+}  // namespace
+}  // namespace millrace
