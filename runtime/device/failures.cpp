@@ -2,7 +2,10 @@
 
 #include <c10/util/Exception.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <cstdint>
+#include <fstream>
 #include <new>
 
 #include "runtime/base/error.h"
@@ -16,6 +19,21 @@ namespace {
 std::string gib(double bytes) {
   return bytes < double(1 << 30) ? printed("%.1f MiB", bytes / (1 << 20))
                                  : printed("%.1f GiB", bytes / (1 << 30));
+}
+
+/// Tells whether the limit of the address space (ulimit -v) leaves less than 64 MiB.
+bool is_short_of_address_space() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return false;
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const std::uint64_t used = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return used + (64u << 20) > limit.rlim_cur;
+}
+
+/// oneDNN says this whatever the reason; a lack of memory is one.
+bool is_primitive_failure(const std::string& text) {
+  return text.find("could not create a primitive") != std::string::npos;
 }
 
 }  // namespace
@@ -49,7 +67,10 @@ void rethrow_with(const std::string& context) {
   } catch (const std::bad_alloc&) {
     throw OutOfMemory(context + out_of_memory_text(), kLessMemory);
   } catch (...) {
-    throw Error(ExitCode::RunFailed, context + text_of_failure());
+    const std::string text = text_of_failure();
+    if (is_primitive_failure(text) && is_short_of_address_space())
+      throw OutOfMemory(context + out_of_memory_text() + "; " + text, kLessMemory);
+    throw Error(ExitCode::RunFailed, context + text);
   }
 }
 
