@@ -20,6 +20,7 @@
 #include "driver/hosts/agent_command.h"
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/launch_command.h"
+#include "driver/launch/run_commands.h"
 #include "driver/launch/model_flags.h"
 #include "driver/launch/network_launch.h"
 #include "driver/launch/translate_launch.h"
@@ -116,6 +117,8 @@ constexpr Command kCommands[] = {
      [](const std::vector<std::string>& a) {
        return launch_command(a, {.check = check_log_formats, .run = export_run});
      }},
+    {"stop", "Run", stop_spec, stop_command},
+    {"kill", "Run", kill_spec, kill_command},
     {"agent", "Run", agent_spec, agent_command},
     {"sweep", "Run", sweep_spec, sweep_command},
     {"tune", "Run", tune_spec, tune_command},
@@ -123,6 +126,9 @@ constexpr Command kCommands[] = {
      [](const std::vector<std::string>& a) { return hand_over(fuse_spec(), "fuse", a); }},
     {"split", "Run", split_spec,
      [](const std::vector<std::string>& a) { return hand_over(split_spec(), "split", a); }},
+    {"runs", "Look", runs_spec, runs_command},
+    {"status", "Look", status_spec, status_command},
+    {"logs", "Look", logs_spec, logs_command},
     {"report", "Look", report_spec, report_command},
     {"bleu", "Look", bleu_spec,
      [](const std::vector<std::string>& a) {

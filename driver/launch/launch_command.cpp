@@ -17,9 +17,12 @@
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/batch_job.h"
 #include "driver/launch/console.h"
+#include "driver/launch/detached_launch.h"
 #include "driver/launch/host_launch.h"
 #include "driver/launch/local_ranks.h"
 #include "driver/launch/printed_job.h"
+#include "driver/launch/run_manifest.h"
+#include "driver/launch/run_state.h"
 #include "driver/launch/shell_words.h"
 #include "driver/launch/task_environment.h"
 #include "runtime/base/files.h"
@@ -35,24 +38,6 @@ namespace fs = std::filesystem;
 
 std::string seconds_text(double seconds) {
   return printed("%.2f s", seconds);
-}
-
-struct RankStatus {
-  std::string step = "-";
-  std::string action = "-";
-};
-
-/// The rank may have been killed while it wrote: whatever cannot be read is shown as "-".
-RankStatus status_of(const std::string& output_dir, int rank) {
-  RankStatus status;
-  const Result<Json> json = read_json((newest_round(output_dir) / run_files::kStatus.of(rank)).string());
-  if (!json || !json->is_object()) return status;
-  if (const Json* step = json->find("step"); step && step->kind() == Json::Kind::Int && step->as_int() >= 0) {
-    status.step = std::to_string(step->as_int());
-  }
-  if (const Json* action = json->find("action"); action && action->is_string())
-    status.action = action->as_string();
-  return status;
 }
 
 std::string log_path(const JobSpec& job, int rank) {
@@ -273,6 +258,11 @@ CommandSpec spec_of(LaunchFlags& f) {
            into::text(f.log)),
       flag("", "format", "text|json", "Form of the final result, or of --dry-run.",
            into::choice(f.format, "format")),
+      flag("", "detach",
+           "Return when the ranks have been started, or the batch job of slurm is submitted. `millrace "
+           "status`, "
+           "logs and stop look after the run.",
+           into::on(f.detach)),
       flag("", "print", "slurm|torchrun|mpi|kubernetes|trainjob",
            "Print the job as a script, commands or a manifest for another launcher, and start nothing. "
            "Manifests "
@@ -313,8 +303,6 @@ CommandSpec spec_of(LaunchFlags& f) {
            "With slurm: a job that Slurm stops, at its time limit or for another job, saves and goes on "
            "later.",
            into::on(f.requeue)),
-      flag("Hosts", "detach", "With slurm: submit the batch job and return, instead of following it.",
-           into::on(f.detach)),
   };
   spec.examples = {"millrace launch job.yaml --set steps=200 --output-dir out",
                    "millrace launch job.yaml --hosts node1:2,node2:2",
@@ -400,6 +388,10 @@ Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std:
   const std::string run = new_run_id();
   const Result<RunLock> lock = prepare_output(job, run);
   if (!lock) return lock.problems();
+  if (const Status written = write_file_atomically(fs::path(job.output_dir) / "manifest.json",
+                                                   run_manifest(job, run, resume_command).dump(2) + "\n");
+      !written)
+    return written.problems();
   const StoreFolder store;
   SteadyClock clock;
   std::vector<RankProcess> processes = rank_processes(job, worker, store.path());
@@ -413,6 +405,7 @@ Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std:
   }
   options.progress = [&] { return progress_of(job); };
   options.append_logs = job.find("resume") != nullptr;
+  options.started = started_teller();
   LaunchOutcome outcome = run_ranks(processes, std::move(options), clock);
   note_failure(outcome, job);
   std::string message = final_message(outcome, job, resume_command);
@@ -483,8 +476,8 @@ bool becomes_batch_job(const JobSpec& job) {
   return job.hosts.on == "slurm" && job.hosts.entries.empty() && !is_in_slurm_allocation();
 }
 
-/// The command that the batch job runs: this one, but for what concerns its submission.
-std::vector<std::string> batch_command(const std::vector<std::string>& args) {
+/// This command, but for what concerns who starts it.
+std::vector<std::string> words_of_launch(const std::vector<std::string>& args) {
   std::error_code error;
   std::vector<std::string> words{fs::read_symlink("/proc/self/exe", error).string(), "launch"};
   for (std::size_t i = 0; i < args.size(); ++i) {
@@ -493,9 +486,15 @@ std::vector<std::string> batch_command(const std::vector<std::string>& args) {
     else if (!args[i].starts_with("--print=") && args[i] != "--detach")
       words.push_back(args[i]);
   }
+  return words;
+}
+
+/// The command that the batch job runs.
+std::vector<std::string> batch_command(const std::vector<std::string>& args) {
+  std::vector<std::string> words = words_of_launch(args);
   // The job may name no engine when its script is printed.
-  if (std::ranges::find(words, "--on") == words.end() &&
-      std::ranges::none_of(words, [](const std::string& word) { return word.starts_with("--on="); }))
+  if (std::ranges::none_of(
+          words, [](const std::string& word) { return word == "--on" || word.starts_with("--on="); }))
     words.push_back("--on=slurm");
   return words;
 }
@@ -555,8 +554,6 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
   Result<JobSpec> job = load_job(file, overrides, worker_here);
   if (!job) append(problems, job.problems());
   const bool is_batch = job && becomes_batch_job(*job);
-  if (job && flags.detach && !is_batch)
-    problems.push_back({"--detach", "goes with a batch job of Slurm, outside an allocation", "--on slurm"});
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   for (const std::string& note : job->notes)
     std::fprintf(stderr, "note: %s: %s\n", job->source.c_str(), note.c_str());
@@ -577,6 +574,7 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
   if (const Problems found = check_job(*job, worker); !found.empty())
     return exit_with(ExitCode::Usage, found);
   if (is_batch) return run_batch(*job, flags, args);
+  if (flags.detach && !flags.dry_run) return launch_detached(*job, words_of_launch(args));
   if (flags.dry_run) {
     std::vector<RankProcess> processes = rank_processes(*job, worker, "FOLDER");
     if (!job->hosts.entries.empty()) processes = host_processes(*job, std::move(processes), "TOKEN");

@@ -453,9 +453,12 @@ int LaunchOutcome::exit_code() const {
 }
 
 LaunchOutcome run_ranks(const std::vector<RankProcess>& processes, LaunchOptions options, Clock& clock) {
+  const std::function<void()> started = options.started;
   Launch launch(std::move(options), clock);
-  if (launch.start_hosts())
+  if (launch.start_hosts()) {
     for (const RankProcess& process : processes) launch.start(process);
+    if (started) started();
+  }
   return launch.run();
 }
 

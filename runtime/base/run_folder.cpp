@@ -26,14 +26,9 @@ namespace millrace {
 namespace {
 namespace fs = std::filesystem;
 
-struct Holder {
-  std::string run, host;
-  std::int64_t pid = 0;
-};
-
 /// Zeros and empty texts where the file does not say.
-Holder holder_of(const fs::path& path) {
-  Holder holder;
+LockHolder holder_of(const fs::path& path) {
+  LockHolder holder;
   const Result<Json> json = read_json(path.string());
   if (!json) return holder;
   if (const Json* run = json->find("run"); run && run->is_string()) holder.run = run->as_string();
@@ -42,7 +37,7 @@ Holder holder_of(const fs::path& path) {
   return holder;
 }
 
-Problem in_use(const fs::path& folder, const Holder& holder) {
+Problem in_use(const fs::path& folder, const LockHolder& holder) {
   std::string who = "another run";
   if (!holder.run.empty()) who = "run " + holder.run;
   if (holder.pid > 0) who += ", process " + std::to_string(holder.pid) + " on " + holder.host;
@@ -104,7 +99,7 @@ Result<RunLock> RunLock::acquire(const fs::path& folder, const std::string& run,
                   "): nothing keeps another run from writing into this folder");
       return lock;
     }
-    const Holder holder = holder_of(path);
+    const LockHolder holder = holder_of(path);
     if (!launched_run.empty() && holder.run == launched_run) return RunLock();
     return in_use(folder, holder);
   }
@@ -235,6 +230,11 @@ bool is_locked(const fs::path& folder) {
   const bool held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(fd);
   return held;
+}
+
+std::optional<LockHolder> lock_holder(const fs::path& folder) {
+  if (!is_locked(folder)) return std::nullopt;
+  return holder_of(folder / run_files::kLock);
 }
 
 void remove_unfinished(const fs::path& folder) {

@@ -78,6 +78,14 @@ void remove_failures(const std::filesystem::path& folder);
 /// Returns whether a run holds the lock now.
 bool is_locked(const std::filesystem::path& folder);
 
+/// The process that holds a run's folder, as the lock's file names it.
+struct LockHolder {
+  std::string run, host;
+  std::int64_t pid = 0;  ///< 0: the file does not say
+};
+/// Returns who holds the lock now; nothing: nobody does.
+std::optional<LockHolder> lock_holder(const std::filesystem::path& folder);
+
 /// Deletes the temporary files (FILE.tmp.<pid>) that a process left when it was killed while it wrote. Only
 /// the holder of the lock may call it.
 void remove_unfinished(const std::filesystem::path& folder);

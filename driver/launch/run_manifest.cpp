@@ -1,0 +1,73 @@
+#include "driver/launch/run_manifest.h"
+
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+
+#include "driver/hosts/program_answer.h"
+#include "driver/launch/host_launch.h"
+#include "runtime/base/run_folder.h"
+#include "runtime/base/text.h"
+#include "runtime/base/version.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::chrono::seconds kGitDeadline{5};
+
+std::string time_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+std::string processor() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return escaped(line.substr(colon + 2));
+  }
+  return "";
+}
+
+/// {commit, changed}; null where this is no working tree of git.
+Json git_state() {
+  const Result<std::string> commit = answer_of({"git", "rev-parse", "HEAD"}, kGitDeadline);
+  if (!commit) return Json();
+  const Result<std::string> changed =
+      answer_of({"git", "status", "--porcelain", "--untracked-files=no"}, kGitDeadline);
+  return Json::object(
+      {{"commit", split(*commit, '\n').front()}, {"changed", changed ? Json(!changed->empty()) : Json()}});
+}
+
+}  // namespace
+
+Json run_manifest(const JobSpec& job, const std::string& run, const std::string& command) {
+  Json inputs = Json::array();
+  for (const AgentInput& input : inputs_of(train_arguments(job), job.output_dir))
+    inputs.push_back(
+        Json::object({{"path", input.path}, {"xxh3_128", input.hash.empty() ? Json() : Json(input.hash)}}));
+  Json hosts = Json::array();
+  for (std::size_t h = 0; h < job.hosts.entries.size(); ++h)
+    hosts.push_back(Json::object({{"host", job.hosts.entries[h].name}, {"ranks", job.hosts.ranks[h]}}));
+  const std::string* seed = job.find("seed");
+  return Json::object({{"format", "millrace-manifest-1"},
+                       {"run", run},
+                       {"millrace", MILLRACE_VERSION},
+                       {"launched", time_now()},
+                       {"command", command},
+                       {"host", host_name()},
+                       {"processor", processor()},
+                       {"engine", job.hosts.on.empty() ? "local" : job.hosts.on},
+                       {"hosts", hosts},
+                       {"ranks", job.ranks},
+                       {"seed", seed ? Json(*seed) : Json()},
+                       {"git", git_state()},
+                       {"inputs", inputs}});
+}
+
+}  // namespace millrace

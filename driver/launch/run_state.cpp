@@ -1,0 +1,117 @@
+#include "driver/launch/run_state.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "runtime/base/files.h"
+#include "runtime/base/json.h"
+#include "runtime/base/numbers.h"
+#include "runtime/base/run_files.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::streamoff kTailBytes = 1 << 16;
+
+/// The last lines of a file, the newest first.
+std::vector<std::string> last_lines(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return {};
+  const std::streamoff size = file.tellg(), from = std::max<std::streamoff>(0, size - kTailBytes);
+  file.seekg(from);
+  std::string text(static_cast<std::size_t>(size - from), '\0');
+  file.read(text.data(), size - from);
+  std::vector<std::string> lines = split(text, '\n');
+  std::ranges::reverse(lines);
+  return lines;
+}
+
+std::optional<double> last_loss(const fs::path& folder, std::size_t ranks) {
+  for (std::size_t rank = ranks; rank-- > 0;) {  // the last stage has it
+    for (const std::string& line : last_lines(folder / run_files::kSteps.of(static_cast<int>(rank)))) {
+      const Result<Json> json = parse_json(line, "a line of steps");
+      if (!json || !json->is_object() || !json->find("step")) continue;
+      const Json* loss = json->find("loss");
+      if (loss && loss->is_number()) return loss->as_double();
+      break;  // this rank logs none
+    }
+  }
+  return std::nullopt;
+}
+
+std::int64_t integer_member(const Json& json, const char* key) {
+  const Json* value = json.find(key);
+  return value && value->kind() == Json::Kind::Int ? value->as_int() : -1;
+}
+
+std::string newest_checkpoint(const fs::path& folder) {
+  std::string newest;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder / run_files::kCheckpoints, error)) {
+    const std::string name = entry.path().filename().string();
+    // Names have as many digits as needed: a longer one is a later one.
+    if (name.starts_with("step-") && name.find('.') == std::string::npos &&
+        std::pair(name.size(), name) > std::pair(newest.size(), newest))
+      newest = name;
+  }
+  return newest;
+}
+
+}  // namespace
+
+RankStatus status_of(const std::string& output_dir, int rank) {
+  RankStatus status;
+  const Result<Json> json = read_json((newest_round(output_dir) / run_files::kStatus.of(rank)).string());
+  if (!json || !json->is_object()) return status;
+  if (const Json* step = json->find("step"); step && step->kind() == Json::Kind::Int && step->as_int() >= 0) {
+    status.step = std::to_string(step->as_int());
+  }
+  if (const Json* action = json->find("action"); action && action->is_string())
+    status.action = action->as_string();
+  return status;
+}
+
+RunState read_run_state(const fs::path& folder) {
+  RunState state;
+  const fs::path round = newest_round(folder);
+  std::error_code error;
+  for (int rank = 0; fs::exists(round / run_files::kStatus.of(rank), error); ++rank) {
+    state.ranks.push_back(status_of(folder.string(), rank));
+    state.changed = std::max(state.changed, fs::last_write_time(round / run_files::kStatus.of(rank), error));
+    const std::int64_t step = number_of<std::int64_t>(state.ranks.back().step).value_or(-1);
+    state.step = rank == 0 ? step : std::min(state.step, step);
+  }
+  state.loss = last_loss(round, state.ranks.size());
+  state.checkpoint = newest_checkpoint(round);
+  if (const Result<Json> job = read_yaml((folder / "job.yaml").string()); job && job->is_object()) {
+    state.steps = integer_member(*job, "steps");
+    if (const Json* model = job->find("model"); model && model->is_string()) state.model = model->as_string();
+  }
+  bool stopped_early = false;
+  const Result<Json> summary = read_json((round / run_files::kSummary).string());
+  const bool has_summary = summary && summary->is_object();
+  if (has_summary) {
+    if (const Json* early = summary->find("stopped_early"); early && early->kind() == Json::Kind::Bool)
+      stopped_early = early->as_bool();
+    if (const Json* model = summary->find("model"); model && model->is_string())
+      state.model = model->as_string();
+  }
+  state.holder = lock_holder(folder);
+  state.failure = failure_of(round);
+  if (state.holder) {
+    state.phase = RunPhase::Running;
+    state.failure.reset();  // an earlier attempt's
+  } else if (state.failure) {
+    state.phase = RunPhase::Failed;
+  } else if (has_summary) {
+    state.phase = stopped_early ? RunPhase::Stopped : RunPhase::Done;
+  } else if (!state.ranks.empty() || !state.checkpoint.empty()) {
+    state.phase = RunPhase::Ended;
+  }
+  return state;
+}
+
+}  // namespace millrace

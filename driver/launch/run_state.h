@@ -1,0 +1,51 @@
+// What the files of a run's folder say about the run: whether it goes on, how far it is, how it ended.
+// LibTorch-free.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/run_folder.h"
+
+namespace millrace {
+
+/// What a rank does, as its status file says. The rank may have been killed while it wrote: what cannot be
+/// read is "-".
+struct RankStatus {
+  std::string step = "-";
+  std::string action = "-";
+};
+RankStatus status_of(const std::string& output_dir, int rank);
+
+enum class RunPhase {
+  None,     ///< no run has written here
+  Running,  ///< a process holds the folder
+  Done,
+  Stopped,  ///< it ended early with its state saved
+  Failed,   ///< a rank said why
+  Ended     ///< it ended without a word, for example by SIGKILL
+};
+constexpr auto names_of(RunPhase) {
+  return std::to_array<std::string_view>({"none", "running", "done", "stopped", "failed", "ended"});
+}
+
+struct RunState {
+  RunPhase phase = RunPhase::None;
+  std::optional<LockHolder> holder;  ///< of a run that goes on
+  std::vector<RankStatus> ranks;
+  std::int64_t step = -1;                     ///< the least of the ranks' steps; -1: not known
+  std::int64_t steps = -1;                    ///< that the job asks for; -1: not known
+  std::optional<double> loss;                 ///< of the last step that was logged
+  std::string model;                          ///< empty: not known
+  std::string checkpoint;                     ///< name of the newest; empty: none
+  std::optional<RunFailure> failure;          ///< of a run that has failed
+  std::filesystem::file_time_type changed{};  ///< when a rank wrote its status last
+};
+RunState read_run_state(const std::filesystem::path& folder);
+
+}  // namespace millrace
