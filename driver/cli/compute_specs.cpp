@@ -297,7 +297,8 @@ CommandSpec profile_spec(ProfileFlags& f) {
                    "--out profile.json",
                    "millrace profile --model resnet50 --ranks 4 --blocks 5 --out profile.json",
                    "millrace profile --model mlp --jobs 2,4,8 --ranks 2 --out profile.json",
-                   "millrace profile --network --cluster cluster.yaml --out measured.yaml"}};
+                   "millrace profile --network --cluster cluster.yaml --out measured.yaml",
+                   "millrace profile --network --job job.yaml --out measured.yaml"}};
   const std::vector<Flag> own{
       flag("", "microbatch", "N", "Samples per microbatch.", into::integer(f.options.microbatch, 1, 1 << 20)),
       flag("", "repetitions", "N",
@@ -349,6 +350,9 @@ CommandSpec profile_spec(ProfileFlags& f) {
       flag("Network", "network",
            "Measure latency and bandwidth between all pairs of ranks instead of a model.",
            into::on(f.network)),
+      flag("Network", "job", "JOB.yaml",
+           "Measure between the hosts of this job, with its ranks where `millrace launch` would place them.",
+           into::text(f.job)),
       flag("Ranks", "cluster", "FILE",
            "cluster.yaml: its ranks are measured. Started alone, all of them run on this host; under "
            "torchrun's environment variables this is one of them. Of a model: as many ranks compute at once "

@@ -101,6 +101,7 @@ struct ProfileFlags {
   std::chrono::milliseconds deadline{100'000};
   bool network = false;
   // -- of the network --
+  std::string job;  ///< the job between whose hosts to measure; empty: as `cluster` and `ranks` say
   Backend backend = Backend::Auto;
   int round_trips = 200;
   Bytes largest = 4 * kMiB;

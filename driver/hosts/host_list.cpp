@@ -171,6 +171,27 @@ void drop_idle_hosts(std::vector<HostEntry>& hosts, int ranks) {
   hosts.resize(needed);
 }
 
+Result<std::vector<std::vector<HostEntry>>> groups_of_hosts(const std::vector<HostEntry>& hosts, int ranks) {
+  std::vector<const HostEntry*> places;
+  for (const HostEntry& host : hosts)
+    places.insert(places.end(), static_cast<std::size_t>(std::max(1, host.slots)), &host);
+  std::vector<std::vector<HostEntry>> groups(places.size() / static_cast<std::size_t>(ranks));
+  for (std::size_t i = 0; i < groups.size() * static_cast<std::size_t>(ranks); ++i) {
+    std::vector<HostEntry>& group = groups[i / static_cast<std::size_t>(ranks)];
+    if (group.empty() || group.back().name != places[i]->name) {
+      group.push_back(*places[i]);
+      group.back().slots = 0;
+    }
+    ++group.back().slots;
+  }
+  if (groups.empty())
+    return Problem{"hosts",
+                   "a run has " + std::to_string(ranks) + " ranks, the hosts have room for " +
+                       std::to_string(places.size()),
+                   "add hosts, or give more ranks to one: HOST:N"};
+  return groups;
+}
+
 bool is_this_host(const HostEntry& host) {
   if (!host.user.empty()) return false;
   char name[256] = {};

@@ -33,6 +33,10 @@ Result<std::vector<int>> ranks_of_hosts(const std::vector<HostEntry>& hosts, int
 /// Removes hosts at the end of an allocation that `ranks` ranks do not need.
 void drop_idle_hosts(std::vector<HostEntry>& hosts, int ranks);
 
+/// Divides hosts into groups that have room for `ranks` ranks each, for runs side by side. A host without a
+/// number has room for one rank. A host may be in several groups. Problem: there is no room for one run.
+Result<std::vector<std::vector<HostEntry>>> groups_of_hosts(const std::vector<HostEntry>& hosts, int ranks);
+
 /// Tells whether the entry is this host: its name, or localhost. No ssh is needed to get there.
 bool is_this_host(const HostEntry& host);
 

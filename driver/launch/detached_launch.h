@@ -9,9 +9,9 @@
 
 namespace millrace {
 
-/// Starts `command`, a launch of `job`, in a session of its own, which a closed terminal does not end. What it
-/// prints goes to OUT/launch.out and OUT/launch.err. Returns 0 when all ranks have been started, or its exit
-/// code if it ends before; then its messages are on stderr.
+/// Starts `command`, a launch of `job`, in a session of its own, which a closed terminal does not end. What
+/// it prints goes to OUT/launch.out and OUT/launch.err. Returns 0 when all ranks have been started, or its
+/// exit code if it ends before; then its messages are on stderr.
 int launch_detached(const JobSpec& job, const std::vector<std::string>& command);
 
 /// Returns what tells the process that has detached this one that the ranks have been started. It does

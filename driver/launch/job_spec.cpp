@@ -607,18 +607,42 @@ Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>
   return job_from(*json, path, overrides, ask, worker);
 }
 
-Status place_on_hosts(JobSpec& job) {
-  const Engine* engine = find_engine(job.hosts.on);
+namespace {
+
+/// The hosts that the job lists, else those that the engine's environment gives.
+Result<std::vector<HostEntry>> hosts_of(const JobSpec& job) {
   const bool listed = !job.hosts.list.empty();
-  Result<std::vector<HostEntry>> entries = listed ? parse_hosts(job.hosts.list) : engine->allocated();
-  if (!entries) return entries.problems();
-  if (entries->empty()) return Problem{"hosts", "there is none", "for example hosts: [node1:2, node2:2]"};
-  if (!listed) drop_idle_hosts(*entries, job.ranks);
-  Result<std::vector<int>> counts = ranks_of_hosts(*entries, job.ranks);
+  Result<std::vector<HostEntry>> hosts =
+      listed ? parse_hosts(job.hosts.list) : find_engine(job.hosts.on)->allocated();
+  if (hosts && hosts->empty())
+    return Problem{"hosts", "there is none", "for example hosts: [node1:2, node2:2]"};
+  return hosts;
+}
+
+}  // namespace
+
+Status place_on_hosts(JobSpec& job) {
+  Result<std::vector<HostEntry>> hosts = hosts_of(job);
+  if (!hosts) return hosts.problems();
+  if (job.hosts.list.empty()) drop_idle_hosts(*hosts, job.ranks);
+  Result<std::vector<int>> counts = ranks_of_hosts(*hosts, job.ranks);
   if (!counts) return counts.problems();
-  job.hosts.entries = *std::move(entries);
+  job.hosts.entries = *std::move(hosts);
   job.hosts.ranks = *std::move(counts);
   return Ok{};
+}
+
+Result<std::vector<std::vector<HostEntry>>> host_groups(const JobSpec& job) {
+  if (job.hosts.on.empty()) return std::vector<std::vector<HostEntry>>{};
+  const Result<std::vector<HostEntry>> hosts = hosts_of(job);
+  if (!hosts) return hosts.problems();
+  return groups_of_hosts(*hosts, job.ranks);
+}
+
+void place_on_group(JobSpec& job, const std::vector<HostEntry>& group) {
+  job.hosts.entries = group;
+  job.hosts.ranks.clear();
+  for (const HostEntry& host : group) job.hosts.ranks.push_back(host.slots);
 }
 
 std::vector<std::string> train_arguments(const JobSpec& job) {

@@ -78,6 +78,12 @@ Result<JobSpec> job_from(const Json& json, const std::string& source,
 /// environment gives. Problem: hosts that cannot be read or do not fit the ranks; no host.
 Status place_on_hosts(JobSpec& job);
 
+/// Returns the groups of hosts, listed or given by the engine, on which so many runs of the job go on side by
+/// side; empty: the job has no engine. Problem: as place_on_hosts.
+Result<std::vector<std::vector<HostEntry>>> host_groups(const JobSpec& job);
+/// Puts the ranks of a job on the hosts of one group.
+void place_on_group(JobSpec& job, const std::vector<HostEntry>& group);
+
 /// The arguments of `millrace-worker` for a rank of this job: "train", "--model", "mlp", ...
 std::vector<std::string> train_arguments(const JobSpec& job);
 /// The resolved job in the form that load_job reads.

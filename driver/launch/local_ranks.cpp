@@ -99,6 +99,8 @@ std::vector<RankProcess> processes_of(const std::vector<std::string>& words, int
   return processes;
 }
 
+}  // namespace
+
 void explain_failure(const std::string& command, const LaunchOutcome& outcome) {
   if (outcome.first_failure < 0) {
     if (outcome.interrupt != 0)
@@ -113,8 +115,6 @@ void explain_failure(const std::string& command, const LaunchOutcome& outcome) {
                command.c_str(), first.rank, end_text(first).c_str(), first.after_s);
   for (const std::string& line : first.last_lines) std::fprintf(stderr, "    | %s\n", line.c_str());
 }
-
-}  // namespace
 
 bool is_refusal(const RankExit& exit) {
   return exit.signal == 0 && exit.status == static_cast<int>(ExitCode::Usage);

@@ -40,6 +40,9 @@ bool is_rank_of_a_job();
 int run_command_ranks(const std::string& worker, const std::string& command,
                       const std::vector<std::string>& args, int ranks, int threads);
 
+/// Says on stderr which rank of a command failed first, or that a signal stopped it.
+void explain_failure(const std::string& command, const LaunchOutcome& outcome);
+
 /// Whether the rank refused what it was told to do (exit code 2). Its message says all there is to say.
 bool is_refusal(const RankExit& exit);
 

@@ -10,6 +10,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/hosts/program_paths.h"
+#include "driver/launch/hosts_network.h"
 #include "driver/launch/local_ranks.h"
 #include "driver/launch/model_flags.h"
 #include "runtime/base/error.h"
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr const char* kModelFlags[] = {"model", "microbatch", "warmup", "repetitions",
                                        "rule",  "data",       "seed",   "blocks"};
 
-constexpr const char* kNetworkFlags[] = {"backend", "round-trips", "largest", "tolerance"};
+constexpr const char* kNetworkFlags[] = {"job", "backend", "round-trips", "largest", "tolerance"};
 
 }  // namespace
 
@@ -36,11 +37,13 @@ Result<NetworkJob> network_job(const ProfileFlags& flags, const Arguments& argum
     if (arguments.has(flag))
       problems.push_back({long_name(flag), "does not go with --network", "links are measured, not a model"});
   }
-  if (arguments.has("cluster") == arguments.has("ranks")) {
+  if (!flags.job.empty()) {
+    if (arguments.has("ranks")) problems.push_back({"--ranks", "the job says how many ranks there are", {}});
+  } else if (arguments.has("cluster") == arguments.has("ranks")) {
     problems.push_back(
         {"--network",
          arguments.has("ranks") ? "got both --cluster and --ranks" : "needs the ranks to measure",
-         "give --cluster FILE, or --ranks N for ranks on this host"});
+         "give --cluster FILE, --ranks N for ranks on this host, or --job JOB.yaml for those of its hosts"});
   }
   append(problems, arguments.problems());
   if (flags.ranks == 1)
@@ -153,6 +156,8 @@ int launch_profile(const std::vector<std::string>& args, const std::string& own)
   if (!job) return exit_with(ExitCode::Usage, job.problems());
   const std::string worker = own.empty() ? worker_path(job->device) : own;
   Problems problems = check_output(*job);
+  if (!flags.job.empty())
+    return problems.empty() ? profile_network_of_job(flags, args) : exit_with(ExitCode::Usage, problems);
   if (::access(worker.c_str(), X_OK) != 0)
     problems.push_back({worker, "is missing: it is the program that measures", worker_hint(job->device)});
   if (job->cluster.num_ranks() > kMostProfileRanks) {

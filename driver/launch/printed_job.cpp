@@ -19,7 +19,7 @@ constexpr int kPort = 29500;                   // torchrun's
 constexpr Bytes kMostInputBytes = 900 * kKiB;  // a ConfigMap holds 1 MiB
 
 using Words = std::vector<std::string>;
-using Variables = std::vector<std::pair<std::string, std::string>>;
+using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
 Words rank_command(const JobSpec& job) {
   Words words = train_arguments(job);
@@ -31,8 +31,8 @@ Words rank_command(const JobSpec& job) {
 }
 
 /// The variables of every rank, but for those that say which rank it is.
-Variables variables_of(const JobSpec& job) {
-  Variables variables = job.environment;
+NamedValues variables_of(const JobSpec& job) {
+  NamedValues variables = job.environment;
   const std::string* threads = job.find("threads");
   if (std::ranges::none_of(variables, [](const auto& v) { return v.first == "OMP_NUM_THREADS"; }))
     variables.emplace_back("OMP_NUM_THREADS", threads ? *threads : "1");
@@ -80,7 +80,7 @@ std::string for_mpi(const JobSpec& job) {
   for (std::size_t h = 0; h < hosts.size(); ++h)
     list += (h ? "," : "") + hosts[h].name + ":" + std::to_string(counts[h]);
   Words words{"mpirun", "-n", std::to_string(job.ranks), "--host", list, "--bind-to", "none"};
-  Variables variables = variables_of(job);
+  NamedValues variables = variables_of(job);
   variables.emplace_back("MASTER_ADDR", hosts.front().name);
   variables.emplace_back("MASTER_PORT", std::to_string(kPort));
   for (const auto& [name, value] : variables) words.insert(words.end(), {"-x", name + "=" + value});
@@ -114,7 +114,7 @@ struct Manifest {
   int ranks = 1;
   bool gpus = false;
   Words command;
-  Variables variables;
+  NamedValues variables;
   std::vector<std::pair<std::string, std::string>> inputs;  ///< the key in the ConfigMap, the file here
   std::vector<std::pair<std::string, std::string>> mounts;  ///< the host's path, the path inside
 };
@@ -208,12 +208,12 @@ std::string pod_spec(const Manifest& m, int indent, const std::string& container
   yaml.line(1, "env:");
   yaml.line(1, "- name: RANK").line(2, "valueFrom:").line(3, "fieldRef:");
   yaml.line(4, "fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']");
-  Variables variables = m.variables;
-  for (const auto& [name, value] : Variables{{"WORLD_SIZE", std::to_string(m.ranks)},
-                                             {"LOCAL_RANK", "0"},
-                                             {"LOCAL_WORLD_SIZE", "1"},
-                                             {"MASTER_ADDR", master},
-                                             {"MASTER_PORT", std::to_string(kPort)}})
+  NamedValues variables = m.variables;
+  for (const auto& [name, value] : NamedValues{{"WORLD_SIZE", std::to_string(m.ranks)},
+                                               {"LOCAL_RANK", "0"},
+                                               {"LOCAL_WORLD_SIZE", "1"},
+                                               {"MASTER_ADDR", master},
+                                               {"MASTER_PORT", std::to_string(kPort)}})
     variables.emplace_back(name, value);
   for (const auto& [name, value] : variables)
     yaml.line(1, "- name: " + Json(name).dump()).line(2, "value: " + Json(value).dump());

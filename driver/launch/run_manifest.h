@@ -1,4 +1,4 @@
-// What went into a launch, for whoever wants the same run again: OUT/manifest.json. LibTorch-free.
+// What went into a launch, for whoever wants the same run again: OUT/launch-manifest.json. LibTorch-free.
 #pragma once
 
 #include <string>

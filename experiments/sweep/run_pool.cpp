@@ -374,29 +374,30 @@ HostUse RunPool::take_use() {
   return use;
 }
 
-std::vector<int> allowed_cores() {
+RunSlots::RunSlots(const JobSpec& job) {
+  Result<std::vector<std::vector<HostEntry>>> groups = host_groups(job);
+  if (!groups) throw ConfigError(to_string(groups.problems()));
+  groups_ = *std::move(groups);
   cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &set)) cores_.push_back(core);
   }
-  return cores;
-}
-
-std::vector<int> cores_of(int slot, int width) {
-  const std::vector<int> all = allowed_cores();
-  if (static_cast<std::size_t>(width) >= all.size()) return {};
-  std::vector<int> cores;
-  for (int i = 0; i < width; ++i)
-    cores.push_back(all[static_cast<std::size_t>(slot * width + i) % all.size()]);
-  return cores;
-}
-
-int width_of(const JobSpec& job) {
   const std::string* threads = job.find("threads");
-  return job.ranks * (threads ? std::max(1, std::atoi(threads->c_str())) : 1);
+  width_ = job.ranks * (threads ? std::max(1, std::atoi(threads->c_str())) : 1);
+}
+
+int RunSlots::count() const {
+  if (!groups_.empty()) return static_cast<int>(groups_.size());
+  return std::max(1, static_cast<int>(cores_.size()) / width_);
+}
+
+void RunSlots::place(PooledJob& run, int slot) const {
+  if (!groups_.empty())
+    return place_on_group(run.job, groups_[static_cast<std::size_t>(slot) % groups_.size()]);
+  if (static_cast<std::size_t>(width_) >= cores_.size()) return;
+  for (int i = 0; i < width_; ++i)
+    run.cores.push_back(cores_[static_cast<std::size_t>(slot * width_ + i) % cores_.size()]);
 }
 
 std::int64_t available_memory() {

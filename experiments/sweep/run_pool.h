@@ -22,9 +22,9 @@ enum class Leftovers { Delete, Keep };
 /// One job to run. Its output folder is the pool's.
 struct PooledJob {
   JobSpec job;
-  std::vector<int> cores;  ///< it may run on; empty: on all
   Leftovers leftovers = Leftovers::Delete;
-  std::vector<std::string> before;  ///< a program and its arguments that must succeed first; empty: none
+  std::vector<std::string> before{};  ///< a program and its arguments that must succeed first; empty: none
+  std::vector<int> cores{};           ///< it may run on; empty: on all
 };
 
 /// The resources that a job used, over the whole tree of its processes.
@@ -111,12 +111,21 @@ class RunPool {
   unsigned char old_mask_[128];  // sigset_t
 };
 
-/// Cores that this process may use.
-std::vector<int> allowed_cores();
-/// Cores of the `slot`-th of jobs that need `width` each, round about; empty if they need all.
-std::vector<int> cores_of(int slot, int width);
-/// Threads of all ranks of a job.
-int width_of(const JobSpec& job);
+/// The places of runs of one job that go on side by side: groups of its hosts, or cores of this host.
+class RunSlots {
+ public:
+  /// Throws ConfigError if the hosts, which SweptJob has checked, have no room for a run any more.
+  explicit RunSlots(const JobSpec& job);
+  /// How many runs have places of their own, at least 1.
+  int count() const;
+  /// The run in the `slot`-th place. There are as many slots as one likes: they go round about.
+  void place(PooledJob& run, int slot) const;
+
+ private:
+  std::vector<std::vector<HostEntry>> groups_;
+  std::vector<int> cores_;  ///< that this process may use
+  int width_ = 1;           ///< threads of all ranks of a run
+};
 
 /// Bytes that programs can have without swapping.
 std::int64_t available_memory();

@@ -136,8 +136,7 @@ class Runner {
     }
     int at_once = 1;
     if (mode == SweepMode::Concurrent) {
-      const int cores = static_cast<int>(allowed_cores().size());
-      at_once = spec_.at_once > 0 ? spec_.at_once : std::max(1, cores / width_of(tasks.front().job));
+      at_once = spec_.at_once > 0 ? spec_.at_once : RunSlots(tasks.front().job).count();
     }
     run_tasks(tasks, at_once);
     for (const Task& task : tasks) add_results(task, mode, results);
@@ -158,7 +157,13 @@ class Runner {
     }
   }
 
-  /// Each that is not done, at most `at_once` at a time, each in a slot of its own cores.
+  void start(int id, const Task& task, int slot, Leftovers leftovers) {
+    PooledJob run{.job = task.job, .leftovers = leftovers};
+    RunSlots(task.job).place(run, slot);
+    pool_.start(id, run);
+  }
+
+  /// Each that is not done, at most `at_once` at a time, each in a slot of its own cores or hosts.
   void run_tasks(const std::vector<Task>& tasks, int at_once) {
     std::deque<int> waiting;
     for (std::size_t i = 0; i < tasks.size(); ++i) {
@@ -174,7 +179,7 @@ class Runner {
         waiting.pop_front();
         slot_of[i] = slots.front();
         slots.pop_front();
-        pool_.start(i, {task.job, cores_of(slot_of[i], width_of(task.job)), task.leftovers});
+        start(i, task, slot_of[i], task.leftovers);
       }
       if (pool_.num_running() == 0) break;
       for (const PooledEnd& end : pool_.wait()) {
@@ -288,7 +293,7 @@ class Runner {
     pool_.take_use();
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       const Task& task = tasks[i];
-      pool_.start(static_cast<int>(i), {task.job, cores_of(static_cast<int>(i), width_of(task.job))});
+      start(static_cast<int>(i), task, static_cast<int>(i), Leftovers::Delete);
     }
     Together together;
     while (pool_.num_running() > 0) {

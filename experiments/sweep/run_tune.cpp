@@ -89,8 +89,7 @@ class Tuner {
     MILLRACE_CHECK(first.has_value());
     int at_once = 1;
     if (spec_.mode == SweepMode::Concurrent)
-      at_once = spec_.at_once > 0 ? spec_.at_once
-                                  : std::max(1, static_cast<int>(allowed_cores().size()) / width_of(*first));
+      at_once = spec_.at_once > 0 ? spec_.at_once : RunSlots(*first).count();
     for (int slot = 0; slot < at_once; ++slot) slots_.push_back(slot);
     take_next();
     while (!open_.empty() || !running_.empty()) {
@@ -152,7 +151,7 @@ class Tuner {
     slots_.pop_front();
     work.folder = unused_folder(work.run);
     PooledJob pooled = trial_run(spec_, work.run, places_, work.folder);
-    pooled.cores = cores_of(work.slot, width_of(pooled.job));
+    RunSlots(pooled.job).place(pooled, work.slot);
     if (work.run.steps.size() > 1) std::fprintf(stderr, "%s\n", text_of(work.run).c_str());
     pool_.start(started_, pooled);
     running_[started_++] = std::move(work);

@@ -28,7 +28,7 @@ Result<SweptJob> SweptJob::from(const Json& value, const std::string& file) {
         problems.push_back({member.where(), "job: " + key + " is set for each job here", "leave it out"});
     }
     if (!problems.empty()) return problems;
-    swept.job_ = value;
+    if (const Status read = swept.take(value); !read) return read.problems();
     swept.source_ = file;
     return swept;
   }
@@ -41,12 +41,34 @@ Result<SweptJob> SweptJob::from(const Json& value, const std::string& file) {
   const Result<Json> json = read_yaml(path);
   if (!json) return json.problems();
   if (!json->is_object()) return Problem{path, "a job is a mapping of keys to values", "e.g. model: mlp"};
-  swept.job_ = Json::object();
-  for (const auto& [key, member] : json->members()) {
-    if (!belongs_to_the_sweep(key)) swept.job_.append_member(key, member);
-  }
+  if (const Status read = swept.take(*json); !read) return read.problems();
   swept.source_ = path;
   return swept;
+}
+
+Status SweptJob::take(const Json& job) {
+  job_ = Json::object();
+  for (const auto& [key, member] : job.members()) {
+    if (key == "on" && member.is_string()) {
+      on_ = member.as_string();
+      if (on_ != "local" && !find_engine(on_))
+        return Problem{member.where(), "on: '" + on_ + "' is no engine", "one of " + engine_names(", ")};
+    } else if (key == "hosts") {
+      hosts_ = member.is_string() ? member.as_string() : "";
+      if (member.is_array()) {
+        for (const Json& item : member.items())
+          hosts_ += (hosts_.empty() ? "" : ",") + (item.is_string() ? item.as_string() : item.dump());
+      }
+      if (const auto hosts = parse_hosts(hosts_); !hosts) return hosts.problems();
+    } else if (!belongs_to_the_sweep(key)) {
+      job_.append_member(key, member);
+    }
+  }
+  if (on_.empty() && !hosts_.empty()) on_ = "ssh";
+  if (on_ == "local") on_.clear();
+  if (!on_.empty() && hosts_.empty() && !find_engine(on_)->allocated)
+    return Problem{"job", "on: " + on_ + " needs hosts", "for example hosts: [node1:2, node2:2]"};
+  return Ok{};
 }
 
 Result<JobSpec> SweptJob::with(const JobSettings& settings) const {
@@ -67,7 +89,12 @@ Result<JobSpec> SweptJob::with(const JobSettings& settings) const {
     if (!*models_) *models_ = worker.empty() ? Result<Models>(Models{}) : models_of_worker(worker);
     return **models_;
   };
-  return job_from(job, source_, {}, ask);
+  Result<JobSpec> made = job_from(job, source_, {}, ask);
+  if (!made) return made;
+  made->hosts.on = on_;
+  made->hosts.list = hosts_;
+  if (const auto groups = host_groups(*made); !groups) return groups.problems();
+  return made;
 }
 
 SweptJob SweptJob::replaced(const std::vector<std::string>& without,

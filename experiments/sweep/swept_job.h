@@ -31,8 +31,12 @@ class SweptJob {
   const std::string& source() const { return source_; }
 
  private:
+  Status take(const Json& job);
+
   Json job_;
   std::string source_;
+  /// Of the job as it was read: which hosts a run gets is settled when it starts, and no part of the sweep.
+  std::string on_, hosts_;
   std::shared_ptr<std::optional<Result<Models>>> models_ = std::make_shared<std::optional<Result<Models>>>();
 };
 

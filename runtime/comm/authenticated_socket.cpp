@@ -105,7 +105,7 @@ class Strangers {
 
   Progress advance(Stranger& stranger) {
     if (!flush(stranger)) return lost(stranger);
-    stranger.events = stranger.outgoing.empty() ? POLLIN : stranger.socket.wanted();
+    stranger.events = stranger.outgoing.empty() ? short{POLLIN} : stranger.socket.wanted(POLLOUT);
     if (!stranger.outgoing.empty()) return Progress::Waits;
     for (;;) {
       // Not a byte more than the message: what follows belongs to whoever gets the socket.
@@ -122,7 +122,7 @@ class Strangers {
       const ssize_t n = stranger.socket.read_some(bytes, want - stranger.incoming.size());
       if (n < 0) return lost(stranger);
       if (n == 0) {
-        stranger.events = stranger.socket.wanted();
+        stranger.events = stranger.socket.wanted(POLLIN);
         return Progress::Waits;
       }
       stranger.incoming.append(bytes, static_cast<std::size_t>(n));

@@ -184,7 +184,6 @@ ssize_t Socket::read_some(char* bytes, std::size_t count) {
   ssize_t n;
   do n = ::recv(fd_, bytes, std::min(count, kMost), 0);
   while (n < 0 && errno == EINTR);
-  wanted_ = POLLIN;
   return n > 0 ? n : n < 0 && errno == EAGAIN ? 0 : -1;
 }
 
@@ -197,7 +196,6 @@ ssize_t Socket::write_some(std::string_view bytes) {
   ssize_t n;
   do n = ::send(fd_, bytes.data(), std::min(bytes.size(), kMost), MSG_NOSIGNAL);
   while (n < 0 && errno == EINTR);
-  wanted_ = POLLOUT;
   return n > 0 ? n : n < 0 && errno == EAGAIN ? 0 : -1;
 }
 
@@ -214,7 +212,7 @@ bool Socket::await(short events, TimePoint deadline) const {
 bool Socket::send(std::string_view bytes, TimePoint deadline) {
   while (!bytes.empty()) {
     const ssize_t n = write_some(bytes);
-    if (n < 0 || (n == 0 && !await(wanted(), deadline))) return false;
+    if (n < 0 || (n == 0 && !await(wanted(POLLOUT), deadline))) return false;
     bytes.remove_prefix(static_cast<std::size_t>(n));
   }
   return true;
@@ -223,7 +221,7 @@ bool Socket::send(std::string_view bytes, TimePoint deadline) {
 bool Socket::receive(char* bytes, std::size_t count, TimePoint deadline) {
   while (count) {
     const ssize_t n = read_some(bytes, count);
-    if (n < 0 || (n == 0 && !await(wanted(), deadline))) return false;
+    if (n < 0 || (n == 0 && !await(wanted(POLLIN), deadline))) return false;
     bytes += n;
     count -= static_cast<std::size_t>(n);
   }

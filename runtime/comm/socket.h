@@ -55,11 +55,13 @@ class Socket {
   /// Returns whether bytes have been decrypted that nobody has read yet: no poll() tells of them.
   bool has_decrypted() const;
 
-  /// Returns how many bytes came or went; 0: none now (see wanted()); -1: the connection has ended.
+  /// Returns how many bytes came or went; 0: none now (see wanted()); -1: the connection has ended. Without
+  /// TLS one thread may read while another writes.
   ssize_t read_some(char* bytes, std::size_t count);
   ssize_t write_some(std::string_view bytes);
-  /// Returns what to poll() for after a transfer of 0 bytes: POLLIN or POLLOUT. TLS may want the other one.
-  short wanted() const { return wanted_; }
+  /// Returns what to poll() for after a transfer of 0 bytes, in whose direction `plain` is: TLS may want the
+  /// other one of POLLIN and POLLOUT.
+  short wanted(short plain) const { return tls_ ? wanted_ : plain; }
 
   /// Waits until one of `events`, an error or the deadline. False: the deadline.
   bool await(short events, TimePoint deadline) const;
@@ -78,7 +80,7 @@ class Socket {
 
   Clock* clock_;
   int fd_;
-  short wanted_ = 0;
+  short wanted_ = 0;  ///< by TLS
   std::unique_ptr<Tls, TlsDeleter> tls_;
 };
 

@@ -324,7 +324,8 @@ TEST(PipeDreamJob, CarriesOver) {
           " says stage 0: module 0; stage 1: modules 1, 2. Here each of the 2 stages has an equal number "
           "of vgg16's layers; the log of rank 0 names them. For a cut of your own: --set plan=FILE, which "
           "`millrace plan` writes");
-  EXPECT_EQ(result->notes[1], "container has no effect");
+  EXPECT_EQ(result->notes[1],
+            "container has no effect: that image has PipeDream; --container names one that has millrace");
   Plan plan = uniform_plan("vgg16", {"a", "b"}, 2, 1, 2, ScheduleKind::PipeDream);
   const Result<JobSpec> planned =
       job(pipedream_yaml(conf), {{"plan", folder.write("p.json", plan.to_json())}});
@@ -392,7 +393,10 @@ TEST(PipeDreamJob, DataParallelAndFlushing) {
       folder.write("dp_conf.json", R"({"module_to_stage_map": [0, 0], "stage_to_rank_map": {"0": [0, 1]}})");
   const Result<JobSpec> parallel = job(pipedream_yaml(dp));
   ASSERT_TRUE(parallel) << to_string(parallel.problems());
-  EXPECT_EQ(parallel->notes, std::vector<std::string>{"container has no effect"}) << "one stage has no cut";
+  EXPECT_EQ(parallel->notes,
+            std::vector<std::string>{
+                "container has no effect: that image has PipeDream; --container names one that has millrace"})
+      << "one stage has no cut";
   EXPECT_EQ(*parallel->find("replicas"), "2");
   EXPECT_EQ(*parallel->find("schedule"), "1f1b");
   EXPECT_EQ(*parallel->find("microbatches"), "2");

@@ -20,6 +20,7 @@
 #include "experiments/sweep/throughput.h"
 #include "experiments/sweep/tune_command.h"
 #include "experiments/sweep/tune_spec.h"
+#include "runtime/base/error.h"
 #include "runtime/base/text.h"
 #include "tests/driver/temporary_folder.h"
 
@@ -661,14 +662,44 @@ TEST(SweepDocs, EveryExampleParses) {
 }
 
 TEST(RunPools, CoresGoRoundAndWideJobsAreNotPinned) {
-  const std::vector<int> all = allowed_cores();
-  ASSERT_FALSE(all.empty());
-  EXPECT_TRUE(cores_of(0, static_cast<int>(all.size())).empty());
-  if (all.size() > 1) {
-    EXPECT_EQ(cores_of(0, 1), std::vector<int>{all[0]});
-    EXPECT_EQ(cores_of(static_cast<int>(all.size()) + 1, 1), std::vector<int>{all[1]});
+  const auto cores = [](int ranks, int slot) {
+    PooledJob run{.job = {}};
+    run.job.ranks = ranks;
+    RunSlots(run.job).place(run, slot);
+    return run.cores;
+  };
+  JobSpec one;
+  const int all = RunSlots(one).count();
+  ASSERT_GE(all, 1);
+  EXPECT_TRUE(cores(all, 0).empty());
+  if (all > 1) {
+    EXPECT_EQ(cores(1, 0).size(), 1u);
+    EXPECT_EQ(cores(1, all + 1), cores(1, 1));
+    EXPECT_NE(cores(1, 0), cores(1, 1));
   }
   EXPECT_GT(available_memory(), 0);
+}
+
+TEST(RunPools, HostsAreSharedByRunsSideBySide) {
+  JobSpec job;
+  job.ranks = 2;
+  job.hosts.on = "ssh";
+  job.hosts.list = "a:3,b:1,c:1";
+  const RunSlots slots(job);
+  EXPECT_EQ(slots.count(), 2);
+  const auto hosts = [&](int slot) {
+    PooledJob run{.job = job};
+    slots.place(run, slot);
+    std::string text;
+    for (std::size_t h = 0; h < run.job.hosts.entries.size(); ++h)
+      text += run.job.hosts.entries[h].name + std::to_string(run.job.hosts.ranks[h]);
+    return text;
+  };
+  EXPECT_EQ(hosts(0), "a2");
+  EXPECT_EQ(hosts(1), "a1b1");
+  EXPECT_EQ(hosts(2), "a2");
+  job.ranks = 6;
+  EXPECT_THROW(RunSlots{job}, ConfigError);
 }
 
 }  // namespace

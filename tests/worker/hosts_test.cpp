@@ -166,6 +166,43 @@ TEST_F(Hosts, MayBePodsAndContainers) {
   EXPECT_NE(nowhere.output.find("container: is for ranks on hosts"), std::string::npos) << nowhere.output;
 }
 
+TEST_F(Hosts, HaveTheirLinksMeasured) {
+  write("hosts.yaml",
+        "model: mlp\nstages: 3\nhosts: ['127.0.0.2:2', '127.0.0.3:1']\noutput_dir: out\nclient: " +
+            (folder_ / "ssh").string() + "\n");
+  const Ran ran =
+      run("profile --network --job hosts.yaml --round-trips 20 --largest 64KiB --out measured.yaml");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  const std::string cluster = bytes("measured.yaml");
+  for (const char* part : {"127.0.0.2", "127.0.0.3", "bandwidth"})
+    EXPECT_NE(cluster.find(part), std::string::npos) << cluster;
+  const Ran plain = run("profile --network --job job.yaml --out other.yaml");
+  EXPECT_EQ(plain.code, 2);
+  EXPECT_NE(plain.output.find("job.yaml: names no hosts"), std::string::npos) << plain.output;
+  EXPECT_EQ(run("profile --network --job hosts.yaml --ranks 2").code, 2);
+}
+
+TEST_F(Hosts, AreSharedByTheRunsOfASweep) {
+  const std::string job = "job: {model: mlp, width: 16, microbatch: 4, steps: 6, seed: 3";
+  const std::string rest = "}\nlists: {lr: [0.1, 0.2, 0.3]}\nmodes: [concurrent]\n";
+  write("here.yaml", job + rest);
+  write("hosts.yaml", job + ", hosts: [127.0.0.2, 127.0.0.3], client: " + (folder_ / "ssh").string() + rest);
+  const Ran here = run("sweep here.yaml --output-dir here");
+  ASSERT_EQ(here.code, 0) << here.output;
+  const Ran far = run("sweep hosts.yaml --output-dir far");
+  ASSERT_EQ(far.code, 0) << far.output << bytes("far/results.csv");
+  for (const char* login : {"127.0.0.2\n", "127.0.0.3\n"})
+    EXPECT_NE(bytes("logins").find(login), std::string::npos) << bytes("logins");
+  for (const char* run : {"job0", "job1", "job2"})
+    EXPECT_EQ(losses(std::string("far/results/concurrent/") + run),
+              losses(std::string("here/results/concurrent/") + run));
+  write("hosts.yaml", job + ", stages: 4, hosts: [127.0.0.2, 127.0.0.3]" + rest);
+  const Ran small = run("sweep hosts.yaml --output-dir small");
+  EXPECT_EQ(small.code, 2) << small.output;
+  EXPECT_NE(small.output.find("a run has 4 ranks, the hosts have room for 2"), std::string::npos)
+      << small.output;
+}
+
 TEST_F(Hosts, AreRefusedBeforeAnythingStarts) {
   struct Bad {
     std::string hosts, says;

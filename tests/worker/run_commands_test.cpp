@@ -59,7 +59,7 @@ TEST_F(RunCommands, FollowADetachedRunToItsStop) {
   const std::string runs = run("runs .").output;
   EXPECT_NE(runs.find("stopped"), std::string::npos) << runs;
   EXPECT_NE(runs.find("/100000000"), std::string::npos) << runs;
-  const Result<Json> manifest = read_json((folder_ / "out/manifest.json").string());
+  const Result<Json> manifest = read_json((folder_ / "out/launch-manifest.json").string());
   ASSERT_TRUE(manifest);
   EXPECT_EQ(manifest->find("seed")->as_string(), "3");
 }
