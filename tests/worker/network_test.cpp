@@ -249,7 +249,7 @@ TEST_F(Network, BadInputMeetsAClearErrorAndItsExitCode) {
     std::string message;
     std::string environment;
   } cases[] = {
-      {"--network", "--cluster FILE, or --ranks N", ""},
+      {"--network", "--cluster FILE, --ranks N for ranks on this host, or --job", ""},
       {"--network --cluster cluster.yaml --ranks 2", "both", ""},
       {"--network --cluster absent.yaml", "absent.yaml", ""},
       {"--network --cluster broken.yaml", "did you mean 'bandwidth'", ""},

@@ -26,16 +26,16 @@ class Slurm : public Jobs {
       "train --model mlp --width 16 --stages 3 --microbatch 4 --microbatches 4 --seed 3 ";
 
   /// Runs a script on the login host of a fresh cluster. `keep NAME COMMAND...` writes a command's output to
-  /// NAME.txt and its exit code to NAME.rc; `until COMMAND` repeats a command for 30 seconds at most.
+  /// NAME.txt and its exit code to NAME.rc; `until COMMAND` repeats a command for two minutes at most.
   void on_cluster(const std::string& script) {
     write("script", "cd " + folder_.string() + "\nmillrace=" MILLRACE_BIN_DIR "/millrace\n" +
                         R"sh(set -m  # else commands behind & ignore SIGINT
 keep() { name=$1; shift; "$@" >$name.txt 2>&1; echo $? >$name.rc; }
-until_true() { for _ in $(seq 300); do "$@" >/dev/null 2>&1 && return; sleep 0.1; done; echo "never: $*" >>never.txt; }
+until_true() { for _ in $(seq 1200); do "$@" >/dev/null 2>&1 && return; sleep 0.1; done; echo "never: $*" >>never.txt; }
 runs() { pgrep -f "train.*output-dir=$1 " || pgrep -f "train.*output-dir=$1\$"; }
 trains() { grep -q '"step":' $1/status.rank0.json; }
 )sh" + script);
-    const std::string command = "timeout 280 " MILLRACE_SOURCE_DIR "/tests/worker/slurm_cluster bash " +
+    const std::string command = "timeout 500 " MILLRACE_SOURCE_DIR "/tests/worker/slurm_cluster bash " +
                                 (folder_ / "script").string() + " >" + (folder_ / "cluster.log").string() +
                                 " 2>&1 </dev/null";
     ASSERT_EQ(std::system(command.c_str()), 0) << bytes("cluster.log");
