@@ -96,6 +96,7 @@ id=$(squeue -h -o %i)
 until_true trains requeued
 keep told scancel --batch --signal=TERM $id
 until_true sh -c "scontrol show job $id | grep -q Restarts=1"
+until_true sh -c '[ "$(sinfo -h -o %T%D)" = idle3 ]'; sleep 3  # the nodes clean up
 until_true scontrol update JobId=$id StartTime=now  # Slurm would wait two minutes
 until_true sh -c "scontrol show job $id | grep -q JobState=COMPLETED"
 scontrol show job $id >after.txt
