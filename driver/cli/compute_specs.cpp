@@ -351,7 +351,8 @@ CommandSpec profile_spec(ProfileFlags& f) {
            "Measure latency and bandwidth between all pairs of ranks instead of a model.",
            into::on(f.network)),
       flag("Network", "job", "JOB.yaml",
-           "Measure between the hosts of this job, with its ranks where `millrace launch` would place them.",
+           "Measure between the hosts of this job, with its ranks where `millrace launch` would place them, by "
+           "its backend.",
            into::text(f.job)),
       flag("Ranks", "cluster", "FILE",
            "cluster.yaml: its ranks are measured. Started alone, all of them run on this host; under "
@@ -365,6 +366,7 @@ CommandSpec profile_spec(ProfileFlags& f) {
       flag("Network", "backend", "NAME",
            "Transport to measure, as train takes it: auto, shm, tcp, gloo or nccl.",
            into::choice(f.backend, "transport")),
+      flag("Network", "encrypt", "Measure through TLS, as train --encrypt sends.", into::on(f.encrypt)),
       flag("Network", "round-trips", "N",
            "Small messages to each peer and back: their median is twice the latency.",
            into::integer(f.round_trips, 1, 1'000'000)),

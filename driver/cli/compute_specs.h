@@ -103,6 +103,7 @@ struct ProfileFlags {
   // -- of the network --
   std::string job;  ///< the job between whose hosts to measure; empty: as `cluster` and `ranks` say
   Backend backend = Backend::Auto;
+  bool encrypt = false;
   int round_trips = 200;
   Bytes largest = 4 * kMiB;
   double tolerance = 0.25;

@@ -1,5 +1,6 @@
 #include "driver/launch/hosts_network.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -45,9 +46,18 @@ ClusterSpec cluster_to_measure(const JobSpec& job, ComputeDevice device) {
   return cluster;
 }
 
-/// Without the flags that the launcher answers to.
-std::vector<std::string> for_ranks(const std::vector<std::string>& args) {
+/// The arguments of the ranks: those that are given, but for what the launcher answers to, and the job's
+/// transport. So the links are measured as the job will use them.
+std::vector<std::string> for_ranks(const JobSpec& job, const std::vector<std::string>& args) {
   std::vector<std::string> words;
+  for (const char* flag : {"backend", "device", "encrypt", "timeout"}) {
+    const std::string given = std::string("--") + flag;
+    const std::string* value = job.find(flag);
+    if (value && std::ranges::none_of(args, [&](const std::string& word) {
+          return word == given || word.starts_with(given + "=");
+        }))
+      words.push_back(std::string(flag) == "encrypt" ? given : given + "=" + *value);
+  }
   for (std::size_t i = 0; i < args.size(); ++i) {
     const auto is = [&](const std::string& flag) {
       return args[i] == flag || args[i].starts_with(flag + "=");
@@ -84,12 +94,14 @@ int profile_network_of_job(const ProfileFlags& flags, const std::vector<std::str
     return exit_with(ExitCode::RunFailed, written.problems());
   std::error_code ignored;
   fs::remove(measured, ignored);
-  std::vector<std::string> argv = for_ranks(args);
+  std::vector<std::string> argv = for_ranks(*job, args);
   argv.insert(argv.begin(), {worker_of(*job), "profile"});
   argv.insert(argv.end(), {"--cluster", input, "--out", measured});
   std::vector<RankProcess> processes;
   for (int rank = 0; rank < job->ranks; ++rank) {
-    RankProcess process{.rank = rank, .argv = argv, .environment = rank_environment(rank, job->ranks, "")};
+    RankProcess process{.rank = rank, .argv = argv, .environment = job->environment};
+    const auto added = rank_environment(rank, job->ranks, "");
+    process.environment.insert(process.environment.end(), added.begin(), added.end());
     process.environment.emplace_back("OMP_NUM_THREADS", std::to_string(flags.threads));
     process.log = (folder / "logs" / ("rank_" + std::to_string(rank))).string();
     processes.push_back(std::move(process));

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr const char* kModelFlags[] = {"model", "microbatch", "warmup", "repetitions",
                                        "rule",  "data",       "seed",   "blocks"};
 
-constexpr const char* kNetworkFlags[] = {"job", "backend", "round-trips", "largest", "tolerance"};
+constexpr const char* kNetworkFlags[] = {"job", "backend", "encrypt", "round-trips", "largest", "tolerance"};
 
 }  // namespace
 
@@ -55,6 +55,7 @@ Result<NetworkJob> network_job(const ProfileFlags& flags, const Arguments& argum
   NetworkJob job{.out = flags.out,
                  .device = flags.device,
                  .backend = flags.backend,
+                 .encrypt = flags.encrypt,
                  .round_trips = flags.round_trips,
                  .largest = flags.largest,
                  .tolerance = flags.tolerance,

@@ -17,6 +17,7 @@ struct NetworkJob {
   std::string out;  ///< cluster file to write; empty: none
   ComputeDevice device = ComputeDevice::Cpu;
   Backend backend = Backend::Auto;
+  bool encrypt = false;
   int round_trips = 0;
   Bytes largest = 0;
   double tolerance = 0;

@@ -214,7 +214,11 @@ int profile_network_rank(const ProfileFlags& flags, const Arguments& arguments,
   if (!device) return report_problems(device.problems(), ExitCode::Usage);
   set_compute_threads(job->threads, false);
   const JoinedJob joined =
-      join_job(*place, {.backend = job->backend, .deadline = job->deadline, .purpose = "profile --network"},
+      join_job(*place,
+               {.backend = job->backend,
+                .deadline = job->deadline,
+                .purpose = "profile --network",
+                .encrypt = job->encrypt},
                **device, accelerator);
   const NetworkAnswer answer = measure(*joined.communicator, **device, *job);
   if (place->rank != 0) return 0;

@@ -176,6 +176,13 @@ TEST_F(Hosts, HaveTheirLinksMeasured) {
   const std::string cluster = bytes("measured.yaml");
   for (const char* part : {"127.0.0.2", "127.0.0.3", "bandwidth"})
     EXPECT_NE(cluster.find(part), std::string::npos) << cluster;
+  // The transport is the job's.
+  const Ran own = run("profile --network --job hosts.yaml --round-trips 20 --largest 64KiB --format json");
+  EXPECT_NE(own.output.find("\"backend\": \"auto\""), std::string::npos) << own.output;
+  write("tcp.yaml", bytes("hosts.yaml") + "backend: tcp\nencrypt: true\n");
+  const Ran tcp = run("profile --network --job tcp.yaml --round-trips 20 --largest 64KiB --format json");
+  ASSERT_EQ(tcp.code, 0) << tcp.output;
+  EXPECT_NE(tcp.output.find("\"backend\": \"tcp\""), std::string::npos) << tcp.output;
   const Ran plain = run("profile --network --job job.yaml --out other.yaml");
   EXPECT_EQ(plain.code, 2);
   EXPECT_NE(plain.output.find("job.yaml: names no hosts"), std::string::npos) << plain.output;
