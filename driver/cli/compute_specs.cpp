@@ -351,7 +351,8 @@ CommandSpec profile_spec(ProfileFlags& f) {
            "Measure latency and bandwidth between all pairs of ranks instead of a model.",
            into::on(f.network)),
       flag("Network", "job", "JOB.yaml",
-           "Measure between the hosts of this job, with its ranks where `millrace launch` would place them, by "
+           "Measure between the hosts of this job, with its ranks where `millrace launch` would place them, "
+           "by "
            "its backend.",
            into::text(f.job)),
       flag("Ranks", "cluster", "FILE",

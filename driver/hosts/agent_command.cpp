@@ -19,6 +19,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/hosts/agent_job.h"
 #include "driver/hosts/frames.h"
+#include "driver/hosts/machine.h"
 #include "driver/hosts/program_paths.h"
 #include "runtime/base/choices.h"
 #include "runtime/base/clock.h"
@@ -234,6 +235,11 @@ class Agent {
     if (::access(job_.worker.c_str(), X_OK) != 0)
       problems.push_back({job_.worker, "is missing: it is the program that trains",
                           "build millrace on every host, or give worker: PROGRAM"});
+    if (const int gpus = job_.device == "cuda" ? gpus_of_this_machine() : 0;
+        gpus > 0 && gpus < static_cast<int>(job_.ranks.size()))
+      problems.push_back({"hosts",
+                          std::to_string(job_.ranks.size()) + " ranks for " + std::to_string(gpus) + " GPUs",
+                          "each rank has a GPU of its own: give this host fewer ranks"});
     const bool shared = fs::exists(fs::path(job_.output_dir) / job_.probe, error);
     if (!shared) {
       if (const Status made = make_writable_folder(job_.output_dir); !made) append(problems, made.problems());
@@ -284,9 +290,10 @@ class Agent {
   }
 
   void ready() {
-    send(
-        FrameType::Ready,
-        Json::object({{"shared", !results_.has_value()}, {"port", free_port()}, {"address", own_address()}}));
+    send(FrameType::Ready, Json::object({{"shared", !results_.has_value()},
+                                         {"port", free_port()},
+                                         {"address", own_address()},
+                                         {"machine", to_json(this_machine())}}));
   }
 
   // ---- the ranks

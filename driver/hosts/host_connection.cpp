@@ -224,6 +224,7 @@ void HostConnection::take_before_go(const Frame& frame) {
     shared_ = true_member(json, "shared");
     port_ = static_cast<int>(number_member(json, "port"));
     address_ = text_member(json, "address");
+    if (const Json* machine = json.find("machine")) machine_ = machine_from(*machine);
     ready_ = true;
   } else if (frame.type == FrameType::Refused) {
     for (const std::string& line : split(frame.payload, '\n'))

@@ -14,6 +14,7 @@
 
 #include "driver/hosts/agent_job.h"
 #include "driver/hosts/frames.h"
+#include "driver/hosts/machine.h"
 #include "driver/hosts/rank_process.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/result.h"
@@ -46,6 +47,9 @@ class HostConnection {
   int port() const { return port_; }
   /// The host's own first address that other hosts could reach; empty: it has none.
   const std::string& address() const { return address_; }
+
+  /// What the host said of itself when it was ready.
+  const Machine& machine() const { return machine_; }
 
   // ---- while the ranks run
   /// Starts the ranks with `environment` on top of what the job says.
@@ -84,6 +88,7 @@ class HostConnection {
   bool ready_ = false, shared_ = false, done_ = false, open_ = false;
   int port_ = 0;
   std::string address_;
+  Machine machine_;
 };
 
 /// Connects to all hosts at once, sends them their jobs and the inputs that they lack, and waits until each

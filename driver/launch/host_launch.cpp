@@ -5,12 +5,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "data/files/data_kinds.h"
 #include "driver/cli/flag_target.h"
+#include "driver/launch/run_manifest.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/base/run_folder.h"
+#include "runtime/plan/plan.h"
 
 namespace millrace {
 namespace {
@@ -61,6 +64,32 @@ void keep(const std::string& output_dir, const std::string& path, std::string_vi
   std::error_code error;
   fs::create_directories(to.parent_path(), error);
   if (const Status written = write_file_atomically(to, content); !written)
+    log_warning(to_string(written.problems()));
+}
+
+/// Tells what of the hosts does not fit the plan, and adds what they are to the run's manifest.
+void look_at_machines(const JobSpec& job, const std::vector<const HostConnection*>& hosts) {
+  std::vector<Machine> machines;
+  Json facts = Json::array();
+  for (const HostConnection* host : hosts) {
+    machines.push_back(host->machine());
+    Json fact = to_json(host->machine());
+    fact["host"] = host->name();
+    facts.push_back(std::move(fact));
+  }
+  const std::string* device = job.find("device");
+  const std::string* path = job.find("plan");
+  std::optional<Plan> plan;
+  if (Result<Plan> read = path ? Plan::load(*path) : Result<Plan>(Plan{}); path && read)
+    plan = *std::move(read);
+  for (const std::string& warning : warnings_on(job.hosts.entries, job.hosts.ranks, machines,
+                                                plan ? &*plan : nullptr, device && *device == "cuda"))
+    log_warning(warning);
+  const fs::path manifest = fs::path(job.output_dir) / kRunManifest;
+  Result<Json> json = read_json(manifest.string());
+  if (!json) return;  // links are being measured, nothing is trained
+  (*json)["machines"] = std::move(facts);
+  if (const Status written = write_file_atomically(manifest, json->dump(2) + "\n"); !written)
     log_warning(to_string(written.problems()));
 }
 
@@ -166,9 +195,12 @@ Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankPro
   options.keep_file = [output_dir = job.output_dir](const std::string& path, std::string_view content) {
     keep(output_dir, path, content);
   };
-  options.hosts_ready = [probe_path] {
+  std::vector<const HostConnection*> connections;
+  for (const auto& host : options.hosts) connections.push_back(host.get());
+  options.hosts_ready = [probe_path, &job, connections](bool all_are) {
     std::error_code ignored;
     fs::remove(probe_path, ignored);
+    if (all_are) look_at_machines(job, connections);
   };
   return options;
 }

@@ -1,5 +1,7 @@
 #include "driver/launch/job_spec.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
@@ -66,12 +68,15 @@ class JobReader {
     for (const auto& [key, value] : json.members()) member(key, value);
   }
 
-  /// Values of --set win over the file's.
+  /// These values win over those that are there. Steps take the place of epochs.
   void override_with(const std::vector<JobOverride>& overrides) {
     overriding_ = true;
-    for (const auto& [key, text] : overrides) {
+    const auto is_of = [](const char* key) { return [key](const JobOverride& o) { return o.key == key; }; };
+    if (std::ranges::any_of(overrides, is_of("steps")) && std::ranges::none_of(overrides, is_of("epochs")))
+      std::erase_if(values_, [](const Value& v) { return v.flag == "epochs"; });
+    for (const auto& [key, text, where] : overrides) {
       Json value(text);
-      value.set_where("--set " + key);
+      value.set_where(where.empty() ? "--set " + key : where);
       if (key.rfind("env.", 0) == 0) {
         variable(key.substr(4), value);
       } else if (key.rfind("args.", 0) == 0) {
@@ -571,6 +576,26 @@ Result<JobOverride> parse_override(const std::string& text) {
   return JobOverride{text.substr(0, equals), text.substr(equals + 1)};
 }
 
+std::vector<JobOverride> environment_overrides() {
+  constexpr std::string_view kPrefix = "MILLRACE_JOB_";
+  std::vector<JobOverride> overrides;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (!text.starts_with(kPrefix) || equals == std::string_view::npos) continue;
+    std::string key;
+    for (std::size_t i = kPrefix.size(); i < equals; ++i) {
+      const bool part = text.substr(i, 2) == "__";
+      key += part ? '.' : static_cast<char>(std::tolower(static_cast<unsigned char>(text[i])));
+      i += part ? 1 : 0;
+    }
+    overrides.push_back(
+        {std::move(key), std::string(text.substr(equals + 1)), std::string(text.substr(0, equals))});
+  }
+  std::ranges::sort(overrides, {}, &JobOverride::key);
+  return overrides;
+}
+
 Result<JobSpec> job_from(const Json& json, const std::string& source,
                          const std::vector<JobOverride>& overrides, const AskForModels& ask,
                          const std::string& worker) {
@@ -586,6 +611,7 @@ Result<JobSpec> job_from(const Json& json, const std::string& source,
   } else {
     reader.read(json);
   }
+  reader.override_with(environment_overrides());
   reader.override_with(overrides);
   JobSpec job = reader.finish();
   if (problems.empty() && !job.find("model")) {

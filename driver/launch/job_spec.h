@@ -60,7 +60,11 @@ struct JobSpec {
 struct JobOverride {
   std::string key;
   std::string value;
+  std::string where{};  ///< what messages name; empty: --set KEY
 };
+/// Returns what variables MILLRACE_JOB_KEY=VALUE say. They win over the file, --set wins over them.
+/// MILLRACE_JOB_SLURM__TIME is slurm.time.
+std::vector<JobOverride> environment_overrides();
 Result<JobOverride> parse_override(const std::string& text);
 
 /// Reads a job (or PipeDream's driver YAML) and its plan. Every problem at once: unknown keys with the

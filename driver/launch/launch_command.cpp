@@ -388,7 +388,7 @@ Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std:
   const std::string run = new_run_id();
   const Result<RunLock> lock = prepare_output(job, run);
   if (!lock) return lock.problems();
-  if (const Status written = write_file_atomically(fs::path(job.output_dir) / "launch-manifest.json",
+  if (const Status written = write_file_atomically(fs::path(job.output_dir) / kRunManifest,
                                                    run_manifest(job, run, resume_command).dump(2) + "\n");
       !written)
     return written.problems();

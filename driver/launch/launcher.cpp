@@ -168,7 +168,7 @@ class Launch final : private HostEvents {
   bool start_hosts() {
     if (options_.hosts.empty()) return true;
     const Result<int> ready = prepare_hosts(options_.hosts, options_.host_deadline, signals_, clock_);
-    if (options_.hosts_ready) options_.hosts_ready();
+    if (options_.hosts_ready) options_.hosts_ready(ready && *ready == 0);
     if (!ready) throw ConfigError(to_string(ready.problems()));
     interrupt_ = *ready;
     if (interrupt_ != 0) return false;

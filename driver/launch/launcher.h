@@ -58,8 +58,9 @@ struct LaunchOptions {
   /// The hosts of ranks that are no processes of this one (RankProcess::host); empty: all are. They end with
   /// the call.
   std::vector<std::unique_ptr<HostConnection>> hosts{};
-  std::function<void()> hosts_ready{};  ///< called when all hosts have looked at the run's folder
-  std::function<void()> started{};      ///< called when all processes have been started
+  /// Called when all hosts have looked at the run's folder, with whether all can start their ranks.
+  std::function<void(bool)> hosts_ready{};
+  std::function<void()> started{};  ///< called when all processes have been started
   /// The name of the first host, where the ranks meet; empty: at the address that the host says it has.
   std::string meeting_host{};
   std::chrono::milliseconds host_deadline{60'000};  ///< of all hosts, until their ranks can start

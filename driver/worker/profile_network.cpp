@@ -1,7 +1,10 @@
 #include "driver/worker/profile_network.h"
 
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -78,9 +81,35 @@ std::vector<std::string> notes_on_rates(const ClusterSpec& file,
       static_cast<double>(worst->there.back().bytes) / 1e6)};
 }
 
+/// Returns the speed of each rank relative to rank 0, all ranks at work at once: the time of a product of
+/// matrices on its device. Collective.
+std::vector<double> speeds_of_ranks(Communicator& communicator, Device& device, Clock& clock) {
+  constexpr int kRounds = 15;
+  const auto options = at::TensorOptions().device(device.where());
+  const at::Tensor a = at::ones({512, 512}, options), b = at::ones({512, 512}, options);
+  std::vector<double> seconds;
+  communicator.barrier();
+  for (int round = 0; round < kRounds; ++round) {
+    const TimePoint start = clock.now();
+    const at::Tensor product = at::mm(a, b);
+    device.synchronize();
+    seconds.push_back(std::chrono::duration<double>(clock.now() - start).count());
+  }
+  std::ranges::nth_element(seconds, seconds.begin() + kRounds / 2);
+  const at::Tensor all = at::zeros({communicator.size()}, at::kDouble);
+  auto* values = all.mutable_data_ptr<double>();
+  values[communicator.rank().value] = seconds[kRounds / 2];
+  communicator.all_reduce(all, "speeds of the ranks")->wait();
+  std::vector<double> speeds(values, values + communicator.size());
+  const double first = speeds.front();
+  for (double& speed : speeds) speed = first / speed;
+  return speeds;
+}
+
 struct NetworkAnswer {
   NetworkMeasurement measured;
-  ClusterSpec cluster;  ///< with the measured links
+  std::vector<double> speeds;  ///< by rank, of the first rank's
+  ClusterSpec cluster;         ///< with the measured links
   std::vector<std::string> notes;
   std::size_t num_machines = 1;
 };
@@ -124,6 +153,8 @@ Json json_of(const NetworkAnswer& answer, const NetworkJob& job) {
                                     {"seconds", r.seconds},
                                     {"predicted_s", predicted_reduce(answer.cluster, r.bytes)}}));
   }
+  Json speeds = Json::array();
+  for (const double speed : answer.speeds) speeds.push_back(speed);
   for (const std::string& note : answer.notes) notes.push_back(note);
   return Json::object({{"format", "millrace-network-1"},
                        {"backend", to_string(job.backend)},
@@ -132,6 +163,7 @@ Json json_of(const NetworkAnswer& answer, const NetworkJob& job) {
                        {"machines", static_cast<std::int64_t>(answer.num_machines)},
                        {"pairs", pairs},
                        {"all_reduces", reduces},
+                       {"speeds", speeds},
                        {"notes", notes},
                        {"out", job.out},
                        {"cluster", answer.cluster.to_yaml()}});
@@ -151,6 +183,12 @@ void print_table(const NetworkAnswer& answer, const NetworkJob& job) {
     std::printf("all-reduce of %lld KiB over %d ranks: %.3f ms, the planner predicts %.3f ms\n",
                 static_cast<long long>(r.bytes / kKiB), answer.cluster.num_ranks(), r.seconds * 1e3,
                 predicted * 1e3);
+  }
+  for (const ClusterHost& host : answer.cluster.hosts) {
+    const auto kind = std::ranges::find(answer.cluster.kinds, host.kind, &DeviceKind::name);
+    if (kind == answer.cluster.kinds.end()) continue;
+    std::printf("host %s computes at %.2f times the speed of %s: its kind is %s\n", host.name.c_str(),
+                kind->speed, answer.cluster.hosts.front().name.c_str(), kind->name.c_str());
   }
   if (job.out.empty()) {
     std::printf("nothing is written: give --out FILE for a cluster file with these links\n");
@@ -187,7 +225,9 @@ NetworkAnswer measure(Communicator& communicator, Device& device, const NetworkJ
       profile_network(communicator, device, clock, {.round_trips = job.round_trips, .largest = job.largest});
   const std::vector<std::string> rates = notes_on_rates(job.cluster, answer.measured.links);
   answer.notes.insert(answer.notes.end(), rates.begin(), rates.end());
-  answer.cluster = with_measured_links(job.cluster, answer.measured.links, job.tolerance);
+  answer.speeds = speeds_of_ranks(communicator, device, clock);
+  answer.cluster = with_measured_speeds(
+      with_measured_links(job.cluster, answer.measured.links, job.tolerance), answer.speeds);
   return answer;
 }
 
@@ -213,13 +253,12 @@ int profile_network_rank(const ProfileFlags& flags, const Arguments& arguments,
   const Result<std::shared_ptr<Device>> device = device_from(job->device, place->local_rank, accelerator);
   if (!device) return report_problems(device.problems(), ExitCode::Usage);
   set_compute_threads(job->threads, false);
-  const JoinedJob joined =
-      join_job(*place,
-               {.backend = job->backend,
-                .deadline = job->deadline,
-                .purpose = "profile --network",
-                .encrypt = job->encrypt},
-               **device, accelerator);
+  const JoinedJob joined = join_job(*place,
+                                    {.backend = job->backend,
+                                     .deadline = job->deadline,
+                                     .purpose = "profile --network",
+                                     .encrypt = job->encrypt},
+                                    **device, accelerator);
   const NetworkAnswer answer = measure(*joined.communicator, **device, *job);
   if (place->rank != 0) return 0;
   const Status published = publish(answer, *job);

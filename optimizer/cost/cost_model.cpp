@@ -912,6 +912,10 @@ Plan CostModel::predict(const Plan& plan) {
   result.graph_fingerprint = graph_fingerprint_;
   result.cluster_fingerprint = cluster_fingerprint_;
   result.planned_for = {graph_.precision, graph_.microbatch, graph_.length_ranges()};
+  if (cluster_.hosts.size() > 1) {
+    for (const ClusterHost& host : cluster_.hosts)
+      result.planned_for.hosts.push_back(host.name + ":" + std::to_string(host.devices));
+  }
   return result;
 }
 

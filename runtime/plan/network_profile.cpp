@@ -165,4 +165,25 @@ ClusterSpec with_measured_links(ClusterSpec cluster, const std::vector<LinkMeasu
   return cluster;
 }
 
+ClusterSpec with_measured_speeds(ClusterSpec cluster, const std::vector<double>& speeds) {
+  constexpr double kAlike = 1.15;  // less is the noise of a short probe
+  if (!cluster.kinds.empty() || cluster.hosts.size() < 2 || !cluster.levels.empty()) return cluster;
+  const auto alike = [](double x, double y) { return std::max(x / y, y / x) < kAlike; };
+  int rank = 0;
+  double first = 1;
+  for (ClusterHost& host : cluster.hosts) {
+    double sum = 0;
+    for (int local = 0; local < host.devices; ++local) sum += speeds[rank++];
+    const double mean = sum / host.devices;
+    if (&host == &cluster.hosts.front()) first = mean;
+    const double speed = mean / first;
+    if (alike(speed, 1)) continue;
+    const auto same =
+        std::ranges::find_if(cluster.kinds, [&](const DeviceKind& k) { return alike(k.speed, speed); });
+    host.kind = same == cluster.kinds.end() ? "as-" + host.name : same->name;
+    if (same == cluster.kinds.end()) cluster.kinds.push_back({.name = host.kind, .speed = speed});
+  }
+  return cluster;
+}
+
 }  // namespace millrace

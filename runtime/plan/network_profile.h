@@ -54,4 +54,8 @@ inline constexpr double kLatencyNoise = 5e-6;  // seconds; half a wake-up of a s
 ClusterSpec with_measured_links(ClusterSpec cluster, const std::vector<LinkMeasurement>& measured,
                                 double tolerance = kLinkTolerance);
 
+/// Gives a kind of its own to each host whose ranks compute faster or slower than the first host's, by 15 %
+/// or more. `speeds` are by rank. A file that has kinds or levels keeps them.
+ClusterSpec with_measured_speeds(ClusterSpec cluster, const std::vector<double>& speeds);
+
 }  // namespace millrace

@@ -68,20 +68,29 @@ PlannedFor planned_for_from(const Json& json, Problems& problems) {
       range.finish();
     }
   }
+  if (const Json* hosts = in.optional_array("hosts")) {
+    for (const Json& host : hosts->items()) {
+      if (host.is_string())
+        planned.hosts.push_back(host.as_string());
+      else
+        problems.push_back({host.where(), "is no name of a host", "NAME:DEVICES"});
+    }
+  }
   in.finish();
   return planned;
 }
 
 Json to_json_value(const PlannedFor& planned) {
   Json json = Json::object({{"precision", planned.precision}, {"microbatch", planned.microbatch}});
-  if (planned.lengths.empty()) return json;
-  Json lengths = Json::array();
+  Json lengths = Json::array(), hosts = Json::array();
   for (const LengthRange& range : planned.lengths)
     lengths.push_back(Json::object({{"dimension", range.dimension},
                                     {"least", range.least},
                                     {"most", range.most},
                                     {"mean", range.mean}}));
-  json["lengths"] = std::move(lengths);
+  for (const std::string& host : planned.hosts) hosts.push_back(host);
+  if (!planned.lengths.empty()) json["lengths"] = std::move(lengths);
+  if (!planned.hosts.empty()) json["hosts"] = std::move(hosts);
   return json;
 }
 

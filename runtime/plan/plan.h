@@ -38,6 +38,7 @@ struct PlannedFor {
   std::string precision{};
   int microbatch = 0;                  ///< samples
   std::vector<LengthRange> lengths{};  ///< empty unless the profile has data of different lengths
+  std::vector<std::string> hosts{};    ///< NAME:DEVICES of the cluster, in its order; empty: one host
   bool operator==(const PlannedFor&) const = default;
 };
 

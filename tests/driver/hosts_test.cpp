@@ -4,8 +4,10 @@
 #include "driver/hosts/allocation.h"
 #include "driver/hosts/engines.h"
 #include "driver/hosts/host_list.h"
+#include "driver/hosts/machine.h"
 #include "driver/launch/printed_job.h"
 #include "runtime/base/json.h"
+#include "runtime/plan/plan.h"
 #include "tests/driver/temporary_folder.h"
 
 namespace millrace {
@@ -174,6 +176,55 @@ TEST(PrintedJobs, AreManifestsOfKubernetes) {
   const std::string train = printed(job, PrintedForm::TrainJob);
   EXPECT_EQ(at(object_of(train, "TrainJob"), {"spec", "trainer", "numNodes"}).as_int(), 3);
   EXPECT_EQ(at(object_of(train, "TrainingRuntime"), {"spec", "mlPolicy", "numNodes"}).as_int(), 3);
+}
+
+TEST(Machine, SaysWhatItIsAndSurvivesTheWire) {
+  const Machine here = this_machine();
+  EXPECT_GT(here.cores, 0);
+  EXPECT_GT(here.memory, 0);
+  EXPECT_GT(here.speed, 0.01);
+  const Machine read = machine_from(to_json(here));
+  EXPECT_EQ(read.processor, here.processor);
+  EXPECT_EQ(read.cores, here.cores);
+  EXPECT_EQ(read.memory, here.memory);
+  EXPECT_EQ(read.speed, here.speed);
+  const Result<Json> odd =
+      parse_json(R"({"processor": 3, "cores": -1, "memory": "much", "speed": null})", "odd");
+  const Machine unknown = machine_from(*odd);
+  EXPECT_EQ(unknown.processor, "");
+  EXPECT_EQ(unknown.cores, 0);
+  EXPECT_EQ(unknown.memory, 0);
+  EXPECT_EQ(unknown.speed, 0);
+}
+
+TEST(Machine, IsComparedWithThePlan) {
+  const std::vector<HostEntry> hosts = *parse_hosts("a:2,b:2");
+  const Machine good{.processor = "P", .cores = 8, .memory = 8 * kGiB, .speed = 2};
+  Plan plan;
+  for (int rank = 0; rank < 4; ++rank) plan.stages.push_back({.ranks = {RankId(rank)}, .peak_bytes = kGiB});
+  plan.planned_for.hosts = {"a:2", "b:2"};
+  EXPECT_TRUE(warnings_on(hosts, {2, 2}, {good, good}, &plan, false).empty());
+  EXPECT_TRUE(warnings_on(hosts, {2, 2}, {good, good}, nullptr, false).empty());
+  const auto said = [&](Machine second, bool on_gpu = false) {
+    std::string text;
+    for (const std::string& warning : warnings_on(hosts, {2, 2}, {good, second}, &plan, on_gpu))
+      text += warning + "\n";
+    return text;
+  };
+  Machine other = good;
+  other.cores = 1;
+  EXPECT_EQ(said(other), "b has 1 core for 2 ranks: they will wait for each other\n");
+  EXPECT_EQ(said(other, true), "");
+  other = good;
+  other.memory = kGiB;
+  EXPECT_EQ(said(other), "the plan needs 2.0 GiB on b, where 1.0 GiB are free\n");
+  other = good;
+  other.speed = 1;
+  EXPECT_NE(said(other).find("b (P) computes at 0.50 of the speed of a (P)"), std::string::npos)
+      << said(other);
+  plan.planned_for.hosts = {"a:2", "c:2"};
+  EXPECT_EQ(said(good),
+            "the plan was made for the hosts a:2, c:2, the job has a:2, b:2: its predictions may not hold\n");
 }
 
 }  // namespace

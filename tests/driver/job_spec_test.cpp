@@ -36,6 +36,23 @@ std::string problems_of(const std::string& yaml, const std::vector<JobOverride>&
   return result ? "" : to_string(result.problems());
 }
 
+TEST(JobSpec, TheEnvironmentWinsOverTheFileAndSetOverBoth) {
+  const std::string yaml = "model: mlp\nlr: 0.1\nsteps: 5\n";
+  ::setenv("MILLRACE_JOB_LR", "0.2", 1);
+  ::setenv("MILLRACE_JOB_STEPS", "6", 1);
+  ::setenv("MILLRACE_JOB_SLURM__TIME", "1:00:00", 1);
+  const Result<JobSpec> result = job(yaml, {{"steps", "7"}});
+  ::setenv("MILLRACE_JOB_LR", "much", 1);
+  const std::string problems = problems_of(yaml);
+  for (const char* name : {"MILLRACE_JOB_LR", "MILLRACE_JOB_STEPS", "MILLRACE_JOB_SLURM__TIME"})
+    ::unsetenv(name);
+  ASSERT_TRUE(result) << to_string(result.problems());
+  EXPECT_EQ(*result->find("lr"), "0.2");
+  EXPECT_EQ(*result->find("steps"), "7");
+  EXPECT_NE(to_yaml(*result).find("1:00:00"), std::string::npos) << to_yaml(*result);
+  EXPECT_NE(problems.find("MILLRACE_JOB_LR"), std::string::npos) << problems;
+}
+
 TEST(JobSpec, AnArraysListsBecomeWordsOfTheWorker) {
   const Result<JobSpec> array = job("model: mlp\nfused: true\nlr: [0.1, 0.2]\ndropout: [0, 0.5]\nseed: 3\n");
   ASSERT_TRUE(array) << to_string(array.problems());
@@ -288,6 +305,20 @@ std::string pipedream_yaml(const std::string& config, const std::string& extra =
          "'learning_rate_policy': 'polynomial'\n'model_type': 'image_classification'\n'distributed_backend': "
          "'gloo'\n" +
          extra;
+}
+
+/// A number of steps on the command line is not lost behind the epochs of the file.
+TEST(PipeDreamJob, StepsThatAreSetTakeThePlaceOfEpochs) {
+  const TemporaryFolder folder;
+  const std::string conf = folder.write(
+      "mp_conf.json", R"({"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0], "1": [1]}})");
+  const Result<JobSpec> result = job(pipedream_yaml(conf), {{"steps", "7"}});
+  ASSERT_TRUE(result) << to_string(result.problems());
+  EXPECT_EQ(result->find("epochs"), nullptr);
+  EXPECT_EQ(*result->find("steps"), "7");
+  const Result<JobSpec> both = job(pipedream_yaml(conf), {{"steps", "7"}, {"epochs", "2"}});
+  ASSERT_TRUE(both) << to_string(both.problems());
+  EXPECT_EQ(*both->find("epochs"), "2");
 }
 
 TEST(PipeDreamJob, CarriesOver) {

@@ -212,5 +212,22 @@ TEST(RankLinks, AreReadInAnyOrderAndCheckedWithTheirPlace) {
   }
 }
 
+TEST(MeasuredCluster, HostsOfOtherSpeedGetAKind) {
+  const Result<ClusterSpec> before = ClusterSpec::parse(
+      "hosts: [{name: a, devices: 2, bandwidth: 5e9}, {name: b}, {name: c}, {name: d}]\nnetwork: {bandwidth: "
+      "1e9}\n",
+      "c.yaml");
+  ASSERT_TRUE(before) << to_string(before.problems());
+  EXPECT_EQ(with_measured_speeds(*before, {1, 1.1, 1, 0.95, 1.1}).to_yaml(), before->to_yaml());
+  const ClusterSpec after = with_measured_speeds(*before, {1, 0.9, 0.475, 0.95, 0.5});
+  const Result<ClusterSpec> read = ClusterSpec::parse(after.to_yaml(), "after.yaml");
+  ASSERT_TRUE(read) << to_string(read.problems());
+  const double speeds[] = {1, 1, 0.5, 1, 0.5};  // b and d are of one kind
+  for (int rank = 0; rank < 5; ++rank) EXPECT_NEAR(read->speed_of(RankId(rank)), speeds[rank], 1e-6) << rank;
+  EXPECT_EQ(read->kinds.size(), 1u);
+  EXPECT_EQ(with_measured_speeds(after, {1, 1, 1, 1, 1}).to_yaml(),
+            after.to_yaml());  // a person's kinds stay
+}
+
 }  // namespace
 }  // namespace millrace

@@ -58,7 +58,7 @@ TEST(Plan, RoundTripsThroughJson) {
 TEST(Plan, SaysWhatItWasMadeForAndWhatIsNot) {
   Plan plan = good_plan();
   EXPECT_EQ(plan.to_json().find("planned_for"), std::string::npos);
-  plan.planned_for = {"bfloat16", 32, {{"source", 8, 12, 10}}};
+  plan.planned_for = {"bfloat16", 32, {{"source", 8, 12, 10}}, {"a:2", "b:1"}};
   const Result<Plan> read = Plan::parse(plan.to_json(), "p");
   ASSERT_TRUE(read) << to_string(read.problems());
   EXPECT_EQ(read->planned_for, plan.planned_for);

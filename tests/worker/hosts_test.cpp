@@ -166,6 +166,30 @@ TEST_F(Hosts, MayBePodsAndContainers) {
   EXPECT_NE(nowhere.output.find("container: is for ranks on hosts"), std::string::npos) << nowhere.output;
 }
 
+/// PipeDream's driver file with two machines of two ranks each: a replicated stage and two of one rank.
+TEST_F(Hosts, AreTheMachinesOfPipeDreamsFile) {
+  write("conf.json",
+        R"({"module_to_stage_map": [0, 1, 2, 2], "stage_to_rank_map": {"0": [0, 1], "1": [2], "2": [3]}})");
+  write(
+      "vgg16_4pipedream.yml",
+      "'module': 'models.vgg16.gpus=4'\n'log_directory': 'logs'\n'config_file': "
+      "'conf.json'\n'synthetic_data': True\n"
+      "'machines': ['127.0.0.2:0', '127.0.0.2:1', '127.0.0.3:0', '127.0.0.3:1']\n'batch_size': 4\n"
+      "'learning_rate': 0.01\n'learning_rate_policy': 'step'\n'epochs': 1\n'distributed_backend': 'gloo'\n");
+  const std::string launch =
+      "launch vgg16_4pipedream.yml --set image_size=32 --set classes=10 --set steps=6 --set "
+      "no_evaluation=true ";
+  const Ran here = run(launch + "--on local --output-dir here");
+  ASSERT_EQ(here.code, 0) << here.output;
+  const Ran there = run(launch + "--output-dir there --client " + (folder_ / "ssh").string());
+  ASSERT_EQ(there.code, 0) << there.output;
+  for (const char* host : {"127.0.0.2\n", "127.0.0.3\n"})
+    EXPECT_NE(bytes("logins").find(host), std::string::npos) << bytes("logins");
+  EXPECT_NE(there.output.find("the cut is another than PipeDream's"), std::string::npos) << there.output;
+  EXPECT_EQ(losses("there"), losses("here"));
+  EXPECT_NE(losses("there"), "no summary");
+}
+
 TEST_F(Hosts, HaveTheirLinksMeasured) {
   write("hosts.yaml",
         "model: mlp\nstages: 3\nhosts: ['127.0.0.2:2', '127.0.0.3:1']\noutput_dir: out\nclient: " +
