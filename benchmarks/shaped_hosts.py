@@ -7,7 +7,6 @@ plans that a person would try: two replicas, and a pipeline of two stages. A fig
 it is the median step of the slower rank, the first ones aside.
 Usage: shaped_hosts.py MILLRACE [--rounds N] [--rates 100mbit,1gbit] [--microbatch N] [--steps N]"""
 import argparse
-import contextlib
 import json
 import os
 import statistics
@@ -88,7 +87,7 @@ def main():
     given = parser.parse_args()
     millrace = os.path.abspath(given.millrace)
     results = {}
-    with contextlib.nullcontext(os.environ.get("KEEP") or tempfile.mkdtemp()) as folder, Hosts(folder) as hosts:
+    with tempfile.TemporaryDirectory() as folder, Hosts(folder) as hosts:
         os.chdir(folder)
         for _ in range(given.rounds):
             for rate in given.rates.split(","):

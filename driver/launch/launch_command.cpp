@@ -141,8 +141,9 @@ std::string way_on(const JobSpec& job, const std::string& resume_command) {
 /// Returns the steps and actions of all ranks as text. It changes with every action of any rank.
 std::string progress_of(const JobSpec& job) {
   std::string text;
+  const fs::path round = newest_round(job.output_dir);
   for (int rank = 0; rank < job.ranks; ++rank) {
-    const RankStatus status = status_of(job.output_dir, rank);
+    const RankStatus status = status_of(round, rank);
     text += status.step + " " + status.action + "\n";
   }
   return text;
@@ -163,18 +164,19 @@ int awaited_rank(const LaunchOutcome& outcome, const JobSpec& job) {
   if (first.signal != 0 || first.status != static_cast<int>(ExitCode::Peer)) return -1;
   const auto suspended = std::ranges::find_if(exits, &RankExit::was_suspended);
   if (suspended != exits.end()) return static_cast<int>(suspended - exits.begin());
+  const fs::path round = newest_round(job.output_dir);
   std::vector<char> seen(exits.size(), 0);
   int at = outcome.first_failure;
   for (;;) {
     const RankExit& exit = exits[at];
     if (seen[at]++) return -1;  // they wait for each other
-    const std::string action = status_of(job.output_dir, exit.rank).action;
+    const std::string action = status_of(round, exit.rank).action;
     const int peer = peer_of(action);
     const auto next = std::ranges::find_if(exits, [&](const RankExit& other) {
       if (peer >= 0) return other.rank == peer;
       // Replicas wait for each other's gradients.
       return action.find("REDUCE") != std::string::npos && other.stage == exit.stage && other.stage >= 0 &&
-             status_of(job.output_dir, other.rank).action.find("REDUCE") == std::string::npos;
+             status_of(round, other.rank).action.find("REDUCE") == std::string::npos;
     });
     if (next == exits.end()) break;
     at = static_cast<int>(next - exits.begin());
@@ -192,7 +194,7 @@ void note_failure(const LaunchOutcome& outcome, const JobSpec& job) {
   const RankExit& rank = outcome.exits[awaited < 0 ? outcome.first_failure : awaited];
   std::error_code ignored;
   if (fs::exists(folder / run_files::kFailure.of(rank.rank), ignored)) return;
-  const RankStatus place = status_of(job.output_dir, rank.rank);
+  const RankStatus place = status_of(folder, rank.rank);
   std::string error = place.step == "-" ? "" : "step " + place.step + ", action " + place.action + ": ";
   if (awaited < 0)
     error += end_text(rank);
@@ -346,7 +348,8 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
   const RankExit& first = outcome.exits.at(outcome.first_failure);
   const int awaited = awaited_rank(outcome, job);
   const RankExit& shown = awaited >= 0 ? outcome.exits[awaited] : first;
-  const RankStatus place = status_of(job.output_dir, shown.rank);
+  const fs::path round = newest_round(job.output_dir);
+  const RankStatus place = status_of(round, shown.rank);
   const auto name = [](const RankExit& exit) {
     return "rank " + std::to_string(exit.rank) +
            (exit.stage < 0 ? "" : " (stage " + std::to_string(exit.stage) + ")");
@@ -373,7 +376,7 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
     return std::tuple(a != &shown, a != &first, a->order) < std::tuple(b != &shown, b != &first, b->order);
   });
   for (const RankExit* exit : by_order) {
-    const RankStatus status = status_of(job.output_dir, exit->rank);
+    const RankStatus status = status_of(round, exit->rank);
     text += (exit == &shown ? "  > " : "    ") + padded(std::to_string(exit->rank), 4) +
             padded(exit->stage < 0 ? "-" : std::to_string(exit->stage), 5) +
             padded(std::to_string(exit->pid), 8) + padded(status.step, 7) + padded(status.action, 14) +
@@ -591,7 +594,10 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
     const int exported = exports ? exporter.run(job->output_dir, *flags.log) : 0;
     return code != 0 ? code : exported;
   } catch (const Error& error) {
-    return exit_with(error.code(), {{"millrace launch", error.what(), error.hint()}});
+    Problems lines;  // hosts that cannot run their ranks have a line each
+    for (const std::string& line : split(error.what(), '\n')) lines.push_back({"millrace launch", line, {}});
+    if (!lines.empty()) lines.back().hint = error.hint();
+    return exit_with(error.code(), lines);
   }
 }
 

@@ -26,6 +26,7 @@ constexpr std::size_t kKeptLines = 4;          // of stderr, for the failure sum
 constexpr std::size_t kLongestLine = 1 << 16;  // a longer one is passed on in pieces
 // Waking up early costs nothing; it guards against a SIGCHLD that another part of the process swallowed.
 constexpr int kLongestPollMs = 1000;
+constexpr std::chrono::milliseconds kProgressEvery{500};
 // How long the end waits for who reads results, and the story, if he takes nothing.
 constexpr std::chrono::milliseconds kResultsPatience{5000}, kStoryPatience{1000};
 // After a stop signal ranks that get on have this many times the grace at most.
@@ -304,7 +305,8 @@ class Launch final : private HostEvents {
   }
 
   void allow_for_progress() {
-    if (!finishing_ || !kill_at_ || !options_.progress) return;
+    if (!finishing_ || !kill_at_ || !options_.progress || clock_.now() < look_at_) return;
+    look_at_ = clock_.now() + kProgressEvery;
     if (std::string now = options_.progress(); now != seen_) {
       seen_ = std::move(now);
       kill_at_ = std::min(finish_by_, clock_.now() + options_.interrupt_grace);
@@ -432,7 +434,8 @@ class Launch final : private HostEvents {
   bool killed_ = false;
   bool finishing_ = false;  ///< the ranks are let come to their end
   TimePoint finish_by_{};
-  std::string seen_;  ///< of the ranks' progress
+  std::string seen_;     ///< of the ranks' progress
+  TimePoint look_at_{};  ///< when to look at it again: with thousands of ranks that takes a while
   int interrupt_ = 0;
   int num_ended_ = 0;
 };

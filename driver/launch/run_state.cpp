@@ -62,9 +62,9 @@ std::string newest_checkpoint(const fs::path& folder) {
 
 }  // namespace
 
-RankStatus status_of(const std::string& output_dir, int rank) {
+RankStatus status_of(const fs::path& round, int rank) {
   RankStatus status;
-  const Result<Json> json = read_json((newest_round(output_dir) / run_files::kStatus.of(rank)).string());
+  const Result<Json> json = read_json((round / run_files::kStatus.of(rank)).string());
   if (!json || !json->is_object()) return status;
   if (const Json* step = json->find("step"); step && step->kind() == Json::Kind::Int && step->as_int() >= 0) {
     status.step = std::to_string(step->as_int());
@@ -79,7 +79,7 @@ RunState read_run_state(const fs::path& folder) {
   const fs::path round = newest_round(folder);
   std::error_code error;
   for (int rank = 0; fs::exists(round / run_files::kStatus.of(rank), error); ++rank) {
-    state.ranks.push_back(status_of(folder.string(), rank));
+    state.ranks.push_back(status_of(round, rank));
     state.changed = std::max(state.changed, fs::last_write_time(round / run_files::kStatus.of(rank), error));
     const std::int64_t step = number_of<std::int64_t>(state.ranks.back().step).value_or(-1);
     state.step = rank == 0 ? step : std::min(state.step, step);

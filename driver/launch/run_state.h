@@ -20,7 +20,8 @@ struct RankStatus {
   std::string step = "-";
   std::string action = "-";
 };
-RankStatus status_of(const std::string& output_dir, int rank);
+/// `round` is newest_round() of the output folder.
+RankStatus status_of(const std::filesystem::path& round, int rank);
 
 enum class RunPhase {
   None,     ///< no run has written here

@@ -22,6 +22,7 @@ using std::chrono::milliseconds;
 
 // How often a listener looks whether it has to end, and how long it waits when no connection can be taken.
 constexpr milliseconds kPause{100};
+constexpr int kTakenAtOnce = 256;
 
 enum Answer : char { kOk = 'o', kRefused = 'r' };
 
@@ -190,14 +191,19 @@ void AuthenticatedListener::run(const std::stop_token& stop, Socket listener) {
     ::poll(states.data(), states.size(), static_cast<int>(kPause.count()));
     joined += strangers.advance(states.data() + 1, states.size() - 1);
     if (states[0].revents == 0) continue;
-    SocketAddress from;
-    from.size = sizeof from.bytes;
-    Socket socket(options_.clock, ::accept4(listener.fd(), reinterpret_cast<sockaddr*>(&from.bytes),
-                                            &from.size, SOCK_CLOEXEC));
-    if (socket.fd() >= 0)
+    // Ranks come by the thousand: a queue that overflows costs them seconds until they ask again.
+    for (int taken = 0; taken < kTakenAtOnce; ++taken) {
+      SocketAddress from;
+      from.size = sizeof from.bytes;
+      Socket socket(options_.clock, ::accept4(listener.fd(), reinterpret_cast<sockaddr*>(&from.bytes),
+                                              &from.size, SOCK_CLOEXEC));
+      if (socket.fd() < 0) {
+        // Nothing to take after all, or no descriptors: the connection stays in the queue.
+        if (taken == 0) options_.clock.sleep_until(listener.after(kPause));
+        break;
+      }
       strangers.take(std::move(socket), from.text());
-    else  // nothing to take after all, or no descriptors: the connection stays in the queue
-      options_.clock.sleep_until(listener.after(kPause));
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "runtime/base/error.h"
 #include "runtime/comm/store.h"
@@ -13,23 +14,31 @@ class MemoryStore final : public Store {
   explicit MemoryStore(Clock& clock) : clock_(clock) {}
   void set(const std::string& key, const std::string& value) override {
     std::lock_guard lock(mutex_);
-    values_[key] = value;
-    clock_.notify_all(changed_);
+    Entry& entry = entries_[key];
+    entry.value = value;
+    clock_.notify_all(entry.arrived);
   }
   std::string get(const std::string& key, std::chrono::milliseconds deadline) override {
     std::unique_lock lock(mutex_);
-    if (!clock_.wait_until(lock, changed_, clock_.now() + deadline, [&] { return values_.contains(key); })) {
+    Entry& entry = entries_[key];
+    if (!clock_.wait_until(lock, entry.arrived, clock_.now() + deadline,
+                           [&] { return entry.value.has_value(); })) {
       throw PeerError("key '" + key + "' did not arrive within " + std::to_string(deadline.count()) + " ms",
                       "did all ranks start?");
     }
-    return values_.at(key);
+    return *entry.value;
   }
 
  private:
+  /// Each key wakes its own waiters: thousands of ranks wait for one while others' keys come in.
+  struct Entry {
+    std::optional<std::string> value;
+    std::condition_variable arrived;
+  };
+
   Clock& clock_;
-  std::mutex mutex_;  // guards values_
-  std::condition_variable changed_;
-  std::map<std::string, std::string> values_;
+  std::mutex mutex_;                      // guards entries_
+  std::map<std::string, Entry> entries_;  ///< of keys that were set or waited for
 };
 
 class PrefixStore final : public Store {

@@ -269,7 +269,7 @@ Socket listen_on(const SocketAddress& address, Clock& clock) {
   Socket listener(clock, ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   ::setsockopt(listener.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(listener.fd(), address.get(), address.size) != 0 || ::listen(listener.fd(), 1024) != 0) {
+  if (::bind(listener.fd(), address.get(), address.size) != 0 || ::listen(listener.fd(), 4096) != 0) {
     const std::string reason = std::strerror(errno);
     throw ConfigError("cannot listen on " + address.text_with_port() + ": " + reason,
                       "another job may hold the port: choose another MASTER_PORT");

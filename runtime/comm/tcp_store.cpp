@@ -28,6 +28,7 @@ using std::chrono::milliseconds;
 
 // How soon a waiting GET sees that its client asks for something else.
 constexpr milliseconds kGetSlice{20};
+constexpr milliseconds kLongestSlice{320};
 // A message whose first byte is there is complete within this time, or its sender is broken.
 constexpr milliseconds kRestOfMessage{5000};
 constexpr milliseconds kSetDeadline{30'000};
@@ -155,8 +156,8 @@ class Server {
   /// In slices: the client may ask for something else meanwhile, and the server may end.
   bool wait_for(const std::string& key, std::string& value, const Socket& socket,
                 const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      if (values_.find(key, value, kGetSlice)) return true;
+    for (milliseconds slice = kGetSlice; !stop.stop_requested(); slice = std::min(2 * slice, kLongestSlice)) {
+      if (values_.find(key, value, slice)) return true;
       if (socket.await(POLLIN | POLLRDHUP, socket.after(milliseconds(0)))) return false;
     }
     return false;

@@ -124,7 +124,8 @@ TEST_F(Hosts, SayWhyTheyCannotRunTheirRanks) {
   // Every host is tried, and each has its line.
   ssh("echo refused by $login >&2; exit 255");
   const Ran both = launch("");
-  for (const char* host : {"host 127.0.0.2: refused by 127.0.0.2", "host 127.0.0.3: refused by 127.0.0.3"})
+  for (const char* host :
+       {"launch: host 127.0.0.2: refused by 127.0.0.2", "launch: host 127.0.0.3: refused by 127.0.0.3"})
     EXPECT_NE(both.output.find(host), std::string::npos) << both.output;
   // A host that does not answer, until the deadline.
   ssh("exec sleep 60");
