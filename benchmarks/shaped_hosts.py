@@ -4,7 +4,8 @@
 The hosts are network namespaces of this machine (needs root, ip and tc), one rank each. In each round the model is
 profiled with two ranks at once, the links are measured by `profile --network`, and the planner's choice stands beside two
 plans that a person would try: two replicas, and a pipeline of two stages. A figure is the median over the rounds; of a run
-it is the median step of the slower rank, the first ones aside.
+it is the median step of the slower rank, the first ones aside. `times` is the share of the error that comes from computing
+times other than the profile's, as `millrace report` tells it apart; `messages` is the rest: jitter, links and the model.
 Usage: shaped_hosts.py MILLRACE [--rounds N] [--rates 100mbit,1gbit] [--microbatch N] [--steps N]"""
 import argparse
 import json
@@ -64,7 +65,7 @@ class Hosts:
 
 def job(hosts, plan, microbatch, steps):
     keys = {"model": "vgg16", "image_size": 32, "classes": 10, "plan": plan, "stages": None if plan else 2, "microbatch": microbatch, "steps": steps,
-            "threads": 1, "no_evaluation": "true", "data": f"synthetic:{microbatch * MICROBATCHES * 4}", "print_every": 1000,
+            "threads": 1, "no_evaluation": "true", "trace_first": 3, "trace_steps": 6, "data": f"synthetic:{microbatch * MICROBATCHES * 4}", "print_every": 1000,
             "hosts": ",".join(host + ":1" for host in HOSTS), "backend": "tcp", "client": hosts.client, "output_dir": "run",
             "overwrite": "true"}
     with open("job.yaml", "w") as file:
@@ -102,11 +103,15 @@ def main():
                     call(millrace, "launch", job(hosts, "plan.json", given.microbatch, given.steps))
                     steps = [statistics.median(log[2:]) for log in steps_of_ranks("run", 2, given.steps)]
                     predicted = plan.get("predicted_run_step_s", plan["predicted_step_s"])
-                    results.setdefault((rate, name), []).append((predicted, max(steps), shape_of(plan), plan.get("schedule", "")))
-    print("| cable | plan | ranks of the stages | predicted, ms | measured, ms | off by |\n|---|---|---|---|---|---|")
+                    error = json.loads(call(millrace, "report", "--run", "run", "--format", "json"))["error"]
+                    results.setdefault((rate, name), []).append(
+                        (predicted, max(steps), error["of_times"], error["of_jitter"] + error["of_model"], shape_of(plan), plan["schedule"]))
+    print("| cable | plan | ranks of the stages | predicted, ms | measured, ms | off by | times off by | messages off by |\n"
+          "|---|---|---|---|---|---|---|---|")
     for (rate, name), rows in results.items():
-        predicted, measured = (statistics.median(row[i] for row in rows) for i in (0, 1))
-        print(f"| {rate} | {name} | {rows[-1][2]} {rows[-1][3]} | {predicted * 1e3:.0f} | {measured * 1e3:.0f} | {(measured / predicted - 1) * 100:+.1f} % |")
+        predicted, measured, times, rest = (statistics.median(row[i] for row in rows) for i in range(4))
+        print(f"| {rate} | {name} | {rows[-1][4]} {rows[-1][5]} | {predicted * 1e3:.0f} | {measured * 1e3:.0f} | "
+              f"{(measured / predicted - 1) * 100:+.1f} % | {times * 100:+.1f} % | {rest * 100:+.1f} % |")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDAException.h>
@@ -338,11 +339,21 @@ bool is_locked(const at::Tensor& t) {
 at::Tensor& copy(at::Tensor& self, const at::Tensor& from, bool non_blocking) {
   if (self.numel() == 0) return self;
   const at::Tensor& gpu = self.is_cuda() ? self : from;
-  const c10::cuda::CUDAGuard guard(gpu.device());
+  c10::cuda::CUDAGuard guard(gpu.device());
   const at::Tensor source = from.sizes() == self.sizes() ? from : from.expand_as(self);
   const bool over_bus = !self.is_cuda() || !from.is_cuda();
   C10_CUDA_CHECK(standin::count_call(over_bus ? "cudaMemcpyAsync" : "launch"));
-  const auto stream = c10::cuda::getCurrentCUDAStream(gpu.device().index());
+  auto stream = c10::cuda::getCurrentCUDAStream(gpu.device().index());
+  // Between GPUs: on the sender's stream, in order with the receiver's before and after.
+  const bool between = !over_bus && from.device() != self.device();
+  const auto receiver = stream;
+  if (between) {
+    stream = c10::cuda::getCurrentCUDAStream(from.device().index());
+    at::cuda::CUDAEvent ready;
+    ready.record(receiver);
+    guard.set_device(from.device());
+    ready.block(stream);
+  }
   const at::Tensor& host = self.is_cuda() ? from : self;
   const bool is_free = !over_bus || (non_blocking && is_locked(host));
   if (over_bus && !is_free) C10_CUDA_CHECK(cudaStreamSynchronize(stream.stream()));
@@ -355,6 +366,11 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& from, bool non_blocking) {
                                         const at::AutoDispatchBelowADInplaceOrView below;
                                         to.copy_(what);
                                       }}));
+  if (between) {
+    at::cuda::CUDAEvent copied;
+    copied.record(stream);
+    copied.block(receiver);
+  }
   if (over_bus && !is_free) {
     C10_CUDA_CHECK(cudaStreamSynchronize(stream.stream()));
   } else if (over_bus) {
