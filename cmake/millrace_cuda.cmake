@@ -51,6 +51,8 @@ target_include_directories(millrace_torch_cuda SYSTEM INTERFACE ${CUDAToolkit_IN
 set(nvidia "${MILLRACE_LIBTORCH_CUDA}/nvidia")
 target_link_libraries(millrace_torch_cuda INTERFACE millrace_torch
   -Wl,--no-as-needed ${torch_cuda_dir}/libtorch_cuda.so ${torch_cuda_dir}/libc10_cuda.so CUDA::cudart)
-target_link_options(millrace_torch_cuda INTERFACE -Wl,--unresolved-symbols=ignore-in-shared-libs
+# libgloo stands before libtorch_cuda too, for the reason in millrace_torch.cmake: options come before all libraries.
+target_link_options(millrace_torch_cuda INTERFACE -Wl,--push-state,--no-as-needed,${MILLRACE_GLOO},--pop-state
+  -Wl,--unresolved-symbols=ignore-in-shared-libs
   -Wl,-rpath,${torch_cuda_dir}
   -Wl,-rpath-link,${torch_cuda_dir}:${nvidia}/cudnn/lib:${nvidia}/nccl/lib:${nvidia}/cu13/lib:${CUDAToolkit_LIBRARY_DIR})

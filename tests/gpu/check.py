@@ -211,10 +211,10 @@ def evaluation(millrace, folder):
     return f"losses {first['loss']} and {second['loss']}"
 
 
-def processes(backend):
+def processes(backend, shape="--stages 2"):
     """Two processes, as many on a GPU as there have to be, against threads of one on the CPU."""
     def check(millrace, folder):
-        flags = MLP + " --stages 2 --steps 3"
+        flags = f"{MLP} {shape} --steps 3"
         expected = train(millrace, flags + " --device cpu", folder, "expected")
         store = os.path.join(folder, "store")
         os.mkdir(store)
@@ -283,7 +283,8 @@ def out_of_memory(millrace, folder):
 
 # What says most in the first minutes.
 QUICK = ("model mlp", "model resnet18", "model transformer_lm", "model gnmt", "model bert_base", "model dcgan", "schedule 1f1b", "schedule zb-h1",
-         "schedule interleaved", "schedule pipedream", "replicas", "replicas, zero-1", "sync-batch-norm", "processes auto", "launch",
+         "schedule interleaved", "schedule pipedream", "replicas", "replicas, zero-1", "sync-batch-norm", "processes auto",
+         "replicas in processes", "processes gloo", "launch",
          "recompute, bits", "bfloat16 transformer_lm", "float16 skipped steps", "fused mlp", "fused resnet18", "checkpoints", "evaluation", "diverged", "out of memory")
 
 
@@ -322,6 +323,7 @@ def checks():
     listed["evaluation"] = evaluation
     listed["processes auto"] = processes("auto")
     listed["processes gloo"] = processes("gloo")
+    listed["replicas in processes"] = processes("auto", "--replicas 2")
     listed["launch"] = launched
     listed["profile, plan, train"] = planned
     listed["diverged"] = diverged
