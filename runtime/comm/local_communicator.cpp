@@ -1,47 +1,13 @@
 // Ranks as threads of one process: mailboxes.
 #include <condition_variable>
 #include <mutex>
-#include <optional>
 #include <unordered_map>
-
-#include <ATen/core/Tensor.h>
-#include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "runtime/base/error.h"
 #include "runtime/comm/channel.h"
 
 namespace millrace {
 namespace {
-
-/// A copy of what a rank sends. On a GPU the copy is still to be made when the message is there.
-struct Message {
-  at::Tensor tensor;
-  std::optional<c10::Event> made;  ///< on the sender's stream; none on the CPU
-};
-
-c10::Stream stream_of(const at::Device& device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-}
-
-Message message_of(const at::Tensor& tensor) {
-  Message message{tensor.clone(), {}};
-  if (!tensor.is_cpu()) {
-    message.made.emplace(tensor.device().type());
-    message.made->record(stream_of(tensor.device()));
-  }
-  return message;
-}
-
-/// Returns the message on `device`, for work on the caller's stream: the stream waits, not the caller.
-at::Tensor taken(Message message, const at::Device& device) {
-  if (!message.made) return message.tensor.to(device);
-  message.made->block(stream_of(device));
-  // The memory is of the sender's stream. What reads it runs on the caller's stream of the sender's GPU, a
-  // copy between GPUs too (it waits for the stream of `device` first): until then it must not be reused.
-  message.tensor.record_stream(stream_of(message.tensor.device()));
-  return message.tensor.to(device);
-}
 
 /// The messages that have come for one rank and that it has not asked for yet.
 struct Mailbox {
@@ -57,8 +23,8 @@ struct Mailbox {
   };
   std::mutex mutex;  // guards all of it
   std::condition_variable changed;
-  std::unordered_map<Key, std::vector<Message>, KeyHash> messages;  ///< oldest first, never none
-  std::string aborted;                                              ///< the first reason; empty: not aborted
+  std::unordered_map<Key, std::vector<at::Tensor>, KeyHash> messages;  ///< oldest first, never none
+  std::string aborted;  ///< the first reason; empty: not aborted
 };
 
 struct Mailboxes {
@@ -94,18 +60,19 @@ class Received final : public Arrival {
       if (found == box.messages.end())
         throw PeerError(wait_message(rank_, transfer_, clock, start, "aborted: " + box.aborted));
     }
-    Message found_message = std::move(found->second.front());
+    const at::Tensor message = std::move(found->second.front());
     found->second.erase(found->second.begin());
     if (found->second.empty()) box.messages.erase(found);
     lock.unlock();
-    const at::Tensor message = taken(std::move(found_message), transfer_.tensor.device());
     if (message.numel() != transfer_.tensor.numel()) {
       throw PeerError(wait_message(rank_, transfer_, clock, start,
                                    "got " + std::to_string(message.numel()) + " elements, expected " +
                                        std::to_string(transfer_.tensor.numel())));
     }
     if (into_ == Into::ItsTensor) transfer_.tensor.view({-1}).copy_(message.view({-1}));
-    message_ = message;
+    // Each rank may have a GPU of its own. LibTorch orders a copy between GPUs behind the work on both of
+    // their default streams, which the ranks use.
+    message_ = message.to(transfer_.tensor.device());
   }
 
  private:
@@ -128,7 +95,7 @@ class LocalChannel final : public Channel {
   std::unique_ptr<Pending> post(const Transfer& t) override {
     if (t.direction == Direction::Receive)
       return std::make_unique<Received>(boxes_, rank_, t, Received::Into::ItsTensor);
-    Message copy = message_of(t.tensor);  // the sender may go on to change it
+    at::Tensor copy = t.tensor.clone();  // the sender may go on to change it
     Mailbox& box = boxes_->of(t.peer.value);
     std::lock_guard lock(box.mutex);
     if (!box.aborted.empty())

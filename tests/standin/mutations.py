@@ -14,8 +14,6 @@ THREADS, PROCESSES = "schedule 1f1b,schedule zb-v,replicas", "processes auto,lau
 LOCAL, DEVICE, NCCL, STAGED = (f"runtime/{name}.cpp" for name in
                                ("comm/local_communicator", "device/cuda_device", "comm/nccl_library", "comm/staged_channel"))
 FAULTS = [
-    ("threads: the event of a message", LOCAL, "message.made->record(stream_of(tensor.device()));", "", THREADS),
-    ("threads: the receiver's wait", LOCAL, "message.made->block(stream_of(device));", "", THREADS),
     ("threads: the copy of what is sent", LOCAL, "Message message{tensor.clone(), {}};", "Message message{tensor, {}};", THREADS),
     ("device: the record of a mark", DEVICE,
      "C10_CUDA_CHECK(cudaEventRecord(event_, c10::cuda::getCurrentCUDAStream(device)));", "static_cast<void>(device);",
