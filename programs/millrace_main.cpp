@@ -170,11 +170,17 @@ int unknown_command(const std::string& name) {
 }
 
 int dispatch(const std::vector<std::string>& args) {
+  if (args.size() > 1 && args[0] == "help") {  // help plan: as plan --help
+    std::vector<std::string> words{args.begin() + 1, args.end()};
+    words.emplace_back("--help");
+    return dispatch(words);
+  }
   if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
     print_help();
     return args.empty() ? static_cast<int>(ExitCode::Usage) : 0;
   }
-  if (args[0] == "--version") return std::printf("millrace %s\n", MILLRACE_VERSION), 0;
+  if (args[0] == "--version" || args[0] == "-V" || args[0] == "version")
+    return std::printf("millrace %s\n", MILLRACE_VERSION), 0;
   for (const Command& command : kCommands) {
     if (args[0] == command.name) return command.run({args.begin() + 1, args.end()});
   }

@@ -62,7 +62,9 @@ TEST_F(Program, Dispatches) {
     EXPECT_EQ(own.code, 0) << command << own.text;
     EXPECT_NE(own.text.find(std::string("\nExamples:\n  millrace ") + command), std::string::npos) << command;
   }
-  EXPECT_EQ(millrace("--version").text.rfind("millrace ", 0), 0u);
+  for (const char* asked : {"--version", "-V", "version"})
+    EXPECT_EQ(millrace(asked).text.rfind("millrace ", 0), 0u) << asked;
+  EXPECT_EQ(millrace("help plan").text, millrace("plan --help").text);
   EXPECT_EQ(millrace("").code, 2);
   const Answer unknown = millrace("lanch");
   EXPECT_EQ(unknown.code, 2);

@@ -14,7 +14,7 @@ THREADS, PROCESSES = "schedule 1f1b,schedule zb-v,replicas", "processes auto,lau
 LOCAL, DEVICE, NCCL, STAGED = (f"runtime/{name}.cpp" for name in
                                ("comm/local_communicator", "device/cuda_device", "comm/nccl_library", "comm/staged_channel"))
 FAULTS = [
-    ("threads: the copy of what is sent", LOCAL, "Message message{tensor.clone(), {}};", "Message message{tensor, {}};", THREADS),
+    ("threads: the copy of what is sent", LOCAL, "at::Tensor copy = t.tensor.clone();", "at::Tensor copy = t.tensor;", THREADS),
     ("device: the record of a mark", DEVICE,
      "C10_CUDA_CHECK(cudaEventRecord(event_, c10::cuda::getCurrentCUDAStream(device)));", "static_cast<void>(device);",
      "schedule 1f1b,processes gloo,evaluation"),
