@@ -243,7 +243,7 @@ def launched(millrace, folder):
 
 def planned(millrace, folder):
     """profile, plan, train: what was predicted and what was measured."""
-    model = "--model resnet50 " + ("--image-size 224 --microbatch 32" if DEVICE == "cuda" else "--image-size 32 --microbatch 2")
+    model = "--model resnet50 " + ("--image-size 224 --microbatch 32" if DEVICE == "cuda" and not PREFIX else "--image-size 32 --microbatch 2")
     told = []
     for precision in ("float32", "bfloat16"):
         more = f" --precision {precision} --device " + DEVICE
