@@ -34,6 +34,7 @@ std::optional<Phase> phase_of(TracedWorkload workload, std::string_view name) {
   const bool training = workload == TracedWorkload::Unet3d ? name == "epoch"
                         : workload == TracedWorkload::Bert ? name == "block"
                         : workload == TracedWorkload::Dlrm ? name == "training"
+                        : workload == TracedWorkload::Any  ? name == "training" || name == "epoch"
                                                            : name == "training" || name == "block";
   return training ? std::optional(Phase::Training) : std::nullopt;
 }

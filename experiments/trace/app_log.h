@@ -14,9 +14,10 @@
 
 namespace millrace {
 
-enum class TracedWorkload { Unet3d, Bert, Dlrm, Dlio };
+/// Any: whatever `trace capture` ran; its phases are those of capture.log.
+enum class TracedWorkload { Unet3d, Bert, Dlrm, Dlio, Any };
 constexpr auto names_of(TracedWorkload) {
-  return std::to_array<std::string_view>({"unet3d", "bert", "dlrm", "dlio"});
+  return std::to_array<std::string_view>({"unet3d", "bert", "dlrm", "dlio", "any"});
 }
 
 enum class Phase { Init, Training, Eval, Checkpoint };

@@ -34,6 +34,8 @@ std::vector<std::string> app_log_names(TracedWorkload workload) {
       return {"dlrm_tera.log"};
     case TracedWorkload::Dlio:
       return {"dlio.log"};
+    case TracedWorkload::Any:
+      return {"capture.log"};
   }
   return {};
 }
@@ -424,8 +426,17 @@ class Preprocessor {
     return std::max({std::int64_t{0}, first - kSlack - begin, end - last - kSlack});
   }
 
+  /// The clock of the machine on which `trace capture` wrote the folder.
+  std::optional<TimeZone> captured_zone() const {
+    const Result<std::string> text = read_file(folder_ / "capture.json", kLargestLog);
+    const Result<Json> report = text ? parse_json(*text, "capture.json") : Result<Json>(text.problems());
+    const Json* const offset = report ? report->find("utc_offset_s") : nullptr;
+    if (!offset || offset->kind() != Json::Kind::Int) return std::nullopt;
+    return TimeZone::fixed(static_cast<int>(offset->as_int()));
+  }
+
   bool choose_zone() {
-    const TimeZone wanted = options_.zone.value_or(TimeZone::montreal());
+    const TimeZone wanted = options_.zone ? *options_.zone : captured_zone().value_or(TimeZone::montreal());
     zone_ = wanted;
     if (misfit(wanted) > 0) {
       // The samplers start shortly before the program: the quarter of an hour that puts them there.
@@ -541,7 +552,7 @@ class Preprocessor {
     const ProcessGroups& groups = report_.processes;
     if (groups.parents.empty()) return fail(no_workers());
     // A process that is no worker does not count in the GPU's means.
-    if (options_.workload != TracedWorkload::Dlio) {
+    if (options_.workload != TracedWorkload::Dlio && !evidence_.on_gpu.empty()) {
       gpu_kept_.kept.clear();
       gpu_kept_.kept.insert(groups.parents.begin(), groups.parents.end());
     }

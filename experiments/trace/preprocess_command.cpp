@@ -58,8 +58,8 @@ CommandSpec spec_of(PreprocessFlags& f) {
   spec.flags = {
       {.name = "workload",
        .short_name = 'w',
-       .value = "unet3d|bert|dlrm|dlio",
-       .help = "What was traced.",
+       .value = "unet3d|bert|dlrm|dlio|any",
+       .help = "What was traced; any: a command that `trace capture` ran.",
        .required = true,
        .target = into::choice(o.workload, "workload")},
       flag("", "out", "OUT", "Results go to OUT/<name of DIR> (default: DIR/processed).", into::text(o.out),

@@ -49,7 +49,10 @@ class Classifier {
     if (evidence_.excluded.count(pid) != 0) return foreign(pid, "excluded by the command line");
     const bool on_gpu = evidence_.on_gpu.count(pid) != 0;
     const bool dlio = workload_ == TracedWorkload::Dlio;
-    if (on_gpu && !dlio) {
+    // Whatever ran without a GPU: each process that reads works by itself.
+    if (workload_ == TracedWorkload::Any && evidence_.on_gpu.empty()) {
+      groups_.parents.push_back(pid);
+    } else if (on_gpu && !dlio) {
       if (const char* why = why_no_parent(pid)) return foreign(pid, why);
       groups_.parents.push_back(pid);
     } else if (!reads_data(activity) && evidence_.container.count(pid) == 0 &&

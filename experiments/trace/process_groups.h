@@ -43,8 +43,9 @@ struct ProcessGroups {
 };
 
 /// Parents are on a GPU and read; loaders read files of the data set and are on none (BERT has none of its
-/// own). DLIO needs no GPU: all that read are parents. Of a number of loaders that the parents do not divide,
-/// those furthest from any parent's PID go. No parents: the caller's to refuse.
+/// own). DLIO needs no GPU: all that read are parents; so it is with any command that ran without one. Of a
+/// number of loaders that the parents do not divide, those furthest from any parent's PID go. No parents: the
+/// caller's to refuse.
 ProcessGroups classify(const ProcessEvidence& evidence, TracedWorkload workload);
 
 }  // namespace millrace

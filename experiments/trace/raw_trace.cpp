@@ -101,6 +101,8 @@ bool is_workload_process(std::string_view process, TracedWorkload workload) {
       return any({"python", "horovodrun", "run_pretraining"});
     case TracedWorkload::Dlio:
       return any({"python3", "mpirun", "horovodrun"});
+    case TracedWorkload::Any:
+      return true;
   }
   return false;
 }
@@ -245,6 +247,8 @@ bool is_dataset_file(std::string_view file, TracedWorkload workload) {
       return file.starts_with("terabyte_processed") || file.starts_with("day_");
     case TracedWorkload::Dlio:
       return file.find("_of_") != std::string_view::npos;
+    case TracedWorkload::Any:
+      return false;  // its names are not known: what is read most counts
   }
   return false;
 }

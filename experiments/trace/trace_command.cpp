@@ -1,6 +1,7 @@
 #include "experiments/trace/trace_command.h"
 
 #include "driver/cli/command_group.h"
+#include "experiments/capture/capture_command.h"
 #include "experiments/export/convert_command.h"
 #include "experiments/trace/generate_run_command.h"
 #include "experiments/trace/plot_command.h"
@@ -13,6 +14,7 @@ namespace {
 // The order is that of a first session.
 const std::vector<Subcommand>& trace_commands() {
   static const std::vector<Subcommand> table{
+      {"capture", capture_spec, capture_command},
       {"generate", generate_run_spec, generate_run_command},
       {"preprocess", preprocess_spec, preprocess_command},
       {"plot", trace_plot_spec, trace_plot_command},

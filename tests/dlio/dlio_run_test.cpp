@@ -1,6 +1,5 @@
 // Emulated runs: order and coverage, the meeting of processes, metrics, and `millrace dlio` as a whole.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <filesystem>
 #include <set>
@@ -12,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "tests/driver/temporary_folder.h"
+#include "tests/harness/shell.h"
 
 namespace millrace {
 namespace {
@@ -121,18 +121,10 @@ TEST(Metrics, AreDliosRules) {
   EXPECT_EQ(block_metrics(config, block, 8, 0).au, 0);
 }
 
-struct Answer {
-  int code = -1;
-  std::string text;
-};
-
 class DlioProgram : public testing::Test {
  protected:
   Answer run(const std::string& words) {
-    const std::string command =
-        "cd " + folder_.path() + " && " + MILLRACE_BIN_DIR + "/millrace dlio " + words + " > answer 2>&1";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, folder_.read("answer")};
+    return shell("cd " + folder_.path() + " && " + MILLRACE_BIN_DIR + "/millrace dlio " + words);
   }
   Json summary() { return *read_json(folder_.path("out/summary.json")); }
   static double number(const Json& json, std::initializer_list<const char*> path) {

@@ -1,7 +1,6 @@
 // The program as users type it: dispatch, help, and a launch with a stand-in for the worker.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <csignal>
 #include <cstdio>
@@ -16,24 +15,10 @@
 #include "driver/simulate/simulate_command.h"
 #include "runtime/base/json.h"
 #include "tests/driver/temporary_folder.h"
+#include "tests/harness/shell.h"
 
 namespace millrace {
 namespace {
-
-struct Answer {
-  int code = -1;
-  std::string text;  ///< stdout and stderr
-};
-
-Answer shell(const std::string& command) {
-  Answer answer;
-  FILE* pipe = ::popen(("exec 2>&1; " + command).c_str(), "r");
-  char buffer[4096];
-  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) answer.text.append(buffer, n);
-  const int status = ::pclose(pipe);
-  answer.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return answer;
-}
 
 /// A copy of the program beside a worker that is a shell script.
 class Program : public testing::Test {

@@ -1,0 +1,271 @@
+#include "experiments/capture/samplers.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <sstream>
+
+#include "experiments/capture/file_event.h"
+#include "runtime/base/text.h"
+
+extern char** environ;
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::int64_t clock_ns(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return std::int64_t{now.tv_sec} * kNsPerSecond + now.tv_nsec;
+}
+
+std::tm local_time(std::int64_t utc_ns) {
+  const std::time_t seconds = utc_ns / kNsPerSecond;
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  return local;
+}
+
+std::string text_of(const std::tm& local, const char* pattern) {
+  char text[64];
+  return {text, std::strftime(text, sizeof text, pattern, &local)};
+}
+
+/// user nice system idle iowait irq softirq steal guest guest_nice, in ticks since the start of the machine.
+std::vector<std::uint64_t> cpu_ticks() {
+  std::ifstream in("/proc/stat");
+  std::string word;
+  std::vector<std::uint64_t> ticks(10, 0);
+  in >> word;
+  for (std::uint64_t& value : ticks) in >> value;
+  // Guests' time is counted twice: in user and nice as well.
+  ticks[0] -= std::min(ticks[0], ticks[8]);
+  ticks[1] -= std::min(ticks[1], ticks[9]);
+  return ticks;
+}
+
+/// Whole disks, not their parts: what /sys/block lists, without loops and memory.
+std::map<std::string, std::vector<std::uint64_t>> disk_counts() {
+  std::map<std::string, std::vector<std::uint64_t>> disks;
+  std::ifstream in("/proc/diskstats");
+  std::string line;
+  while (std::getline(in, line)) {
+    std::istringstream words(line);
+    std::string major, minor, name;
+    std::vector<std::uint64_t> counts(11, 0);
+    words >> major >> minor >> name;
+    for (std::uint64_t& count : counts) words >> count;
+    std::error_code error;
+    if (words && !name.starts_with("loop") && !name.starts_with("ram") &&
+        fs::exists("/sys/block/" + name, error))
+      disks[name] = counts;
+  }
+  return disks;
+}
+
+struct ProcessCounts {
+  std::string name;
+  double cpu_seconds = 0;
+  std::uint64_t minor_faults = 0, major_faults = 0, resident = 0, disk_read = 0, disk_written = 0;
+};
+
+bool read_process(std::uint32_t process, ProcessCounts& counts) {
+  const std::string folder = "/proc/" + std::to_string(process) + "/";
+  std::ifstream stat(folder + "stat");
+  std::string line;
+  if (!std::getline(stat, line)) return false;
+  const std::size_t open = line.find('('), close = line.rfind(')');
+  if (open == std::string::npos || close == std::string::npos) return false;
+  counts.name = line.substr(open + 1, close - open - 1);
+  std::istringstream rest(line.substr(close + 1));
+  std::vector<std::string> words;
+  for (std::string word; rest >> word;) words.push_back(word);
+  // proc(5): state is the third field, and the first of these.
+  if (words.size() < 22) return false;
+  const auto field = [&](std::size_t number) { return std::stoull(words[number - 3]); };
+  counts.minor_faults = field(10);
+  counts.major_faults = field(12);
+  counts.cpu_seconds = static_cast<double>(field(14) + field(15)) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  counts.resident = field(24) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  std::ifstream io(folder + "io");  // needs the same user
+  for (std::string key; io >> key;) {
+    std::uint64_t value = 0;
+    io >> value;
+    if (key == "read_bytes:") counts.disk_read = value;
+    if (key == "write_bytes:") counts.disk_written = value;
+  }
+  return true;
+}
+
+/// nvidia-smi writes its samples itself; 0: it is not there.
+int start_pmon(const fs::path& file) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 1, file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+  std::string words[] = {"nvidia-smi", "pmon", "-s", "um", "-o", "DT"};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  pid_t pid = 0;
+  const int error = posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  return error == 0 ? pid : 0;
+}
+
+}  // namespace
+
+Samplers::Samplers(const fs::path& folder)
+    : cpu_file_(folder / "cpu.out"),
+      disk_file_(folder / "iostat.json"),
+      align_file_(folder / "trace_time_align.out"),
+      process_file_(folder / "processes.csv"),
+      cpu_before_(cpu_ticks()),
+      disks_before_(disk_counts()),
+      disks_at_ns_(clock_ns(CLOCK_MONOTONIC)) {
+  utsname machine{};
+  uname(&machine);
+  const std::tm now = local_time(clock_ns(CLOCK_REALTIME));
+  const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+  put(cpu_file_, printed("Linux %s (%s) \t%s\t_%s_\t(%ld CPU)\n", machine.release, machine.nodename,
+                         text_of(now, "%m/%d/%Y").c_str(), machine.machine, cpus));
+  put(cpu_file_, text_of(now, "%H:%M:%S") +
+                     "  CPU    %usr   %nice    %sys %iowait    %irq   %soft  %steal  %guest  %gnice   %idle");
+  put(disk_file_,
+      printed(
+          "{\"sysstat\": {\"hosts\": [{\"nodename\": \"%s\", \"sysname\": \"Linux\", \"release\": \"%s\", "
+          "\"machine\": \"%s\", \"number-of-cpus\": %ld, \"date\": \"%s\", \"statistics\": [",
+          machine.nodename, machine.release, machine.machine, cpus, text_of(now, "%Y-%m-%d").c_str()));
+  put(align_file_, "Attaching 1 probes...\nTIMESTAMP       TIME");
+  put(process_file_,
+      "monotonic_ns,pid,command,cpu_seconds,resident_bytes,minor_faults,major_faults,disk_read_bytes,"
+      "disk_written_bytes");
+  pmon_ = start_pmon(folder / "gpu.out");
+  if (pmon_ > 0) {
+    // A tool without its driver ends at once.
+    int status = 0;
+    const timespec moment{0, 200'000'000};
+    nanosleep(&moment, nullptr);
+    if (waitpid(pmon_, &status, WNOHANG) == pmon_) pmon_ = 0;
+  }
+  if (pmon_ > 0) return;
+  gpu_file_ = LineFile(folder / "gpu.out");
+  put(gpu_file_, "#Date       Time        gpu        pid  type    sm   mem   enc   dec    fb   command");
+  put(gpu_file_, "#YYYYMMDD   HH:MM:SS    Idx          #   C/G     %     %     %     %    MB   name");
+  sample_no_gpu(now);
+}
+
+Samplers::~Samplers() {
+  finish();
+}
+
+void Samplers::put(LineFile& file, const std::string& line) {
+  if (!file.write_line(line)) ++lost_;
+}
+
+void Samplers::align() {
+  std::int64_t utc = clock_ns(CLOCK_REALTIME);
+  const std::int64_t change = (utc / kNsPerSecond + 1) * kNsPerSecond;
+  const std::int64_t early = std::max<std::int64_t>(change - utc - kNsPerSecond / 2000, 0);
+  const timespec wait{static_cast<std::time_t>(early / kNsPerSecond), early % kNsPerSecond};
+  nanosleep(&wait, nullptr);
+  // The last moment before the change and the first behind it.
+  std::int64_t before = clock_ns(CLOCK_MONOTONIC), now = before;
+  while ((utc = clock_ns(CLOCK_REALTIME)) < change) before = now, now = clock_ns(CLOCK_MONOTONIC);
+  now = clock_ns(CLOCK_MONOTONIC);
+  const auto row = [&](std::int64_t ns, std::int64_t at) {
+    put(align_file_, std::to_string(ns) + "  " + text_of(local_time(at), "%H:%M:%S"));
+  };
+  row(before, change - kNsPerSecond);
+  row(now, change);
+}
+
+void Samplers::sample(const std::set<std::uint32_t>& processes) {
+  const std::tm local = local_time(clock_ns(CLOCK_REALTIME));
+  sample_cpu(local);
+  sample_disks(local);
+  if (pmon_ == 0) sample_no_gpu(local);
+  sample_processes(processes);
+  ++samples_;
+}
+
+void Samplers::sample_cpu(const std::tm& local) {
+  const std::vector<std::uint64_t> now = cpu_ticks();
+  std::vector<double> part(now.size());
+  double total = 0;
+  for (std::size_t k = 0; k < now.size(); ++k) {
+    part[k] = now[k] >= cpu_before_[k] ? static_cast<double>(now[k] - cpu_before_[k]) : 0;
+    total += part[k];
+  }
+  cpu_before_ = now;
+  std::string row = text_of(local, "%H:%M:%S") + "  all ";
+  // mpstat's order: usr nice sys iowait irq soft steal guest gnice idle.
+  for (std::size_t k : {0, 1, 2, 4, 5, 6, 7, 8, 9, 3})
+    row += printed(" %7.2f", total > 0 ? 100 * part[k] / total : 0.0);
+  put(cpu_file_, row);
+}
+
+void Samplers::sample_disks(const std::tm& local) {
+  const auto now = disk_counts();
+  const std::int64_t at = clock_ns(CLOCK_MONOTONIC);
+  const double seconds = std::max(static_cast<double>(at - disks_at_ns_) / 1e9, 1e-3);
+  std::string rows;
+  for (const auto& [name, counts] : now) {
+    const auto before = disks_before_.find(name);
+    if (before == disks_before_.end()) continue;
+    const auto grown = [&](std::size_t k) { return static_cast<double>(counts[k] - before->second[k]); };
+    const double reads = grown(0), writes = grown(4);
+    constexpr double kMegabytesOfSector = 512.0 / (1 << 20);
+    rows += printed(
+        "%s{\"disk_device\": \"%s\", \"r/s\": %.2f, \"w/s\": %.2f, \"rMB/s\": %.2f, \"wMB/s\": %.2f, "
+        "\"r_await\": "
+        "%.2f, \"w_await\": %.2f, \"aqu-sz\": %.2f, \"util\": %.2f}",
+        rows.empty() ? "" : ", ", name.c_str(), reads / seconds, writes / seconds,
+        grown(2) * kMegabytesOfSector / seconds, grown(6) * kMegabytesOfSector / seconds,
+        reads > 0 ? grown(3) / reads : 0, writes > 0 ? grown(7) / writes : 0, grown(10) / 1000 / seconds,
+        std::min(100.0, grown(9) / 10 / seconds));
+  }
+  disks_before_ = now;
+  disks_at_ns_ = at;
+  put(disk_file_, std::string(samples_ == 0 ? "" : ",") + "{\"timestamp\": \"" +
+                      text_of(local, "%Y-%m-%d %I:%M:%S %p") + "\", \"disk\": [" + rows + "]}");
+}
+
+void Samplers::sample_no_gpu(const std::tm& local) {
+  put(gpu_file_, " " + text_of(local, "%Y%m%d   %H:%M:%S") +
+                     "      0          -     -     -     -     -     -     -   -");
+}
+
+void Samplers::sample_processes(const std::set<std::uint32_t>& processes) {
+  const std::int64_t at = clock_ns(CLOCK_MONOTONIC);
+  for (std::uint32_t process : processes) {
+    ProcessCounts counts;
+    if (!read_process(process, counts)) continue;
+    std::string name = escaped(counts.name);
+    std::replace(name.begin(), name.end(), ',', '_');
+    const auto number = [](std::uint64_t value) { return std::to_string(value); };
+    put(process_file_, std::to_string(at) + "," + number(process) + "," + name + "," +
+                           printed("%.2f", counts.cpu_seconds) + "," + number(counts.resident) + "," +
+                           number(counts.minor_faults) + "," + number(counts.major_faults) + "," +
+                           number(counts.disk_read) + "," + number(counts.disk_written));
+  }
+}
+
+void Samplers::finish() {
+  if (finished_) return;
+  finished_ = true;
+  put(disk_file_, "]}]}}");
+  if (pmon_ <= 0) return;
+  kill(pmon_, SIGTERM);
+  waitpid(pmon_, nullptr, 0);
+}
+
+}  // namespace millrace

@@ -1,0 +1,184 @@
+// `millrace trace capture` on real commands: what it writes is what they did, and the kit's tools read it.
+#include <gtest/gtest.h>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "experiments/capture/bpftrace_source.h"
+#include "experiments/capture/ptrace_source.h"
+#include "runtime/base/files.h"
+#include "runtime/base/json.h"
+#include "tests/driver/temporary_folder.h"
+#include "tests/harness/shell.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kProgram = std::string(MILLRACE_BIN_DIR) + "/millrace";
+
+/// The rows of a raw trace whose last column is `name`, split at blanks.
+std::vector<std::vector<std::string>> rows_of(const std::string& text, const std::string& name) {
+  std::vector<std::vector<std::string>> rows;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::vector<std::string> row;
+    for (std::string word; words >> word;) row.push_back(word);
+    if (!row.empty() && row.back() == name) rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+class Capture : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (GetParam() != std::string("bpftrace")) return;
+    const char* allowed = std::getenv("MILLRACE_BPFTRACE");
+    if (!allowed || !*allowed)
+      GTEST_SKIP() << "MILLRACE_BPFTRACE is not set (needs root, bpftrace and tracepoints)";
+    ASSERT_EQ(why_no_bpftrace(), "");
+  }
+  Answer capture(const std::string& out, const std::string& command) const {
+    return shell(kProgram + " trace capture --method " + GetParam() + " --out " + folder_.path(out) + " -- " +
+                 command);
+  }
+  std::int64_t sum(const std::string& out, const std::string& trace, const std::string& name) const {
+    std::int64_t bytes = 0;
+    for (const auto& row : rows_of(folder_.read(out + "/" + trace), name)) bytes += std::stoll(row.at(3));
+    return bytes;
+  }
+  TemporaryFolder folder_;
+};
+INSTANTIATE_TEST_SUITE_P(Methods, Capture, testing::Values("ptrace", "bpftrace"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(Capture, HasEachReadAndWriteOfACommandAndItsChildren) {
+  folder_.write("data.bin", std::string(1'000'000, 'x'));
+  folder_.write("a name with blanks", "text");
+  // Two processes and a third below one of them; a pipe and a device, which are no files.
+  folder_.write(
+      "job.sh",
+      "cd " + folder_.path() +
+          "\ndd if=data.bin of=copy.bin bs=100000 2>/dev/null &\n"
+          "(dd if=data.bin bs=250000 2>/dev/null | cat >/dev/null)\n"
+          "cat 'a name with blanks' >/dev/null\nwait\nmkdir made\nrm copy.bin\nrmdir made\nexit 3\n");
+  const Answer answer = capture("trace", "sh " + folder_.path("job.sh"));
+  EXPECT_EQ(answer.code, 3) << answer.text;
+  EXPECT_EQ(sum("trace", "trace_read.out", "data.bin"), 2'000'000) << answer.text;
+  EXPECT_EQ(sum("trace", "trace_write.out", "copy.bin"), 1'000'000);
+  std::map<std::string, int> offsets;
+  for (const auto& row : rows_of(folder_.read("trace/trace_read.out"), "data.bin")) ++offsets[row.at(2)];
+  EXPECT_EQ(offsets["500000"], 2);  // of both readers
+  EXPECT_EQ(offsets["100000"], 1);
+  EXPECT_EQ(rows_of(folder_.read("trace/trace_read.out"), "a\\x20name\\x20with\\x20blanks").size(), 2u);
+  EXPECT_EQ(rows_of(folder_.read("trace/trace_openat.out"), "copy.bin").size(), 1u);
+  const std::string changes = folder_.read("trace/trace_create_del.out");
+  for (const char* call : {"mkdir()", "rmdir()", "unlink()"})
+    EXPECT_NE(changes.find(call), std::string::npos) << changes;
+
+  const Result<Json> report = parse_json(folder_.read("trace/capture.json"), "capture.json");
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->find("exit_code")->as_int(), 3);
+  EXPECT_EQ(report->find("lost")->as_int(), 0);
+  EXPECT_GE(report->find("processes")->as_int(), 5);
+}
+
+TEST_P(Capture, IsReadByTheKitsTools) {
+  for (int i = 0; i < 20; ++i) folder_.write("sample_" + std::to_string(i), std::string(50'000, 'x'));
+  const Answer answer = capture("run", "sh -c 'cat " + folder_.path() + "/sample_* >/dev/null'");
+  ASSERT_EQ(answer.code, 0) << answer.text;
+  const Answer processed = shell(kProgram + " trace preprocess " + folder_.path("run") +
+                                 " --workload any --out " + folder_.path("processed"));
+  ASSERT_EQ(processed.code, 0) << processed.text;
+  EXPECT_NE(folder_.read("processed/run/timeline/pid/all_combined/combined.log").find(",READ"),
+            std::string::npos);
+  EXPECT_NE(folder_.read("processed/run/timeline/timeline.csv").find("TRAINING"), std::string::npos);
+  EXPECT_NE(folder_.read("processed/run/timeline/iostat.csv").find("rMB/s"), std::string::npos);
+  const Answer alike = shell(kProgram + " trace similarity " + folder_.path("processed/run") + " " +
+                             folder_.path("processed/run"));
+  EXPECT_NE(alike.text.find("tracesim/1  1"), std::string::npos) << alike.text;
+}
+
+TEST_P(Capture, FollowsWhatACommandLeavesBehind) {
+  folder_.write("late.bin", std::string(70'000, 'x'));
+  const Answer answer = capture("run", "sh -c '(setsid sh -c \"sleep 0.3; cat " + folder_.path("late.bin") +
+                                           " >/dev/null\" &) ; exit 0'");
+  EXPECT_EQ(answer.code, 0) << answer.text;
+  EXPECT_EQ(sum("run", "trace_read.out", "late.bin"), 70'000);
+}
+
+using CaptureFaults = Capture;
+INSTANTIATE_TEST_SUITE_P(Ptrace, CaptureFaults, testing::Values("ptrace"));
+
+TEST_P(CaptureFaults, AKilledCommandLeavesAReadableTrace) {
+  folder_.write("data.bin", std::string(10'000, 'x'));
+  const Answer answer = capture("run", "sh -c 'cat " + folder_.path("data.bin") + " >/dev/null; kill -9 $$'");
+  EXPECT_EQ(answer.code, 128 + SIGKILL) << answer.text;
+  EXPECT_EQ(sum("run", "trace_read.out", "data.bin"), 10'000);
+}
+
+TEST_P(CaptureFaults, AKilledTracerTakesTheCommandAlongAndLeavesWholeRows) {
+  folder_.write("data.bin", std::string(10'000, 'x'));
+  const std::string pid_file = folder_.path("pid");
+  std::thread killer([&] {
+    // The command says that it runs; rows are written once a second.
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (std::chrono::steady_clock::now() < deadline &&
+           rows_of(folder_.read("run/trace_read.out"), "data.bin").size() < 2)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    shell("pkill -9 -f -- '--out " + folder_.path("run") + " --'");
+  });
+  capture("run", "sh -c 'echo $$ >" + pid_file + "; while true; do cat " + folder_.path("data.bin") +
+                     " >/dev/null; done'");
+  killer.join();
+  const std::string text = folder_.read("run/trace_read.out");
+  EXPECT_GE(rows_of(text, "data.bin").size(), 2u);
+  EXPECT_EQ(text.back(), '\n');
+  const int pid = std::stoi(folder_.read("pid"));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (::kill(pid, 0) == 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  EXPECT_NE(::kill(pid, 0), 0) << "the command goes on without its tracer";
+}
+
+TEST_P(CaptureFaults, BadInputIsToldBeforeAnythingRuns) {
+  Answer answer = capture("run", folder_.path("no-such-program"));
+  EXPECT_EQ(answer.code, 2);
+  EXPECT_NE(answer.text.find("cannot be started: No such file"), std::string::npos) << answer.text;
+  answer = shell(kProgram + " trace capture --out " + folder_.path("empty"));
+  EXPECT_EQ(answer.code, 2);
+  EXPECT_NE(answer.text.find("COMMAND"), std::string::npos) << answer.text;
+  answer = shell(kProgram + " trace capture --out " + folder_.path("empty") + " true");
+  EXPECT_EQ(answer.code, 2);
+  EXPECT_NE(answer.text.find("no `--` stands before the command"), std::string::npos) << answer.text;
+  ASSERT_EQ(capture("used", "true").code, 0);
+  answer = capture("used", "touch " + folder_.path("touched"));
+  EXPECT_EQ(answer.code, 2);
+  EXPECT_NE(answer.text.find("holds a trace already"), std::string::npos) << answer.text;
+  EXPECT_FALSE(fs::exists(folder_.path("touched")));
+}
+
+TEST_P(CaptureFaults, AFullDiskIsCountedAndTheCommandGoesOn) {
+  const char* allowed = std::getenv("MILLRACE_MOUNTS");
+  if (!allowed || !*allowed) GTEST_SKIP() << "MILLRACE_MOUNTS is not set (needs root, to mount a small disk)";
+  folder_.write("data.bin", std::string(100, 'x'));
+  fs::create_directory(folder_.path("small"));
+  ASSERT_EQ(shell("mount -t tmpfs -o size=64k none " + folder_.path("small")).code, 0);
+  // 3,000 reads of a byte are more rows than the disk has place for.
+  const Answer answer =
+      capture("small/run", "sh -c 'for i in 1 2 3; do dd if=/dev/zero of=" + folder_.path("out.bin") +
+                               " bs=1 count=1000 2>/dev/null; done; exit 7'");
+  const std::string text = folder_.read("small/run/trace_write.out");
+  shell("umount " + folder_.path("small"));
+  EXPECT_EQ(answer.code, 7) << answer.text;
+  EXPECT_NE(answer.text.find("rows were lost"), std::string::npos) << answer.text;
+  EXPECT_TRUE(text.empty() || text.back() == '\n');
+}
+
+}  // namespace
+}  // namespace millrace
