@@ -605,6 +605,8 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   for (Bytes& bytes : mean_bytes) bytes /= static_cast<Bytes>(batches.timed.size());
   const std::vector<BatchSeconds> each = seconds_of_each(samples);
   const std::vector<Bytes> mean_outputs = output_bytes(layout, mean_bytes);
+  // Batches that are loaded ahead wait in the host's memory.
+  const bool batches_wait_on_device = device.identity().empty();
   const std::vector<Bytes> fields = field_bytes(layout, tensor_bytes(layout, longest.extent));
   if (!model.dimensions.empty()) {
     for (const Dimension& dimension : model.dimensions) graph.dimensions.push_back(dimension.name);
@@ -634,7 +636,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .backward_weight_s = seconds(&LayerSeconds::backward_weight),
                            .parameter_bytes = parameter_bytes,
                            .lowered_bytes = store.bytes_of_copies(static_cast<int>(i)),
-                           .field_bytes = fields[i],
+                           .field_bytes = batches_wait_on_device ? fields[i] : 0,
                            .activation_bytes = mean_outputs[i],
                            .saved_bytes = most(&Pass::saved_bytes, i),
                            .workspace_bytes = most(&Pass::workspace_bytes, i)});
