@@ -18,17 +18,17 @@ import sys
 import tempfile
 
 ALLOWED = 0.05
-IMAGES = "--image-size 32 --classes 10 --data synthetic:64"
-TOKENS = "--vocabulary 4000 --length 24 --data synthetic:64"
+IMAGES = "--image-size 32 --classes 10 --data synthetic:1024"
+TOKENS = "--vocabulary 4000 --length 24 --data synthetic:1024"
 # Flags of a model, and the sizes of its microbatch.
 MODELS = {
-    "mlp": ("--model mlp --width 1024 --depth 12 --classes 1024", (64, 1024)),
-    "vgg16": (f"--model vgg16 {IMAGES}", (8, 64)),
-    "resnet18": (f"--model resnet18 {IMAGES}", (16, 128)),
-    "resnet50": (f"--model resnet50 {IMAGES}", (8, 32)),
-    "gnmt": (f"--model gnmt --layers 4 --hidden 256 {TOKENS}", (8, 32)),
-    "bert": (f"--model bert_base --layers 6 --hidden 256 --heads 4 --feed-forward 1024 {TOKENS}", (8, 32)),
-    "transformer": (f"--model transformer_lm --layers 6 --hidden 256 --heads 4 --feed-forward 1024 {TOKENS}", (8, 32)),
+    "mlp": ("--model mlp --width 1024 --depth 12 --classes 1024", (64, 512)),
+    "vgg16": (f"--model vgg16 {IMAGES}", (4, 16)),
+    "resnet18": (f"--model resnet18 {IMAGES}", (16, 64)),
+    "resnet50": (f"--model resnet50 {IMAGES}", (8, 24)),
+    "gnmt": (f"--model gnmt --layers 4 --hidden 256 {TOKENS}", (24, 48)),
+    "bert": (f"--model bert_base --layers 6 --hidden 256 --heads 4 --feed-forward 1024 {TOKENS}", (8, 24)),
+    "transformer": (f"--model transformer_lm --layers 6 --hidden 256 --heads 4 --feed-forward 1024 {TOKENS}", (8, 24)),
 }
 # Schedule, ranks, replicas, microbatches of a step.
 SHAPES = [("1f1b", 1, 4), ("1f1b", 2, 4), ("1f1b", 2, 8), ("gpipe", 2, 4), ("zb-h1", 2, 4), ("interleaved", 2, 4), ("pipedream", 2, 4)]
