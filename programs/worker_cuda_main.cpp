@@ -1,11 +1,24 @@
 // millrace-worker-cuda: the same commands on a GPU. Built by preset cuda.
 #include <cstdlib>
+#include <exception>
 
 #include "driver/worker/worker_options.h"
 #include "runtime/device/cuda_device.h"
 #ifdef MILLRACE_NCCL
 #include "runtime/comm/nccl_library.h"
 #endif
+
+namespace {
+
+/// A GPU that is of no more use fails again where LibTorch frees memory on the way out, and C++ then ends the
+/// process. The failure is told as any other.
+[[noreturn]] void tell_and_end() {
+  const std::exception_ptr failure = std::current_exception();
+  if (!failure) std::abort();
+  std::_Exit(millrace::guarded([&]() -> int { std::rethrow_exception(failure); }));
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   // Read when CUDA starts; what the user has set stays.
@@ -14,6 +27,7 @@ int main(int argc, char** argv) {
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   // cuBLAS is deterministic only with a workspace of a fixed size (--deterministic).
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  std::set_terminate(tell_and_end);
   millrace::Accelerator accelerator{.make_device = millrace::make_cuda_device};
 #ifdef MILLRACE_NCCL
   accelerator.make_nccl = [](const millrace::Device& device) {

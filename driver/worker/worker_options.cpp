@@ -10,6 +10,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 
 #include "driver/cli/command_support.h"
 #include "driver/hosts/program_paths.h"
@@ -61,6 +62,8 @@ int guarded(const std::function<int()>& body) {
     return static_cast<int>(error.code());
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "error: %s\nHint: %s\n", out_of_memory_text().c_str(), kLessMemory);
+  } catch (const c10::OutOfMemoryError&) {  // of a GPU, outside of any layer
+    std::fprintf(stderr, "error: %s\nHint: %s\n", text_of_failure().c_str(), kLessMemory);
   } catch (const std::system_error& error) {
     std::fprintf(stderr, "error: the system refuses a thread or another resource: %s\nHint: %s\n",
                  error.what(),

@@ -13,6 +13,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/ids.h"
+#include "runtime/base/rank_pairs.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/lazy_text.h"
 
@@ -39,6 +40,14 @@ class Pending {
   virtual void wait() = 0;
 };
 
+/// What a communicator is going to do with tensors on devices.
+struct Traffic {
+  RankPairs messages;  ///< ranks of the communicator
+  bool sums = false;   ///< all_reduce
+};
+/// Messages between all of `size` ranks, and sums.
+Traffic all_traffic(int size);
+
 /// Thread-safety: one thread at a time per communicator, except abort().
 /// Every wait ends by `deadline()` with PeerError; the first failure aborts the others.
 class Communicator {
@@ -52,6 +61,12 @@ class Communicator {
   /// Returns whether messages between two ranks match in the order of posting, whatever their tags, as NCCL's
   /// do. Both ends must then post them in the same order.
   virtual bool is_ordered() const { return false; }
+
+  /// Makes the connections that `traffic` needs and that are not there yet. Collective: all ranks name the
+  /// same traffic, and go through their communicators in one order. Tensors on devices travel only where it
+  /// was named; a broadcast is a message from its root to each other rank. Transports that are joined from
+  /// the start, and tensors on the CPU, do without. Throws PeerError.
+  virtual void connect(const Traffic& traffic) { static_cast<void>(traffic); }
 
   /// Posts all transfers as one group and returns at once; no order among them is assumed. Sends may finish
   /// before the peer receives, but need not.

@@ -135,6 +135,15 @@ bool use_nccl(const CommunicatorOptions& options, Store& store) {
 
 }  // namespace
 
+Traffic all_traffic(int size) {
+  Traffic all{.messages = {}, .sums = true};
+  for (int from = 0; from < size; ++from) {
+    for (int to = 0; to < size; ++to)
+      if (from != to) all.messages.emplace(from, to);
+  }
+  return all;
+}
+
 std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options,
                                                 std::shared_ptr<Store> store) {
   if (use_nccl(options, *store)) {

@@ -8,6 +8,7 @@
 //   messages of an action start together, and communicators are made with few blocks (nccl_library.cpp).
 // - Sums must go in the order of ranks: ncclAllReduce chooses its own order, so a sum is sends, receives and
 //   additions on the group's stream.
+// - A communicator takes memory and time, so only ranks that talk have one: connect() says who does.
 // - NCCL connects two ranks at their first message, and the call that posts it is not done before the other
 //   rank posts its own. A receive that is posted early would wait for a send that waits for this rank: every
 //   line is connected by an exchange of a few bytes when it is made.
@@ -50,14 +51,7 @@ struct Line {
 class Fabric {
  public:
   Fabric(const CommunicatorOptions& options, std::shared_ptr<Store> store)
-      : options_(options), api_(*options.nccl), store_(std::move(store)) {
-    try {
-      join_pairs();
-    } catch (...) {
-      abort_own("not all ranks could be joined");
-      throw;
-    }
-  }
+      : options_(options), api_(*options.nccl), store_(std::move(store)) {}
 
   ~Fabric() {
     const std::lock_guard lock(mutex_);
@@ -74,7 +68,20 @@ class Fabric {
   Clock& clock() const { return options_.clock; }
   const CommunicatorOptions& options() const { return options_; }
   const Line& line(Direction direction, int peer) const {
-    return (direction == Direction::Send ? out_ : in_).at(peer);
+    const auto& lines = direction == Direction::Send ? out_ : in_;
+    const auto found = lines.find(peer);
+    MILLRACE_CHECK(found != lines.end(),
+                   "nobody connected rank "
+                       << rank() << (direction == Direction::Send ? " to rank " : " from rank ") << peer);
+    return found->second;
+  }
+
+  /// Joins two ranks, this one among them, in one direction; once.
+  void join_pair(int from, int to) {
+    const int peer = from == rank() ? to : from;
+    auto& lines = from == rank() ? out_ : in_;
+    if (lines.contains(peer)) return;
+    lines[peer] = join(std::to_string(from) + "-" + std::to_string(to), {from, to}, Ways::FirstToSecond);
   }
 
   enum class Ways { FirstToSecond, All };
@@ -157,18 +164,6 @@ class Fabric {
   }
 
  private:
-  /// One order of pairs for all ranks: joining two ranks waits for both.
-  void join_pairs() {
-    for (int from = 0; from < options_.size; ++from) {
-      for (int to = 0; to < options_.size; ++to) {
-        if (from == to || (from != rank() && to != rank())) continue;
-        const std::string name = std::to_string(from) + "-" + std::to_string(to);
-        const int peer = from == rank() ? to : from;
-        (from == rank() ? out_ : in_)[peer] = join(name, {from, to}, Ways::FirstToSecond);
-      }
-    }
-  }
-
   void connect(const Line& line, const std::string& name, int index, int size, Ways ways) {
     const auto start = options_.clock.now();
     const std::string what = "connecting ranks " + name;
@@ -323,14 +318,22 @@ class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::shared_ptr<Fabric> fabric, std::unique_ptr<Communicator> host,
                    std::vector<int> members, const std::string& name)
-      : fabric_(std::move(fabric)), host_(std::move(host)), members_(std::move(members)), name_(name) {
-    if (size() > 1) sums_ = fabric_->join("group " + name_, members_, Fabric::Ways::All);
-  }
+      : fabric_(std::move(fabric)), host_(std::move(host)), members_(std::move(members)), name_(name) {}
 
   RankId rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
   bool buffers_sends() const override { return false; }
   bool is_ordered() const override { return true; }
+
+  /// All ranks go through the pairs in one order, because joining two ranks waits for both.
+  void connect(const Traffic& traffic) override {
+    for (const auto& [first, second] : traffic.messages) {
+      const int from = members_.at(first.value), to = members_.at(second.value);
+      if (from == fabric_->rank() || to == fabric_->rank()) fabric_->join_pair(from, to);
+    }
+    if (traffic.sums && size() > 1 && !sums_.comm)
+      sums_ = fabric_->join("group " + name_, members_, Fabric::Ways::All);
+  }
 
   std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {
     std::vector<Transfer> near;
@@ -355,6 +358,7 @@ class NcclCommunicator final : public Communicator {
     if (!api().owns(tensor)) return host_->all_reduce(std::move(tensor), std::move(what));
     MILLRACE_CHECK(tensor.is_contiguous());
     if (size() == 1 || tensor.numel() == 0) return std::make_unique<NothingPending>();
+    MILLRACE_CHECK(sums_.comm != nullptr, "nobody connected the ranks of " << name_ << " for: " << what);
     const at::NoGradGuard no_grad;
     const at::Tensor flat = tensor.view({-1});
     api().follow(sums_.stream, api().mark(nullptr));

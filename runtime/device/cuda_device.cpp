@@ -76,7 +76,8 @@ class CudaDevice final : public Device {
     using c10::CachingAllocator::StatType;
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(index_);
     const auto& allocated = stats.allocated_bytes[static_cast<std::size_t>(StatType::AGGREGATE)];
-    return {.current = allocated.current, .peak = allocated.peak, .total = total_};
+    const auto& reserved = stats.reserved_bytes[static_cast<std::size_t>(StatType::AGGREGATE)];
+    return {.current = allocated.current, .peak = allocated.peak, .taken = reserved.peak, .total = total_};
   }
 
  private:

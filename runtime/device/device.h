@@ -16,7 +16,8 @@ namespace millrace {
 struct DeviceMemory {
   std::int64_t current = 0;  ///< of tensors; the CPU counts them from install_host_allocator() on
   std::int64_t peak = 0;     ///< most bytes of tensors so far, likewise; ranks that are threads count as one
-  std::int64_t total = 0;    ///< memory of the device, which all programs share
+  std::int64_t taken = 0;  ///< most bytes that this process took from a GPU for tensors, free blocks included
+  std::int64_t total = 0;  ///< memory of the device, which all programs share
 };
 
 /// A point in the device's order of work.

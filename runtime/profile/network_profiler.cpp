@@ -241,6 +241,7 @@ NetworkMeasurement profile_network(Communicator& communicator, Device& device, C
   at::NoGradGuard no_grad;
   MILLRACE_CHECK(communicator.size() >= 2);
   MILLRACE_CHECK(options.round_trips >= 1);
+  communicator.connect(all_traffic(communicator.size()));
   const std::vector<Bytes> sizes = sweep_of(options.largest);
   const std::int64_t ranks = communicator.size(), width = Row::width(sizes.size());
   const at::Tensor table = at::zeros({ranks * (ranks - 1) / 2, width}, at::kDouble);

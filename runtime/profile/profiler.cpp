@@ -76,6 +76,7 @@ class Pass final : private LayerObserver {
     slot_.values.assign(slot_.values.size(), {});
     runner_.backward_layer_by_layer(slot_, store_.current());
     if (counted) counted->backward.push_back(Seconds(clock_.now() - middle).count());
+    if (!counted) add_heads();
   }
 
   /// Returns the seconds of a pass as training runs it, without a look at single layers.
@@ -144,7 +145,14 @@ class Pass final : private LayerObserver {
       else
         head.head->forward_on_device(inputs, &saved);
       const std::span<const bool> needs(reinterpret_cast<const bool*>(head.needs.data()), head.needs.size());
+      if (!counted_) {
+        memory_before_ = device_.memory().current;
+        device_.reset_peak_memory();
+      }
       runner_.add_gradients(slot_, head, head.head->backward(saved, {}, needs));
+      if (counted_) continue;
+      head_workspace_ = std::max(head_workspace_, device_.memory().peak - memory_before_);
+      of_heads_.insert(of_heads_.end(), saved.tensors.begin(), saved.tensors.end());
     }
     device_.synchronize();
     if (counted_) counted_->loss.push_back(Seconds(clock_.now() - start).count());
@@ -168,6 +176,19 @@ class Pass final : private LayerObserver {
       // its outputs included.
       if (slot_.saved[i].extra) saved_bytes[i] = std::max<Bytes>(saved_bytes[i], growth_[i]);
     }
+    Bytes& of_heads = saved_of_heads_ = 0;
+    for (const at::Tensor& t : std::exchange(of_heads_, {})) {
+      if (t.defined() && seen.insert(t.storage().data()).second)
+        of_heads += static_cast<Bytes>(t.storage().nbytes());
+    }
+  }
+
+  /// Counts what the heads keep, and work with, as the last layer's. It is freed before that layer's
+  /// backward.
+  void add_heads() {
+    if (saved_bytes.empty()) return;
+    saved_bytes.back() += saved_of_heads_;
+    workspace_bytes.back() = std::max(workspace_bytes.back() - saved_of_heads_, head_workspace_);
   }
 
   NoReplicas alone_;
@@ -181,7 +202,9 @@ class Pass final : private LayerObserver {
   std::int64_t memory_before_ = 0;
   LayerSlot slot_;
   std::span<const Bytes> output_bytes_;  ///< by layer
-  std::vector<Bytes> growth_;            ///< by layer: bytes in memory after its forward less those before
+  std::vector<at::Tensor> of_heads_;     ///< what they keep until their backward
+  Bytes saved_of_heads_ = 0, head_workspace_ = 0;
+  std::vector<Bytes> growth_;  ///< by layer: bytes in memory after its forward less those before
 };
 
 /// Times updates of three sorts, one after the other: in place, with the version before kept, and in place
@@ -605,6 +628,8 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   for (Bytes& bytes : mean_bytes) bytes /= static_cast<Bytes>(batches.timed.size());
   const std::vector<BatchSeconds> each = seconds_of_each(samples);
   const std::vector<Bytes> mean_outputs = output_bytes(layout, mean_bytes);
+  // Batches that are loaded ahead wait in the host's memory.
+  const bool batches_wait_on_device = device.identity().empty();
   const std::vector<Bytes> fields = field_bytes(layout, tensor_bytes(layout, longest.extent));
   if (!model.dimensions.empty()) {
     for (const Dimension& dimension : model.dimensions) graph.dimensions.push_back(dimension.name);
@@ -634,7 +659,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .backward_weight_s = seconds(&LayerSeconds::backward_weight),
                            .parameter_bytes = parameter_bytes,
                            .lowered_bytes = store.bytes_of_copies(static_cast<int>(i)),
-                           .field_bytes = fields[i],
+                           .field_bytes = batches_wait_on_device ? fields[i] : 0,
                            .activation_bytes = mean_outputs[i],
                            .saved_bytes = most(&Pass::saved_bytes, i),
                            .workspace_bytes = most(&Pass::workspace_bytes, i)});

@@ -27,6 +27,21 @@ struct Queue {
 
 }  // namespace
 
+RankPairs talking_pairs(const PipelineShape& shape, Passes passes) {
+  RankPairs pairs;
+  const int different = std::min(shape.microbatches, shape.replica_cycle());
+  for (const StageLink& link : shape.all_links()) {
+    for (int m = 0; m < different; ++m) {
+      const MicrobatchId microbatch(m);
+      if (shape.is_local(link, microbatch)) continue;
+      const RankId from = shape.rank_of(link.from, microbatch), to = shape.rank_of(link.to, microbatch);
+      pairs.emplace(from, to);
+      if (passes == Passes::ForwardAndBackward) pairs.emplace(to, from);
+    }
+  }
+  return pairs;
+}
+
 Problems check_pair_order(const Schedule& schedule) {
   std::map<std::pair<int, int>, Queue> queues;  // (from, to)
   for (int rank = 0; rank < static_cast<int>(schedule.ranks.size()); ++rank) {

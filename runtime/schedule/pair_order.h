@@ -1,6 +1,7 @@
-// A check of schedules for transports without tags.
+// Pairs of ranks, for transports that join each pair by itself and have no tags.
 #pragma once
 
+#include "runtime/base/rank_pairs.h"
 #include "runtime/schedule/schedule.h"
 
 namespace millrace {
@@ -9,5 +10,10 @@ namespace millrace {
 /// messages in the order of posting, so that such a rank would compute with another microbatch's tensor.
 /// Pure.
 Problems check_pair_order(const Schedule& schedule);
+
+enum class Passes { Forward, ForwardAndBackward };
+
+/// Returns who sends to whom in any schedule of `shape`. Pure.
+RankPairs talking_pairs(const PipelineShape& shape, Passes passes);
 
 }  // namespace millrace

@@ -12,7 +12,35 @@ namespace {
 // The first tag of ties, above the tags of all positions.
 constexpr std::uint64_t kTieTags = std::uint64_t{1} << 47;
 
+/// Who gives to and takes from replica `mine` of one end of a tie.
+struct Partners {
+  RankId from;
+  std::vector<RankId> to;
+};
+Partners partners_of(std::size_t mine, const std::vector<RankId>& ours, const std::vector<RankId>& others) {
+  Partners partners{.from = others[mine % others.size()], .to = {}};
+  for (std::size_t i = mine; i < others.size(); i += ours.size()) partners.to.push_back(others[i]);
+  return partners;
+}
+
 }  // namespace
+
+RankPairs talking_pairs(const std::vector<TieAcross>& ties,
+                        const std::vector<std::vector<RankId>>& ranks_of_stage) {
+  RankPairs pairs;
+  const auto add = [&](StageId stage, StageId other) {
+    const auto &ours = ranks_of_stage.at(stage.value), &others = ranks_of_stage.at(other.value);
+    for (std::size_t mine = 0; mine < ours.size(); ++mine) {
+      for (const RankId to : partners_of(mine, ours, others).to)
+        if (to != ours[mine]) pairs.emplace(ours[mine], to);
+    }
+  };
+  for (const TieAcross& tie : ties) {
+    add(tie.owner_stage, tie.user_stage);
+    add(tie.user_stage, tie.owner_stage);
+  }
+  return pairs;
+}
 
 TiedExchange::TiedExchange(const StageLayout& layout, StageId stage,
                            const std::vector<std::vector<RankId>>& ranks_of_stage, ParameterStore& store,
@@ -43,8 +71,9 @@ TiedExchange::TiedExchange(const StageLayout& layout, StageId stage,
     const auto& ours = ranks_of_stage.at(stage.value);
     const auto& others = ranks_of_stage.at(end.other.value);
     const auto mine = static_cast<std::size_t>(std::ranges::find(ours, world.rank()) - ours.begin());
-    end.from = others[mine % others.size()];
-    for (std::size_t i = mine; i < others.size(); i += ours.size()) end.to.push_back(others[i]);
+    Partners partners = partners_of(mine, ours, others);
+    end.from = partners.from;
+    end.to = std::move(partners.to);
     (owns ? owned_ : used_).push_back(std::move(end));
   }
 }

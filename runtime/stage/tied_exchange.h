@@ -30,6 +30,10 @@ struct MessageNumbers {
   }
 };
 
+/// Returns who sends to whom because of `ties`: gradients to owners, values to users.
+RankPairs talking_pairs(const std::vector<TieAcross>& ties,
+                        const std::vector<std::vector<RankId>>& ranks_of_stage);
+
 /// One stage's end of all its ties. Gradients and values are the same on all replicas of a stage. So for a
 /// tie, replica i of either stage receives from replica i mod n of the other, which has n replicas. Not
 /// thread-safe. Exceptions: PeerError.

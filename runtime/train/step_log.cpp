@@ -142,6 +142,7 @@ void StepLog::write(const StepRecord& r) {
   put("data_s", t.data);
   put("bubble_share", r.step_s > 0 ? std::max(0.0, 1 - busy / r.step_s) : 0.0);
   put("peak_memory_bytes", r.peak_memory_bytes);
+  if (r.taken_memory_bytes > 0) put("taken_memory_bytes", r.taken_memory_bytes);
   put("resident_memory_bytes", r.resident_memory_bytes);
   put("weight_versions", r.weight_versions);
   put("stashed_microbatches", r.stashed);

@@ -30,8 +30,9 @@ struct StepRecord {
   std::vector<double> lr{0};               ///< by job
   std::vector<double> gradient_norms{-1};  ///< before clipping; negative: not measured. By job
   std::vector<double> loss_scales;         ///< factors of this step by job; empty: the loss is not scaled
-  std::vector<char> skipped;           ///< by job: 1 if a gradient was not finite and the update was skipped
-  std::int64_t peak_memory_bytes = 0;  ///< most bytes of tensors on the device since the start
+  std::vector<char> skipped;            ///< by job: 1 if a gradient was not finite and the update was skipped
+  std::int64_t peak_memory_bytes = 0;   ///< most bytes of tensors on the device since the start
+  std::int64_t taken_memory_bytes = 0;  ///< most bytes that the process took from the GPU; 0: there is none
   std::int64_t resident_memory_bytes = 0;  ///< most resident bytes of this process on the host so far
   int weight_versions = 1;
   int stashed = 0;

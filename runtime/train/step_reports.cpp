@@ -60,6 +60,7 @@ void StepReports::log(std::int64_t step, Measured measured) {
     samples += t_.sources.front().train->extent(p).samples;
   samples_per_s_.push_back(double(samples) / seconds);
   const std::int64_t newest = step + steps - 1;
+  const DeviceMemory memory = t_.world.device.memory();
   StepRecord record{.step = newest,
                     .times = measured.times,
                     .step_s = seconds,
@@ -68,7 +69,8 @@ void StepReports::log(std::int64_t step, Measured measured) {
                     .samples_per_s = samples_per_s_.back(),
                     .lr = std::move(measured.lr),
                     .gradient_norms = std::move(measured.gradient_norms),
-                    .peak_memory_bytes = t_.world.device.memory().peak,
+                    .peak_memory_bytes = memory.peak,
+                    .taken_memory_bytes = memory.taken,
                     .resident_memory_bytes = peak_resident_bytes(),
                     .weight_versions = t_.stages->peak_versions(),
                     .stashed = t_.stages->peak_stash()};

@@ -19,12 +19,12 @@ AnyRank::~AnyRank() = default;
 
 bool AnyRank::next(bool mine) {
   if (!group_) return mine;
-  Vote vote{.votes = at::full({1}, mine ? 1.0 : 0.0, at::kFloat)};
+  Vote vote{.votes = at::full({1}, mine ? 1.0 : 0.0, at::kDouble)};
   vote.pending = group_->all_reduce(vote.votes, "stop or go on");
   pending_votes_.push_back(std::move(vote));
   if (pending_votes_.size() <= lag_) return false;
   pending_votes_.front().pending->wait();
-  const bool any = *pending_votes_.front().votes.const_data_ptr<float>() > 0;
+  const bool any = *pending_votes_.front().votes.const_data_ptr<double>() > 0;
   pending_votes_.pop_front();
   return any;
 }

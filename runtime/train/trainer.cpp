@@ -15,6 +15,7 @@
 #include "runtime/train/run_settings.h"
 #include "runtime/train/step_reports.h"
 #include "runtime/train/stream_loop.h"
+#include "runtime/train/traffic.h"
 #include "runtime/train/trainable.h"
 
 namespace millrace {
@@ -105,6 +106,7 @@ void Trainer::Impl::open(const std::vector<TrainedArray>& arrays, std::unique_pt
   open_sources(arrays);
   t.stop = std::make_unique<StopVote>(t.world.communicator, t.options.stop, stop_reach(t.plan, t.cycle));
   evaluations.emplace(t, std::move(score));
+  connect_ranks(t, evaluations->chunk());
   checkpoints.emplace(t, outputs, *evaluations, arrays, std::move(settings));
   checkpoints->load();
   outputs.open();

@@ -55,6 +55,7 @@ class EveryBackend : public ::testing::TestWithParam<std::string> {
           else if (local.empty())
             own = make_communicator(options, store);
           c = own ? own.get() : local[r].get();
+          c->connect(all_traffic(size));
           body(*c);
         } catch (const std::exception& error) {
           {
@@ -135,6 +136,7 @@ TEST_P(EveryBackend, SubgroupsBroadcastAndBarrier) {
     const std::vector<RankId> members =
         me % 2 ? std::vector{RankId(1), RankId(3)} : std::vector{RankId(0), RankId(2)};
     auto group = c.subgroup(members, me % 2 ? "odd" : "even");
+    group->connect(all_traffic(2));
     at::Tensor sum = at::full({1}, double(me));
     group->all_reduce(sum, "sum")->wait();
     if (sum.item<float>() != (me % 2 ? 4 : 2)) throw std::runtime_error("wrong group sum");

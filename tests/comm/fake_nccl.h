@@ -62,10 +62,15 @@ class FakeNcclWorld {
 
   struct Counts {
     int groups = 0, sends = 0, receives = 0, aborts = 0, destroys = 0;
+    int communicators = 0;  ///< of all ranks
+    int idle = 0;           ///< ids of communicators that nothing went through after their connection
   };
   Counts counts() {
     const std::lock_guard lock(mutex_);
-    return counts_;
+    Counts counts = counts_;
+    counts.communicators = static_cast<int>(comms_.size());
+    counts.idle = static_cast<int>(joined_.size() - used_.size());
+    return counts;
   }
   /// From now on every communicator answers with this error.
   void fail_all(const std::string& text) {
@@ -131,6 +136,7 @@ class FakeNcclWorld {
   std::mutex mutex_;  // guards all of it
   int next_id_ = 0;
   std::map<std::string, std::set<int>> joined_;  // key: id
+  std::set<std::string> used_;                   // ids
   std::vector<std::unique_ptr<Comm>> comms_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::map<Way, Wire> wires_;
@@ -146,7 +152,7 @@ class FakeNccl final : public NcclApi {
   explicit FakeNccl(std::shared_ptr<FakeNcclWorld> world) : world_(std::move(world)) {}
 
   bool owns(const at::Tensor& tensor) const override { return tensor.scalar_type() == at::kFloat; }
-  at::Tensor scratch() override { return at::zeros({4}, at::kFloat); }
+  at::Tensor scratch() override { return scratch_.emplace_back(at::zeros({4}, at::kFloat)); }
   std::string unique_id() override {
     const std::lock_guard lock(world_->mutex_);
     return "id" + std::to_string(world_->next_id_++);
@@ -249,6 +255,8 @@ class FakeNccl final : public NcclApi {
     const std::lock_guard lock(world_->mutex_);
     MILLRACE_CHECK(in_group_, "one exchange is one group");
     ++(send ? world_->counts_.sends : world_->counts_.receives);
+    if (std::ranges::none_of(scratch_, [&](const at::Tensor& one) { return one.is_same(tensor); }))
+      world_->used_.insert(of(handle).id);
     auto made = std::make_shared<FakeNcclWorld::Transfer>(FakeNcclWorld::Transfer{
         .send = send, .tensor = tensor, .peer = peer, .tag = tag, .comm = &of(handle)});
     const auto same = std::ranges::find(group_, stream, [](const auto& entry) { return entry.first; });
@@ -261,28 +269,32 @@ class FakeNccl final : public NcclApi {
 
   std::shared_ptr<FakeNcclWorld> world_;
   bool in_group_ = false;
+  std::vector<at::Tensor> scratch_;  // of connections
   std::vector<std::pair<Stream, std::vector<std::shared_ptr<FakeNcclWorld::Transfer>>>> group_;
 };
 
-/// Makes communicators as make_local_communicators does, with NCCL's logic for float32 tensors.
+/// Connects all ranks with all, each from a thread of its own.
+inline void connect_all(const std::vector<std::unique_ptr<Communicator>>& ranks) {
+  std::vector<std::jthread> threads;
+  for (const auto& rank : ranks) {
+    threads.emplace_back([&] { rank->connect(all_traffic(rank->size())); });
+  }
+}
+
+/// Makes communicators as make_local_communicators does, with NCCL's logic for float32 tensors. Nothing is
+/// connected yet.
 inline std::vector<std::unique_ptr<Communicator>> make_fake_nccl_communicators(
     int size, std::chrono::milliseconds deadline,
     std::shared_ptr<FakeNcclWorld> world = std::make_shared<FakeNcclWorld>()) {
   auto store = make_memory_store();
   auto hosts = make_local_communicators(size, deadline);
   std::vector<std::unique_ptr<Communicator>> result(hosts.size());
-  {
-    std::vector<std::jthread> threads;  // joining is collective
-    for (std::size_t r = 0; r < hosts.size(); ++r) {
-      threads.emplace_back([&, r] {
-        CommunicatorOptions options{
-            .backend = Backend::Nccl, .rank = RankId(static_cast<int>(r)), .size = size};
-        options.deadline = deadline;
-        options.rendezvous_deadline = std::chrono::milliseconds(20'000);
-        options.nccl = std::make_shared<FakeNccl>(world);
-        result[r] = make_nccl_communicator(options, std::move(hosts[r]), store);
-      });
-    }
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    CommunicatorOptions options{.backend = Backend::Nccl, .rank = RankId(static_cast<int>(r)), .size = size};
+    options.deadline = deadline;
+    options.rendezvous_deadline = std::chrono::milliseconds(20'000);
+    options.nccl = std::make_shared<FakeNccl>(world);
+    result[r] = make_nccl_communicator(options, std::move(hosts[r]), store);
   }
   return result;
 }

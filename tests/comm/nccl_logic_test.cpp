@@ -29,7 +29,9 @@ std::string what_of(const std::function<void()>& body) {
 
 struct Pair {
   explicit Pair(milliseconds deadline = milliseconds(20'000))
-      : ranks(make_fake_nccl_communicators(2, deadline, world)) {}
+      : ranks(make_fake_nccl_communicators(2, deadline, world)) {
+    connect_all(ranks);
+  }
   Communicator& operator[](std::size_t r) { return *ranks[r]; }
   std::shared_ptr<FakeNcclWorld> world = std::make_shared<FakeNcclWorld>();
   std::vector<std::unique_ptr<Communicator>> ranks;
@@ -123,6 +125,7 @@ TEST(NcclLogic, AbortFreesEveryCommunicatorOnce) {
   const auto world = std::make_shared<FakeNcclWorld>();
   {
     auto ranks = make_fake_nccl_communicators(3, milliseconds(20'000), world);
+    connect_all(ranks);
     at::Tensor in = number(0);
     const Transfer here[] = {receive(in, 1, 1)};
     auto pending = ranks[0]->exchange(here);
@@ -153,9 +156,29 @@ TEST(NcclLogic, ARankThatDoesNotJoinIsADeadline) {
   options.rendezvous_deadline = milliseconds(100);
   options.nccl = std::make_shared<FakeNccl>(std::make_shared<FakeNcclWorld>());
   auto hosts = make_local_communicators(2, milliseconds(100));
-  const std::string text =
-      what_of([&] { make_nccl_communicator(options, std::move(hosts[0]), make_memory_store()); });
+  const auto rank = make_nccl_communicator(options, std::move(hosts[0]), make_memory_store());
+  const std::string text = what_of([&] { rank->connect(all_traffic(2)); });
   EXPECT_NE(text.find("joining ranks 0-1 (2 ranks): NCCL is not done after"), std::string::npos) << text;
+}
+
+TEST(NcclLogic, OnlyRanksThatTalkAreConnectedAndOnlyOnce) {
+  const auto world = std::make_shared<FakeNcclWorld>();
+  auto ranks = make_fake_nccl_communicators(4, milliseconds(20'000), world);
+  const Traffic chain{.messages = {{RankId(0), RankId(1)}, {RankId(1), RankId(2)}, {RankId(2), RankId(1)}}};
+  for (int again = 0; again < 2; ++again) {
+    std::vector<std::jthread> threads;
+    for (const auto& rank : ranks) threads.emplace_back([&] { rank->connect(chain); });
+  }
+  EXPECT_EQ(world->counts().communicators, 6);  // both ends of three directions
+  EXPECT_EQ(world->counts().idle, 3);
+  at::Tensor in = number(0);
+  const Transfer there[] = {send(1, 1, 1)}, here[] = {receive(in, 1, 0)}, back[] = {send(1, 1, 0)};
+  auto sent = ranks[0]->exchange(there);
+  ranks[1]->exchange(here)->wait();
+  sent->wait();
+  EXPECT_EQ(world->counts().idle, 2);
+  EXPECT_THROW(ranks[1]->exchange(back), InternalError);
+  EXPECT_THROW(ranks[3]->all_reduce(in, "a sum"), InternalError);
 }
 
 TEST(NcclLogic, IsRefusedWhereItCannotWork) {

@@ -60,6 +60,16 @@ inline void for_every_shape(int places, int microbatches, int replicas, int chun
           for (int v = 1; v <= chunks; ++v) visit({kind, p, m, r, v});
 }
 
+/// Who sends to whom in the lists themselves.
+inline RankPairs pairs_in(const Schedule& schedule) {
+  RankPairs pairs;
+  for (int rank = 0; rank < static_cast<int>(schedule.ranks.size()); ++rank) {
+    for (const Action& action : schedule.ranks[rank])
+      if (is_send(action.op)) pairs.emplace(RankId(rank), action.peer);
+  }
+  return pairs;
+}
+
 /// Valid under its transport (made for rendezvous: under both), messages of a pair in one order.
 inline void expect_valid(const ScheduleKind kind, const PipelineShape& shape, const std::string& name) {
   for (Transport transport : {Transport::Buffered, Transport::Rendezvous}) {
@@ -71,6 +81,7 @@ inline void expect_valid(const ScheduleKind kind, const PipelineShape& shape, co
       ASSERT_EQ(to_string(check(*schedule, shape, transport)), "") << name << "\n" << to_string(*schedule);
     }
     ASSERT_EQ(to_string(check_pair_order(*schedule)), "") << name << "\n" << to_string(*schedule);
+    ASSERT_EQ(pairs_in(*schedule), talking_pairs(shape, Passes::ForwardAndBackward)) << name;
   }
 }
 

@@ -13,6 +13,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <string>
@@ -311,9 +312,13 @@ class Call {
 
 /// At the first operator: what LibTorch says of itself cannot be asked while it counts GPUs.
 bool is_same_version() {
+  const char* other = std::getenv("STANDIN_TORCH_VERSION");
+  const std::string built = other ? other : STANDIN_TORCH_VERSION, key = "TORCH_VERSION=";
   const std::string told = at::show_config();
-  TORCH_CHECK(told.find("TORCH_VERSION=" STANDIN_TORCH_VERSION) != std::string::npos,
-              "standin: built with LibTorch " STANDIN_TORCH_VERSION ", and this is another: ", told);
+  const std::size_t begin = told.find(key) + key.size();
+  const std::string here = told.substr(begin, told.find(',', begin) - begin);
+  TORCH_CHECK(here == built, "standin: it was built with LibTorch ", built, ", and this is ", here,
+              ". Hint: scripts/build cuda standin");
   return true;
 }
 

@@ -87,14 +87,18 @@ std::vector<Failure> failures() {
 
 std::mutex failures_lock;
 std::atomic<bool> any_failures{true};
-std::atomic<int> sticky{0};
+std::array<std::atomic<int>, 64> sticky{};  // by GPU: each has a context of its own
 thread_local cudaError_t last_error = cudaSuccess;
+
+std::atomic<int>& sticky_now() {
+  return sticky[static_cast<std::size_t>(physical_device(current_device()))];
+}
 
 /// After these the real context is of no more use.
 bool stays(cudaError_t error) {
   return error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure ||
          error == cudaErrorECCUncorrectable || error == cudaErrorHardwareStackError ||
-         error == cudaErrorAssert || error == cudaErrorUnknown;
+         error == cudaErrorAssert || error == cudaErrorUnknown || error == cudaErrorDevicesUnavailable;
 }
 
 }  // namespace
@@ -106,7 +110,8 @@ void say(const std::string& text) {
 
 const Settings& settings() {
   static const Settings read = [] {
-    for (const char* driver : {"/proc/driver/nvidia/version", "/dev/nvidiactl"})
+    const char* elsewhere = std::getenv("STANDIN_REAL_DRIVER");
+    for (const char* driver : {"/proc/driver/nvidia/version", "/dev/nvidiactl", elsewhere ? elsewhere : ""})
       if (access(driver, F_OK) == 0)
         refuse(std::string("a real driver is here (") + driver +
                "): the stand-in does not mix with it. Take it out of LD_PRELOAD");
@@ -137,22 +142,21 @@ cudaError_t failed(cudaError_t error) {
 }
 
 cudaError_t count_call(const char* name) {
-  if (const int error = sticky.load(std::memory_order_relaxed))
+  if (const int error = sticky_now().load(std::memory_order_relaxed))
     return failed(static_cast<cudaError_t>(error));
   if (!any_failures.load(std::memory_order_relaxed)) return cudaSuccess;
   const std::lock_guard lock(failures_lock);
   static std::vector<Failure> wanted = failures();
   if (wanted.empty()) any_failures = false;
+  const Failure* due = nullptr;
   for (Failure& failure : wanted) {
-    if (failure.name != name ||
-        (failure.device >= 0 && failure.device != physical_device(current_device())) ||
-        ++failure.seen != failure.at)
-      continue;
-    say("call " + std::to_string(failure.at) + " of " + name + " fails, as STANDIN_FAIL wants");
-    if (stays(failure.error)) sticky = failure.error;
-    return std::string_view(name).starts_with("nccl") ? failure.error : failed(failure.error);
+    const bool here = failure.device < 0 || failure.device == physical_device(current_device());
+    if (failure.name == name && here && ++failure.seen == failure.at) due = &failure;
   }
-  return cudaSuccess;
+  if (!due) return cudaSuccess;
+  say("call " + std::to_string(due->at) + " of " + name + " fails, as STANDIN_FAIL wants");
+  if (stays(due->error)) sticky_now() = due->error;
+  return std::string_view(name).starts_with("nccl") ? due->error : failed(due->error);
 }
 
 }  // namespace standin
@@ -160,11 +164,11 @@ cudaError_t count_call(const char* name) {
 extern "C" {
 
 cudaError_t cudaGetLastError() {
-  if (const int error = standin::sticky) return static_cast<cudaError_t>(error);
+  if (const int error = standin::sticky_now()) return static_cast<cudaError_t>(error);
   return std::exchange(standin::last_error, cudaSuccess);
 }
 cudaError_t cudaPeekAtLastError() {
-  if (const int error = standin::sticky) return static_cast<cudaError_t>(error);
+  if (const int error = standin::sticky_now()) return static_cast<cudaError_t>(error);
   return standin::last_error;
 }
 
@@ -190,6 +194,10 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorLaunchFailure";
     case cudaErrorNotSupported:
       return "cudaErrorNotSupported";
+    case cudaErrorDevicesUnavailable:
+      return "cudaErrorDevicesUnavailable";
+    case cudaErrorECCUncorrectable:
+      return "cudaErrorECCUncorrectable";
     default:
       return "cudaErrorUnknown";
   }
@@ -216,6 +224,10 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "unspecified launch failure";
     case cudaErrorNotSupported:
       return "operation not supported";
+    case cudaErrorDevicesUnavailable:
+      return "CUDA-capable device(s) is/are busy or unavailable";
+    case cudaErrorECCUncorrectable:
+      return "uncorrectable ECC error encountered";
     default:
       return "unknown error";
   }

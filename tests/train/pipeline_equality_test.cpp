@@ -25,10 +25,12 @@ TEST_F(Pipeline, EqualsItselfOverNcclsLogic) {
     const Plan plan = plan_for(model, replicas, 6, kind);
     make_ranks_ = local_ranks;
     const Outcome expected = train(model, plan, options(6));
-    make_ranks_ = [](int size, std::chrono::milliseconds deadline) {
-      return make_fake_nccl_communicators(size, deadline);
+    const auto world = std::make_shared<FakeNcclWorld>();
+    make_ranks_ = [&](int size, std::chrono::milliseconds deadline) {
+      return make_fake_nccl_communicators(size, deadline, world);
     };
     expect_equal(train(model, plan, options(6)), expected, to_string(kind));
+    EXPECT_EQ(world->counts().idle, 0) << to_string(kind);
   }
 }
 

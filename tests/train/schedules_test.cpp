@@ -1,5 +1,7 @@
 // Every schedule trains: those that flush as one process, the asynchronous ones by their formula.
+#include "runtime/stage/tied_exchange.h"
 #include "tests/comm/fake_nccl.h"
+#include "tests/schedule/every_shape.h"
 #include "tests/train/pipeline_fixture.h"
 
 namespace millrace {
@@ -51,12 +53,23 @@ TEST_F(Pipeline, EveryFlushingScheduleEqualsOneProcessBitForBit) {
 TEST_F(Pipeline, EverySchedulesMessagesKeepNcclsOrder) {
   const LayeredModel model = small_model();
   const Outcome one = train(model, plan_for(model, {1}, 6, ScheduleKind::OneFOneB), options(3));
-  make_ranks_ = [](int size, std::chrono::milliseconds deadline) {
-    return make_fake_nccl_communicators(size, deadline);
+  std::shared_ptr<FakeNcclWorld> world;
+  make_ranks_ = [&](int size, std::chrono::milliseconds deadline) {
+    world = std::make_shared<FakeNcclWorld>();
+    return make_fake_nccl_communicators(size, deadline, world);
   };
-  for (const ScheduleCase& c : kFlushing)
-    expect_equal(train(model, chunked_plan(model, c.places, c.chunks, 6, c.kind), options(3)), one,
-                 name_of(c));
+  for (const ScheduleCase& c : kFlushing) {
+    const Plan plan = chunked_plan(model, c.places, c.chunks, 6, c.kind);
+    expect_equal(train(model, plan, options(3)), one, name_of(c));
+    // Ranks that talk are connected, one communicator for each direction, and no others.
+    const StageLayout layout = *make_layout(model, plan, kMicrobatch);
+    RankPairs pairs = pairs_in(*schedule_of(plan, shape_of(plan, layout, 6), Transport::Rendezvous));
+    std::vector<std::vector<RankId>> ranks_of_stage;
+    for (const PlanStage& stage : plan.stages) ranks_of_stage.push_back(stage.ranks);
+    pairs.merge(talking_pairs(layout.ties, ranks_of_stage));
+    EXPECT_EQ(world->counts().communicators, 2 * std::ssize(pairs)) << name_of(c);
+    EXPECT_EQ(world->counts().idle, 0) << name_of(c);
+  }
 }
 
 /// Whatever the schedule, and with batch normalisation and dropout.

@@ -77,6 +77,7 @@ TEST_F(StepLogFile, ALineHasTheNumbersOfItsStep) {
   r.loss_scales = {1024};
   r.skipped = {1};
   r.peak_memory_bytes = 100;
+  r.taken_memory_bytes = 150;
   r.resident_memory_bytes = 200;
   r.weight_versions = 3;
   r.stashed = 2;
@@ -104,6 +105,7 @@ TEST_F(StepLogFile, ALineHasTheNumbersOfItsStep) {
                                                {"data_s", 16},
                                                {"bubble_share", 0.75},
                                                {"peak_memory_bytes", 100},
+                                               {"taken_memory_bytes", 150},
                                                {"resident_memory_bytes", 200},
                                                {"weight_versions", 3},
                                                {"stashed_microbatches", 2},
