@@ -25,10 +25,11 @@ constexpr const char* kLauncherVariables[] = {
     "MASTER_ADDR",    "MASTER_PORT",         "MILLRACE_STORE", "MILLRACE_LAUNCHER_PID",
     "MILLRACE_TOKEN", "MILLRACE_TOKEN_FILE", "MILLRACE_RUN",   "MILLRACE_FOLDERS"};
 // Keys of a job that are no flags of `train`, in the order of messages.
-constexpr const char* kJobKeys[] = {"name",   "ranks",           "worker",    "env",
-                                    "args",   "hosts",           "on",        "workdir",
-                                    "client", "remote-millrace", "container", "container-runtime",
-                                    "mounts", "slurm",           "requeue"};
+constexpr const char* kJobKeys[] = {"name",        "ranks",           "worker",    "env",
+                                    "args",        "hosts",           "on",        "workdir",
+                                    "client",      "remote-millrace", "container", "container-runtime",
+                                    "mounts",      "slurm",           "requeue",   "max-restarts",
+                                    "spare-hosts", "smaller-plans"};
 
 std::string with_dashes(std::string_view name) {
   std::string result(name);
@@ -103,6 +104,7 @@ class JobReader {
     job.environment = environment_;
     place_ranks(job);
     place_hosts(job);
+    job.restarts = restarts_;
     // A job that comes back from the queue goes on where it was.
     if (hosts_.requeue && !job.find("resume")) job.train.emplace_back("resume", kResumeAuto);
     const std::string* folder = job.find("output-dir");
@@ -199,6 +201,17 @@ class JobReader {
       hosts_.container.mounts = list.empty() ? std::vector<std::string>{} : split(list, ',');
     } else if (key == "requeue") {
       hosts_.requeue = scalar(key, value) == "true";
+    } else if (with_dashes(key) == "max-restarts") {
+      const Result<std::int64_t> most = integer_from(scalar(key, value).value_or(""), 0, 1'000'000);
+      if (!most)
+        problems_.push_back({place(value), key + ": " + most.problems().front().what, "write 0 or more"});
+      restarts_.most = static_cast<int>(most ? *most : 0);
+    } else if (with_dashes(key) == "spare-hosts") {
+      const Result<std::vector<HostEntry>> spares = parse_hosts(words(key, value, ","));
+      if (!spares) append(problems_, spares.problems());
+      if (spares) restarts_.spares = *spares;
+    } else if (with_dashes(key) == "smaller-plans") {
+      read_smaller_plans(key, value);
     } else if (key == "slurm") {
       members_of(key, value, [&](const std::string& k, const Json& v) { slurm_option(k, v); });
     } else if (std::string* text = text_of_hosts(with_dashes(key))) {
@@ -293,6 +306,13 @@ class JobReader {
     }
     std::erase_if(hosts_.slurm, [&](const auto& option) { return option.first == name; });
     hosts_.slurm.emplace_back(name, *text);
+  }
+
+  void read_smaller_plans(const std::string& key, const Json& value) {
+    restarts_.smaller_plans = split(words(key, value, ","), ',');
+    for (const std::string& file : restarts_.smaller_plans) {
+      if (const Result<Plan> plan = Plan::load(file); !plan) append(problems_, plan.problems());
+    }
   }
 
   void place_hosts(JobSpec& job) {
@@ -538,6 +558,7 @@ class JobReader {
   TrainFlags flag_values_;  ///< where values are tried
   std::vector<Flag> flags_;
   std::string worker_;  ///< empty: millrace's
+  JobRestarts restarts_;
   JobHosts hosts_;
   std::string hosts_where_;
   std::vector<Value> values_;
@@ -720,6 +741,12 @@ std::string to_yaml(const JobSpec& job) {
   if (!hosts.slurm.empty()) text += "slurm:\n";
   for (const auto& [name, value] : hosts.slurm) text += "  " + name + ": " + yaml_scalar(value) + "\n";
   if (hosts.requeue) text += "requeue: true\n";
+  if (job.restarts.most > 0) text += "max_restarts: " + std::to_string(job.restarts.most) + "\n";
+  std::vector<std::string> spares;
+  for (const HostEntry& host : job.restarts.spares) spares.push_back(host.login());
+  if (!spares.empty()) text += "spare_hosts: [" + yaml_list(spares) + "]\n";
+  if (!job.restarts.smaller_plans.empty())
+    text += "smaller_plans: [" + yaml_list(job.restarts.smaller_plans) + "]\n";
   for (const auto& [name, value] : job.train) {
     const auto list = std::find_if(job.lists.begin(), job.lists.end(),
                                    [&n = name](const auto& entry) { return entry.first == n; });

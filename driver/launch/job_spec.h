@@ -1,8 +1,8 @@
 // A job as `millrace launch` reads it: what to train, on how many ranks, and where the results go.
 // LibTorch-free.
-//   name, ranks, worker, env: {K: V}, args: {FLAG: VALUE}, the keys of JobHosts, and any flag of
-//   `millrace train` as a key, the model's own options included (docs/commands/launch.md). With `fused: true`
-//   flags take lists, a value for each job of the array.
+//   name, ranks, worker, env: {K: V}, args: {FLAG: VALUE}, the keys of JobHosts and JobRestarts, and any flag
+//   of `millrace train` as a key, the model's own options included (docs/commands/launch.md). With `fused:
+//   true` flags take lists, a value for each job of the array.
 #pragma once
 
 #include <string>
@@ -34,6 +34,13 @@ struct JobHosts {
   std::vector<int> ranks;  ///< by host; the first ranks are on the first host
 };
 
+/// How often a job that fails is started again, and on which hosts (restarts.h).
+struct JobRestarts {
+  int most = 0;
+  std::vector<HostEntry> spares;
+  std::vector<std::string> smaller_plans;  ///< files, for fewer ranks; the first that fits is taken
+};
+
 struct JobSpec {
   std::string name;
   std::string source;      ///< the job file, for messages and for the resume command
@@ -42,6 +49,7 @@ struct JobSpec {
   int ranks = 1;
   std::vector<int> stage_of_rank;  ///< -1: not known before the model is
   JobHosts hosts;
+  JobRestarts restarts;
   std::vector<std::pair<std::string, std::string>> environment;
   /// Flags of `train` without dashes, in the order of its --help, the model's own options behind the model;
   /// switches have the value "true".

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 #include <tuple>
 
 #include "data/files/data_kinds.h"
@@ -21,6 +22,7 @@
 #include "driver/launch/host_launch.h"
 #include "driver/launch/local_ranks.h"
 #include "driver/launch/printed_job.h"
+#include "driver/launch/restarts.h"
 #include "driver/launch/run_manifest.h"
 #include "driver/launch/run_state.h"
 #include "driver/launch/shell_words.h"
@@ -224,6 +226,7 @@ std::string final_message(const LaunchOutcome& outcome, const JobSpec& job,
 
 struct LaunchFlags {
   std::optional<std::string> worker, output_dir, log;
+  std::optional<std::string> max_restarts, spare_hosts;
   std::optional<std::string> on, hosts, workdir, millrace, client, container, container_runtime, mounts;
   std::vector<std::string> sets;
   std::optional<PrintedForm> print;
@@ -265,6 +268,14 @@ CommandSpec spec_of(LaunchFlags& f) {
            "status`, "
            "logs and stop look after the run.",
            into::on(f.detach)),
+      flag("", "max-restarts", "N",
+           "Start a job that failed again from its newest checkpoint, at most N times (default: 0). It ends "
+           "with "
+           "exit code 93 when three restarts in a row came no further.",
+           into::text(f.max_restarts)),
+      flag("Hosts", "spare-hosts", "LIST",
+           "With --max-restarts: hosts that take the places of lost ones, in this order.",
+           into::text(f.spare_hosts)),
       flag("", "print", "slurm|torchrun|mpi|kubernetes|trainjob",
            "Print the job as a script, commands or a manifest for another launcher, and start nothing. "
            "Manifests "
@@ -522,6 +533,28 @@ void requeue_if_stopped_by_slurm(const JobSpec& job, const LaunchOutcome& outcom
                                                 : to_string(requeued.problems()) + "\n");
 }
 
+/// One run of the job, to its end. Returns how to go on, if there is a way; `code` is the run's exit code.
+std::optional<Restarts::Again> run_once(const JobSpec& job, const std::string& worker,
+                                        const std::vector<std::string>& args, Restarts& restarts, int& code) {
+  try {
+    const Result<JobEnd> end = run_job(job, worker, resume_command_of(args, job));
+    if (!end) {
+      code = exit_with(ExitCode::Usage, end.problems());
+      return std::nullopt;
+    }
+    print_without_waiting(STDERR_FILENO, end->message);
+    code = end->outcome.exit_code();
+    if (code == static_cast<int>(ExitCode::Requeue)) requeue_if_stopped_by_slurm(job, end->outcome);
+    return restarts.after(end->outcome, job);
+  } catch (const Error& error) {
+    Problems lines;  // hosts that cannot run their ranks have a line each
+    for (const std::string& line : split(error.what(), '\n')) lines.push_back({"millrace launch", line, {}});
+    if (!lines.empty()) lines.back().hint = error.hint();
+    code = exit_with(error.code(), lines);
+    return restarts.after_failed_start(job);
+  }
+}
+
 int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const std::string& file,
            Problems problems, const RunExporter& exporter, const std::string& worker_here) {
   std::vector<JobOverride> overrides;
@@ -540,7 +573,9 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
                                    {"client", &flags.client},
                                    {"container", &flags.container},
                                    {"container-runtime", &flags.container_runtime},
-                                   {"mounts", &flags.mounts}}) {
+                                   {"mounts", &flags.mounts},
+                                   {"max-restarts", &flags.max_restarts},
+                                   {"spare-hosts", &flags.spare_hosts}}) {
     if (*value) overrides.push_back({key, **value});
   }
   if (flags.output_dir) overrides.push_back({"output-dir", *flags.output_dir});
@@ -584,21 +619,24 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
     print_dry_run(*job, processes, flags.format);
     return 0;
   }
-  try {
-    const Result<JobEnd> end = run_job(*job, worker, resume_command_of(args, *job));
-    if (!end) return exit_with(ExitCode::Usage, end.problems());
-    print_without_waiting(STDERR_FILENO, end->message);
-    const int code = end->outcome.exit_code();
-    if (code == static_cast<int>(ExitCode::Requeue)) requeue_if_stopped_by_slurm(*job, end->outcome);
-    // A failed run's files are worth exporting too; its exit code stays.
-    const int exported = exports ? exporter.run(job->output_dir, *flags.log) : 0;
-    return code != 0 ? code : exported;
-  } catch (const Error& error) {
-    Problems lines;  // hosts that cannot run their ranks have a line each
-    for (const std::string& line : split(error.what(), '\n')) lines.push_back({"millrace launch", line, {}});
-    if (!lines.empty()) lines.back().hint = error.hint();
-    return exit_with(error.code(), lines);
+  Restarts restarts(*job);
+  int code = 0;
+  for (;;) {
+    const std::optional<Restarts::Again> again = run_once(*job, worker, args, restarts, code);
+    if (!again) break;
+    print_without_waiting(STDERR_FILENO, again->text + "\n");
+    std::this_thread::sleep_for(again->delay);
+    overrides.insert(overrides.end(), again->overrides.begin(), again->overrides.end());
+    job = load_job(file, overrides, worker_here);
+    if (!job) return exit_with(ExitCode::Usage, job.problems());
   }
+  if (restarts.breaker_is_open())
+    print_without_waiting(STDERR_FILENO,
+                          "millrace launch: three starts in a row came no further than the ones before\n");
+  // A failed run's files are worth exporting too; its exit code stays.
+  const int exported =
+      exports && code != static_cast<int>(ExitCode::Usage) ? exporter.run(job->output_dir, *flags.log) : 0;
+  return code != 0 ? restarts.exit_code(code) : exported;
 }
 
 }  // namespace

@@ -158,6 +158,37 @@ TEST_F(Program, LaunchNamesTheRankThatFailed) {
   EXPECT_EQ(folder_.read("out/summary.json"), "stale");
 }
 
+TEST_F(Program, LaunchStartsAFailedJobAgain) {
+  // Each run comes a step further and is killed; the third one ends well.
+  worker(
+      "echo x >> out/runs.$RANK\nruns=$(wc -l < out/runs.$RANK)\n"
+      "echo '{\"rank\":'$RANK',\"stage\":0,\"step\":'$runs',\"action\":\"1B2\"}' > "
+      "out/status.rank$RANK.json\n"
+      "echo \"$@\" > out/args\n[ $RANK = 0 ] || [ $runs = 3 ] || kill -9 $$\n[ $RANK = 1 ] || [ $runs = 3 ] "
+      "|| sleep 60");
+  folder_.write("job.yaml", kJob);
+  const Answer answer = millrace("launch job.yaml --output-dir out --max-restarts 5");
+  EXPECT_EQ(answer.code, 0) << answer.text;
+  EXPECT_NE(answer.text.find("restart 1 of 5 in 1 s, from the start"), std::string::npos) << answer.text;
+  EXPECT_NE(answer.text.find("restart 2 of 5"), std::string::npos) << answer.text;
+  EXPECT_EQ(answer.text.find("restart 3 of 5"), std::string::npos) << answer.text;
+  EXPECT_NE(folder_.read("out/args").find("--resume=auto"), std::string::npos);
+}
+
+TEST_F(Program, LaunchGivesUpWhereRestartsDoNotHelp) {
+  folder_.write("job.yaml", kJob);
+  worker("exit 6");  // numbers that are not finite: another run has the same
+  EXPECT_EQ(millrace("launch job.yaml --output-dir numbers --max-restarts 5").code, 6);
+  worker("exit 1");
+  const Answer few = millrace("launch job.yaml --output-dir few --max-restarts 1");
+  EXPECT_EQ(few.code, 1) << few.text;
+  EXPECT_NE(few.text.find("restart 1 of 1"), std::string::npos) << few.text;
+  const Answer breaker = millrace("launch job.yaml --output-dir many --max-restarts 9");
+  EXPECT_EQ(breaker.code, 93) << breaker.text;
+  EXPECT_NE(breaker.text.find("restart 2 of 9 in 4 s"), std::string::npos) << breaker.text;
+  EXPECT_NE(breaker.text.find("no further"), std::string::npos) << breaker.text;
+}
+
 TEST_F(Program, LaunchIsStartedOnce) {
   worker("touch out/ran");
   folder_.write("job.yaml", kJob);

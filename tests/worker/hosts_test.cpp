@@ -280,6 +280,49 @@ TEST_F(Hosts, ALostHostEndsTheOthersAndIsNamed) {
       << "ranks are left";
 }
 
+TEST_F(Hosts, ASpareTakesThePlaceOfALostHost) {
+  // The second host's connection breaks after the first checkpoint; the spare's does not.
+  ssh("[ $login != 127.0.0.3 ] && exec \"$@\"\nexec 3<&0\n\"$@\" <&3 & agent=$!\n"
+      "while [ ! -e " +
+      (folder_ / "out/checkpoints/latest").string() +
+      " ]; do sleep 0.02; done\n"
+      "echo 'Connection to 127.0.0.3 closed by remote host.' >&2; kill -9 $agent; exit 255");
+  const Ran ran =
+      launch("--max-restarts 2 --spare-hosts 127.0.0.4 --set steps=4000 --set checkpoint_every=500");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("restart 1 of 2 in 1 s, from step-"), std::string::npos) << ran.output;
+  EXPECT_NE(ran.output.find("127.0.0.4 takes the place of 127.0.0.3"), std::string::npos) << ran.output;
+  EXPECT_NE(bytes("logins").find("127.0.0.4\n"), std::string::npos);
+  ASSERT_EQ(
+      run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps 4000 --seed 3 "
+          "--output-dir long")
+          .code,
+      0);
+  const std::string all = losses("long"), last = losses("out");
+  EXPECT_NE(all.find(last.substr(1)), std::string::npos) << last;
+}
+
+TEST_F(Hosts, TrainOnWithASmallerPlanWithoutASpare) {
+  ASSERT_EQ(
+      run("profile --model mlp --width 16 --microbatch 4 --repetitions 2 --blocks 1 --out profile.json").code,
+      0);
+  ASSERT_EQ(run("plan --profile profile.json --ranks 1 --microbatches 4 --out one.json").code, 0);
+  ssh("[ $login != 127.0.0.3 ] && exec \"$@\"\nexec 3<&0\n\"$@\" <&3 & agent=$!\n"
+      "while [ ! -e " +
+      (folder_ / "out/checkpoints/latest").string() + " ]; do sleep 0.02; done\nkill -9 $agent; exit 255");
+  const Ran ran =
+      launch("--max-restarts 2 --set smaller_plans=one.json --set steps=4000 --set checkpoint_every=500");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("one.json on 127.0.0.2:1"), std::string::npos) << ran.output;
+  ASSERT_EQ(
+      run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps 4000 --seed 3 "
+          "--output-dir long")
+          .code,
+      0);
+  const std::string all = losses("long"), last = losses("out");
+  EXPECT_NE(all.find(last.substr(1)), std::string::npos) << last;
+}
+
 TEST_F(Hosts, ASignalToTheLauncherSavesOnAllHosts) {
   write("job.yaml",
         "model: mlp\nwidth: 16\nstages: 2\nmicrobatch: 4\nmicrobatches: 4\nsteps: 1000000\nseed: 3\ntimeout: "

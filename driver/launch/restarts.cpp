@@ -1,0 +1,124 @@
+#include "driver/launch/restarts.h"
+
+#include <algorithm>
+#include <climits>
+#include <numeric>
+
+#include "driver/cli/compute_specs.h"
+#include "driver/launch/run_state.h"
+#include "runtime/base/error.h"
+#include "runtime/plan/plan.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kFruitless = 3;
+constexpr const char* kWhere = "restart";  // what messages of a changed job name
+constexpr std::chrono::milliseconds kFirstDelay{1000}, kLongestDelay{60'000};
+
+/// Whether another try may end better: a process was killed, a peer or a host was lost, or a run failed in a
+/// way that has no code of its own. Wrong input, a damaged checkpoint and numbers that are not finite stay.
+bool may_be_mended(const LaunchOutcome& outcome) {
+  if (outcome.first_failure < 0 || outcome.interrupt != 0) return false;
+  const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
+  return !first.lost.empty() || first.signal != 0 || first.status == static_cast<int>(ExitCode::RunFailed) ||
+         first.status == static_cast<int>(ExitCode::Peer);
+}
+
+/// The hosts, by position, that a rank was on when its host was lost.
+std::vector<std::size_t> lost_hosts(const LaunchOutcome& outcome, const JobSpec& job) {
+  std::vector<std::size_t> lost;
+  for (const RankExit& exit : outcome.exits) {
+    if (exit.lost.empty()) continue;
+    int first = 0;
+    for (std::size_t host = 0; host < job.hosts.ranks.size(); first += job.hosts.ranks[host++]) {
+      if (exit.rank >= first && exit.rank < first + job.hosts.ranks[host] &&
+          std::ranges::find(lost, host) == lost.end())
+        lost.push_back(host);
+    }
+  }
+  return lost;
+}
+
+std::string in_list(const HostEntry& host, int ranks) {
+  const bool address = host.name.find(':') != std::string::npos;
+  return (host.user.empty() ? "" : host.user + "@") + (address ? "[" + host.name + "]" : host.name) + ":" +
+         std::to_string(ranks);
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ",") + word;
+  return text;
+}
+
+}  // namespace
+
+Restarts::Restarts(const JobSpec& job) : spares_(job.restarts.spares) {}
+
+std::optional<Restarts::Again> Restarts::after(const LaunchOutcome& outcome, const JobSpec& job) {
+  if (!may_be_mended(outcome)) return std::nullopt;
+  return again(job, lost_hosts(outcome, job));
+}
+
+std::optional<Restarts::Again> Restarts::after_failed_start(const JobSpec& job) {
+  return made_ > 0 ? again(job, {}) : std::nullopt;  // the first start tells the user what is wrong
+}
+
+std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::vector<std::size_t>& lost) {
+  if (made_ >= job.restarts.most) return std::nullopt;
+  const RunState state = read_run_state(job.output_dir);
+  fruitless_ = state.step > furthest_ ? 0 : fruitless_ + 1;
+  furthest_ = std::max(furthest_, state.step);
+  if (fruitless_ >= kFruitless) {
+    breaker_ = true;
+    return std::nullopt;
+  }
+  Again again{.delay = std::min(kFirstDelay * (1 << std::min(fruitless_, 6)), kLongestDelay),
+              .overrides = {{"resume", kResumeAuto, kWhere}, {"overwrite", "false", kWhere}},
+              .text = {}};
+  const std::string from = state.checkpoint.empty() ? "the start" : state.checkpoint;
+  again.text = "millrace launch: restart " + std::to_string(++made_) + " of " +
+               std::to_string(job.restarts.most) + " in " + std::to_string(again.delay.count() / 1000) +
+               " s, from " + from;
+  replace(job, lost, again);
+  return again;
+}
+
+void Restarts::replace(const JobSpec& job, const std::vector<std::size_t>& lost, Again& again) {
+  std::vector<std::string> all, left;
+  std::vector<int> places;  // of those that are left
+  for (std::size_t host = 0; host < job.hosts.entries.size(); ++host) {
+    HostEntry entry = job.hosts.entries[host];
+    const int ranks = job.hosts.ranks.at(host);
+    const bool is_lost = std::ranges::find(lost, host) != lost.end();
+    const bool is_replaced = is_lost && !spares_.empty();
+    if (is_replaced) {
+      again.text += "; " + spares_.front().login() + " takes the place of " + entry.login();
+      entry = spares_.front();
+      spares_.erase(spares_.begin());
+    }
+    all.push_back(in_list(entry, ranks));
+    if (is_lost && !is_replaced) continue;
+    left.push_back(all.back());
+    places.push_back(ranks);
+  }
+  if (lost.empty()) return;
+  again.overrides.push_back({"hosts", joined(all), kWhere});
+  if (left.size() == all.size()) return;
+  for (const std::string& file : job.restarts.smaller_plans) {
+    const Result<Plan> plan = Plan::load(file);
+    std::size_t used = 0;
+    for (int ranks = plan ? plan->num_ranks() : INT_MAX; ranks > 0 && used < left.size();)
+      ranks -= places[used++];
+    if (!plan || std::accumulate(places.begin(), places.end(), 0) < plan->num_ranks()) continue;
+    left.resize(used);
+    again.text += "; " + file + " on " + joined(left);
+    again.overrides.back().value = joined(left);
+    again.overrides.push_back({"plan", file, kWhere});
+    return;
+  }
+  again.text += "; there is no spare host and no smaller plan that fits: the lost host is tried again";
+}
+
+}  // namespace millrace

@@ -1,0 +1,54 @@
+// What a launcher does when a job has failed: start it again from its newest checkpoint, on other hosts where
+// some are lost, or end.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver/launch/job_spec.h"
+#include "driver/launch/launcher.h"
+
+namespace millrace {
+
+/// Exit code of a job that failed again and again without getting on: a scheduler must not start it anew.
+inline constexpr int kBreakerExit = 93;
+
+/// One job's restarts. The delay before a restart doubles from 1 s to 60 s while the job does not get on.
+/// Three restarts in a row without a further step open the breaker.
+class Restarts {
+ public:
+  explicit Restarts(const JobSpec& job);
+
+  struct Again {
+    std::chrono::milliseconds delay{0};
+    std::vector<JobOverride> overrides;  ///< on top of all that were given so far
+    std::string text;                    ///< one line for the user
+  };
+  /// What to do after a run that has ended. Nothing: it is done, was stopped, cannot be mended by another
+  /// try, or has no restarts left.
+  std::optional<Again> after(const LaunchOutcome& outcome, const JobSpec& job);
+  /// The same where hosts could not start their ranks at all.
+  std::optional<Again> after_failed_start(const JobSpec& job);
+
+  /// Whether the job failed again and again without getting on.
+  bool breaker_is_open() const { return breaker_; }
+  /// The exit code of the whole: `code` of the last run, or kBreakerExit.
+  int exit_code(int code) const { return breaker_ ? kBreakerExit : code; }
+
+ private:
+  std::optional<Again> again(const JobSpec& job, const std::vector<std::size_t>& lost);
+  /// Puts spare hosts in the places of lost ones. Where there are too few, the job takes a plan for fewer
+  /// ranks, if it has one that fits; else the lost hosts are tried again.
+  void replace(const JobSpec& job, const std::vector<std::size_t>& lost, Again& again);
+
+  std::vector<HostEntry> spares_;
+  int made_ = 0;
+  int fruitless_ = 0;           ///< restarts in a row that came no further
+  std::int64_t furthest_ = -1;  ///< step that some run has reached
+  bool breaker_ = false;
+};
+
+}  // namespace millrace
