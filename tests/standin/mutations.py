@@ -4,7 +4,7 @@ stand-in finds.
 
 All faults are built in at once, in place, and the environment chooses one (MUTANT); the files are put back before anything runs. A fault is
 found when a check of tests/gpu/check.py fails, with the race detector or with late streams. Exit code 1 if less than 95 % are found.
-Usage: mutations.py PYTHON [--only WORD] [--list]   PYTHON: the one that tests/reference/install prints. Needs build/cuda and a clean tree."""
+Usage: mutations.py PYTHON [--only WORD,...] [--list]   PYTHON: the one that tests/reference/install prints. Needs build/cuda and a clean tree."""
 import argparse
 import os
 import subprocess
@@ -121,7 +121,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args()
-    faults = [(number, fault) for number, fault in enumerate(FAULTS, 1) if given.only in fault[0]]
+    faults = [(number, fault) for number, fault in enumerate(FAULTS, 1) if any(word in fault[0] for word in given.only.split(","))]
     files = sorted({fault[1] for _, fault in faults})
     if given.list:
         print("\n".join(f"{number:2} {fault[0]}" for number, fault in faults))
