@@ -6,7 +6,7 @@ Each line is a profile, a plan and a run of it. "tensors" is the most that lay i
 allocator had taken from the GPU, both of the fullest rank. --limits also looks for the smallest memory that the planner accepts, and runs
 its plan on GPUs of that size, which must do, and of 5 % less than it predicts, which must not. Exit code 1 if one is off by more than 5 %.
 
-    gpu_memory.py MILLRACE RUN [--models mlp,vgg16,...] [--schedules 1f1b,...] [--limits] [--quick] [--json FILE]
+    gpu_memory.py MILLRACE RUN [--models mlp,vgg16,...] [--schedules 1f1b,...] [--small] [--limits] [--quick] [--json FILE]
 """
 
 import argparse
@@ -145,6 +145,7 @@ def main():
     parser.add_argument("run", help="build/cuda/standin/run")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--schedules", default="")
+    parser.add_argument("--small", action="store_true", help="the smaller microbatch of each model alone")
     parser.add_argument("--limits", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json")
@@ -153,7 +154,7 @@ def main():
     rows, off, shapes = [], 0, []
     print("| model | microbatch | schedule | ranks | microbatches | predicted MB | tensors MB | off | taken MB |\n|---|---|---|---|---|---|---|---|---|")
     for model in options.models.split(","):
-        for microbatch in MODELS[model][1]:
+        for microbatch in MODELS[model][1][:1 if options.small else None]:
             for schedule, ranks, microbatches in SHAPES:
                 if options.schedules and schedule not in options.schedules.split(","):
                     continue
