@@ -557,6 +557,7 @@ int plan_for_layers(const PlanFlags& flags, Problems problems) {
   }
   const Result<LayerGraph> graph = profile_of(flags);
   if (!graph) return exit_with(ExitCode::InputData, graph.problems());
+  options.kept_free = bytes_kept_free(*graph);
   if (problems = choose_microbatches(flags, *graph, cluster->num_ranks(), options); !problems.empty())
     return exit_with(ExitCode::Usage, problems);
   if (problems = load_kind_profiles(*cluster, options.costs); !problems.empty()) {

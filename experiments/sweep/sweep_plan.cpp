@@ -54,7 +54,8 @@ Result<SweepPlan> plan_sweep(const SweepPlanSpec& spec, const SweptJob& job,
   const Result<JobSpec> first = job.with(settings.front());
   if (!first) return first.problems();
   if (Problems problems = differences(*profile, *first, spec.profile); !problems.empty()) return problems;
-  PlannerOptions options{.microbatches = kMicrobatches, .memory_per_rank = spec.memory};
+  PlannerOptions options{
+      .microbatches = kMicrobatches, .memory_per_rank = spec.memory, .kept_free = bytes_kept_free(*profile)};
   if (const std::string* count = first->find("microbatches"))
     options.microbatches = number_of<int>(*count).value_or(kMicrobatches);  // what is none, train refuses
   if (const std::string* named = first->find("schedule")) {

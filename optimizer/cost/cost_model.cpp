@@ -208,7 +208,8 @@ Bytes StageMemory::total() const {
   const auto owned = static_cast<double>(parameters);
   const auto state = owned * rule_copies;
   const double own_state = rule_shards == 1 ? state : std::ceil(state / rule_shards);
-  const double one = static_cast<double>(incoming) + (recompute ? 0.0 : static_cast<double>(saved));
+  const double one =
+      recompute ? static_cast<double>(incoming) : static_cast<double>(arrived) + static_cast<double>(saved);
   const double sum =
       ((owned + static_cast<double>(lowered)) * versions + owned + own_state + static_cast<double>(loaded)) *
           arrays +
@@ -239,7 +240,7 @@ Bytes StageMemory::once() const {
 }
 
 Bytes StageMemory::stash() const {
-  return recompute ? incoming : saturating_sum(saved, incoming);
+  return recompute ? incoming : saturating_sum(saved, arrived);
 }
 
 CostModel::CostModel(const LayerGraph& graph, const ClusterSpec& cluster, CostOptions options)
@@ -325,11 +326,12 @@ CostModel::Borders CostModel::borders_of(const std::vector<CutStage>& stages) co
   }
   Borders borders;
   borders.incoming.assign(stages.size(), 0);
+  borders.arrived.assign(stages.size(), 0);
   borders.outgoing.assign(stages.size(), 0);
   struct Sent {
     StageId from, to;
     const std::string* tensor;
-    Bytes bytes, back;
+    Bytes bytes, back, kept;
   };
   std::vector<Sent> sent;  // one entry for each tensor and receiving stage
   for (std::size_t e = 0; e < producers_edges_.size();) {
@@ -341,13 +343,15 @@ CostModel::Borders CostModel::borders_of(const std::vector<CutStage>& stages) co
       const StageId to(stage_of[edge.consumer]);
       if (to == from) continue;
       const Bytes back = edge.gradient_bytes.value_or(edge.bytes);
+      const Bytes kept = edge.kept_bytes.value_or(edge.bytes);
       const auto known =
           std::find_if(sent.begin() + static_cast<std::ptrdiff_t>(first), sent.end(),
                        [&](const Sent& one) { return one.to == to && *one.tensor == edge.tensor; });
       if (known == sent.end()) {
-        sent.push_back({from, to, &edge.tensor, edge.bytes, back});
+        sent.push_back({from, to, &edge.tensor, edge.bytes, back, kept});
       } else {
         known->bytes = std::max(known->bytes, edge.bytes);
+        known->kept = std::max(known->kept, kept);
         known->back = std::max(known->back, back);
       }
     }
@@ -364,6 +368,7 @@ CostModel::Borders CostModel::borders_of(const std::vector<CutStage>& stages) co
     borders.crossings.back().bytes += one.bytes;
     borders.back.back() += one.back;
     borders.incoming[one.to.value] += one.bytes;
+    borders.arrived[one.to.value] += one.kept;
     borders.outgoing[one.from.value] += one.bytes;
   }
   return borders;
@@ -726,6 +731,7 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
   std::vector<StageMemory> result;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     StageMemory& memory = result.emplace_back(StageMemory{.incoming = borders.incoming[s],
+                                                          .arrived = borders.arrived[s],
                                                           .outgoing = borders.outgoing[s],
                                                           .workspace = workspace_of(stages[s].nodes),
                                                           .rule_copies = options_.rule_copies,

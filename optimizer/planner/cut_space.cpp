@@ -164,11 +164,15 @@ CutSpace CutSpace::linear(const CostModel& model, std::vector<int> order) {
   std::vector<int> place(graph.nodes.size());
   for (std::size_t at = 0; at < layers; ++at) place[space.order_[at]] = static_cast<int>(at);
   space.next_.assign(layers + 1, -1);
+  space.next_kept_.assign(layers + 1, 0);
   std::vector<int> last_reader(graph.nodes.size(), -1);
   for (const LayerEdge& edge : graph.edges) {
     const int from = place[edge.producer];
     const int to = place[edge.consumer];
-    if (to == from + 1) space.next_[to] = std::max(space.next_[to], edge.bytes);
+    if (to == from + 1) {
+      space.next_[to] = std::max(space.next_[to], edge.bytes);
+      space.next_kept_[to] = std::max(space.next_kept_[to], edge.kept_bytes.value_or(edge.bytes));
+    }
     last_reader[edge.producer] = std::max(last_reader[edge.producer], to);
   }
   const std::vector<Bytes> bytes = tensor_bytes(graph);
@@ -244,10 +248,11 @@ void CutSpace::make_tensors(const LayerGraph& graph) {
   for (const LayerEdge& edge : graph.edges) {
     const int producer = place[edge.producer];
     const auto [at, is_new] = known.try_emplace({producer, edge.tensor}, tensors_.size());
-    if (is_new) tensors_.push_back({producer, edge.bytes, {}});
+    if (is_new) tensors_.push_back({producer, edge.bytes, {}, {}});
     Tensor& tensor = tensors_[at->second];
     tensor.bytes = std::min(tensor.bytes, edge.bytes);
     tensor.readers.push_back(place[edge.consumer]);
+    tensor.kept.emplace_back(place[edge.consumer], edge.kept_bytes.value_or(edge.bytes));
   }
   for (Tensor& tensor : tensors_) std::ranges::sort(tensor.readers);
   std::int64_t crossings = 0;
@@ -282,11 +287,12 @@ void CutSpace::make_least_behind() {
 void CutSpace::make_messages() {
   if (states() > kMostMessageStates) return;
   incoming_.assign(parameters_.size() * parameters_.size(), 0);
-  outgoing_ = incoming_;
+  arrived_ = outgoing_ = incoming_;
   for (int a = 0; a < states(); ++a) {
     for (int b = a + 1; b < states(); ++b) {
       if (!nested(a, b)) continue;
       incoming_[place_of(a, b)] = incoming_of(a, b);
+      arrived_[place_of(a, b)] = arrived_of(a, b);
       outgoing_[place_of(a, b)] = outgoing_of(a, b);
     }
   }
@@ -308,6 +314,18 @@ Bytes CutSpace::incoming_of(int a, int b) const {
                                    [&](int reader) { return holds(b, reader) && !holds(a, reader); })) {
       bytes += tensor.bytes;
     }
+  }
+  return bytes;
+}
+
+Bytes CutSpace::arrived_of(int a, int b) const {
+  if (crossing_.empty()) return next_kept_[a];
+  Bytes bytes = 0;
+  for (const int t : crossing_[a]) {
+    Bytes most = 0;
+    for (const auto& [reader, kept] : tensors_[t].kept)
+      if (holds(b, reader) && !holds(a, reader)) most = std::max(most, kept);
+    bytes += most;
   }
   return bytes;
 }

@@ -60,6 +60,9 @@ class CutSpace {
   Bytes incoming(int a, int b) const {
     return incoming_.empty() ? incoming_of(a, b) : incoming_[place_of(a, b)];
   }
+  /// Returns the bytes of what it receives that a stage between the states keeps beside its saved bytes
+  /// (LayerEdge::kept_bytes).
+  Bytes arrived(int a, int b) const { return arrived_.empty() ? arrived_of(a, b) : arrived_[place_of(a, b)]; }
   /// Returns the bytes of the tensors that the stage makes and layers behind `b` read, each counted once. It
   /// is a lower bound of the bytes sent: several later stages may each get the same tensor.
   Bytes outgoing(int a, int b) const {
@@ -86,6 +89,7 @@ class CutSpace {
   void make_messages();
   bool holds(int state, int place) const;
   Bytes incoming_of(int a, int b) const;
+  Bytes arrived_of(int a, int b) const;
   Bytes outgoing_of(int a, int b) const;
   std::size_t place_of(int a, int b) const {
     return static_cast<std::size_t>(a) * parameters_.size() + static_cast<std::size_t>(b);
@@ -96,12 +100,14 @@ class CutSpace {
     int producer = 0;
     Bytes bytes = 0;
     std::vector<int> readers;
+    std::vector<std::pair<int, Bytes>> kept;  // by reader
   };
   std::vector<int> order_;
   std::vector<std::vector<std::uint64_t>> members_;  // complete spaces: [state], bit i is place i of order_
   std::vector<std::vector<bool>> inside_;            // complete spaces: [a][b], whether a lies inside b
   std::vector<std::vector<double>> forward_, backward_, compute_;           // [sheet][state]
   std::vector<Bytes> parameters_, lowered_, fields_, saved_, next_, live_;  // indexed by state
+  std::vector<Bytes> next_kept_;          // indexed by state: of next_, what the layer behind the cut keeps
   std::vector<LayerBytes> least_behind_;  // [state]: the least sums of this state and all later ones
   // Linear spaces: [k][i] is the maximum over the 2^k layers from the i-th on of a layer's workspace + the
   // saved bytes up to that layer. Empty: no layer has a workspace.
@@ -110,9 +116,9 @@ class CutSpace {
   // exceeds the saved bytes of all layers behind it in the state by so many bytes.
   std::vector<std::vector<std::pair<Bytes, int>>> late_workspaces_;
   std::vector<Tensor> tensors_;
-  // Complete spaces, at place_of(a, b): the results of incoming_of and outgoing_of. Empty: there are too many
-  // states, and the functions compute each result again.
-  std::vector<Bytes> incoming_, outgoing_;
+  // Complete spaces, at place_of(a, b): the results of incoming_of, arrived_of and outgoing_of. Empty: there
+  // are too many states, and the functions compute each result again.
+  std::vector<Bytes> incoming_, arrived_, outgoing_;
   std::vector<std::vector<int>> crossing_;  // [state]: tensors that are made in it and read behind it
 };
 

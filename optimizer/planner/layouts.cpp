@@ -167,7 +167,13 @@ std::vector<std::vector<RankId>> blocks_of(const ClusterSpec& cluster) {
 }  // namespace
 
 Bytes memory_limit(const PlannerOptions& options, const ClusterSpec& cluster, RankId rank) {
-  return options.memory_per_rank > 0 ? options.memory_per_rank : cluster.memory_of(rank);
+  const Bytes limit = options.memory_per_rank > 0 ? options.memory_per_rank : cluster.memory_of(rank);
+  return limit > 0 ? std::max<Bytes>(1, limit - options.kept_free) : 0;
+}
+
+Bytes bytes_kept_free(const LayerGraph& graph) {
+  constexpr Bytes kPieces = (20 + 2) << 20;
+  return graph.device.starts_with("cuda") ? kPieces : 0;
 }
 
 std::vector<std::vector<RankId>> device_orders(const ClusterSpec& cluster) {

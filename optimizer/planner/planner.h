@@ -26,6 +26,11 @@ constexpr auto names_of(Recompute) {
   return std::to_array<std::string_view>({"never", "auto", "always"});
 }
 
+/// Returns the bytes of a rank's memory that tensors cannot fill. LibTorch's allocator takes a GPU's memory
+/// in pieces of 20 MiB, for tensors of 1 to 10 MiB, and of 2 MiB, for smaller ones: the last of each is not
+/// full.
+Bytes bytes_kept_free(const LayerGraph& graph);
+
 /// Options of the planner for millrace's own profiles.
 struct PlannerOptions {
   /// Microbatches of a step, counted over all CostOptions::arrays: a multiple of their number. 0: choose
@@ -36,6 +41,7 @@ struct PlannerOptions {
   int chunks = 0;                        ///< stages of each rank; 0: choose what the schedules allow
   bool straight = false;                 ///< no replication
   Bytes memory_per_rank = 0;             ///< 0: the limits of the cluster
+  Bytes kept_free = 0;                   ///< of each limit: what tensors cannot fill (bytes_kept_free)
   Recompute recompute = Recompute::Never;
   CostOptions costs;
   double effort = 1;  ///< factor on every limit of work

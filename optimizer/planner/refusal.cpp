@@ -85,12 +85,13 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, Planne
   std::vector<std::string> changes;
   std::string smallest;
   if (least) {
+    const Bytes needed = least->bytes + options.kept_free;
     smallest = (least->proved ? "; the smallest needs " : "; the least found needs ") +
-               std::to_string(least->bytes) + " (" + bytes_text(least->bytes) + ")";
+               std::to_string(needed) + " (" + bytes_text(needed) + ")";
     // If ranks have limits of their own, the least need may be below the smallest limit.
-    changes.push_back("--memory " + std::to_string(least->bytes) +
-                      (least->bytes > limit ? " (" + bytes_text(least->bytes - limit) + " more on each rank)"
-                                            : " on every rank"));
+    changes.push_back(
+        "--memory " + std::to_string(needed) +
+        (needed > limit ? " (" + bytes_text(needed - limit) + " more on each rank)" : " on every rank"));
   }
   PlannerOptions tried = options;
   if (options.recompute == Recompute::Never) {

@@ -16,6 +16,7 @@ StageMemory StageBounds::parts(const CutSpace& space, const Layout& layout, int 
       .loaded = options_.costs.loaded_ahead * layers.fields,
       .saved = layers.saved,
       .incoming = sure && s > 0 ? space.incoming(a, b) : 0,
+      .arrived = sure && s > 0 ? space.arrived(a, b) : 0,
       .outgoing = sure && s + 1 < layout.stages() ? space.outgoing(a, b) : 0,
       .workspace = layout.chunks == 1 && (sure || space.is_linear()) ? space.workspace(a, b) : 0,
       .versions = layout.stash.versions[s],

@@ -49,8 +49,9 @@ LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
   }
   for (std::size_t e = 0; e < a.edges.size(); ++e) {
     made.edges[e].bytes = at(a.edges[e].bytes, b.edges[e].bytes);
-    if (a.edges[e].gradient_bytes && b.edges[e].gradient_bytes)
-      made.edges[e].gradient_bytes = at(*a.edges[e].gradient_bytes, *b.edges[e].gradient_bytes);
+    for (std::optional<Bytes> LayerEdge::*bytes : {&LayerEdge::gradient_bytes, &LayerEdge::kept_bytes})
+      if (a.edges[e].*bytes && b.edges[e].*bytes)
+        made.edges[e].*bytes = at(*(a.edges[e].*bytes), *(b.edges[e].*bytes));
     auto& each = made.edges[e].of_microbatches;
     each.resize(std::min(each.size(), b.edges[e].of_microbatches.size()));
     for (std::size_t m = 0; m < each.size(); ++m) each[m] = at(each[m], b.edges[e].of_microbatches[m]);

@@ -187,6 +187,7 @@ Result<LayerGraph> LayerGraph::from(const Json& json, const std::string& name) {
       check_count(*all, made.of_microbatches.size(), graph, problems);
     }
     if (const Bytes back = e.size("gradient_bytes", -1); back >= 0) made.gradient_bytes = back;
+    if (const Bytes kept = e.size("kept_bytes", -1); kept >= 0) made.kept_bytes = kept;
     e.finish();
     for (const std::string& end : {from, to}) {
       if (!index.contains(end))
@@ -246,6 +247,7 @@ Json LayerGraph::as_json() const {
                                       {"tensor", e.tensor},
                                       {"bytes", e.bytes}}));
     if (e.gradient_bytes) edge_list.items().back()["gradient_bytes"] = *e.gradient_bytes;
+    if (e.kept_bytes) edge_list.items().back()["kept_bytes"] = *e.kept_bytes;
     if (e.of_microbatches.empty()) continue;
     Json all = Json::array();
     for (const Bytes bytes : e.of_microbatches) all.push_back(bytes);

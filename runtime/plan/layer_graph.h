@@ -28,7 +28,7 @@ struct LayerNode {
   double backward_weight_s = 0;
   Bytes parameter_bytes = 0;
   /// Bytes of the copies of its parameters in each weight version: copies in lower precision, or
-  /// Layer::copies().
+  /// Layer::copies(). And of the gradients and values of parameters that other layers own (tied).
   Bytes lowered_bytes = 0;
   /// Bytes of the batch's fields that the layer reads. The last layer's also count the fields that the heads
   /// read.
@@ -52,6 +52,9 @@ struct LayerEdge {
   Bytes bytes = 0;
   std::vector<Bytes> of_microbatches{};   ///< by LayerGraph::microbatches; empty: all have `bytes`
   std::optional<Bytes> gradient_bytes{};  ///< of the gradient that goes back; absent: `bytes`
+  /// Bytes that the consumer keeps of it until its backward, and that are not among the consumer's saved
+  /// bytes because an earlier layer counts them; absent: `bytes`.
+  std::optional<Bytes> kept_bytes{};
 };
 
 /// How a profile was measured.

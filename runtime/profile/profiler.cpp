@@ -2,6 +2,7 @@
 #include "runtime/train/trainable.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include <ATen/core/grad_mode.h>
@@ -44,6 +45,9 @@ std::int64_t elements_of(const Shape& shape) {
 Bytes bytes_of(const TensorSpec& spec) {
   return static_cast<Bytes>(c10::elementSize(spec.dtype)) * elements_of(spec.shape);
 }
+
+/// By layer, for each tensor that it reads: 1 if it keeps the tensor and an earlier layer counts it.
+using KeptInputs = std::vector<std::vector<char>>;
 
 /// Runs one microbatch through the whole model as one stage, by the program that training runs.
 class Pass final : private LayerObserver {
@@ -96,11 +100,13 @@ class Pass final : private LayerObserver {
   }
 
   std::vector<Bytes> saved_bytes, workspace_bytes;
+  KeptInputs keeps_counted;
 
  private:
   void forward(const Batch& batch) {
     slot_.clear();
     slot_.values.resize(program_.num_places);
+    memory_of_place_.assign(static_cast<std::size_t>(program_.num_places), nullptr);
     slot_.gradients.resize(program_.num_places);
     for (const auto& [field, place] : program_.fields) slot_.values[place] = batch.fields[field];
     runner_.forward(slot_, 0, store_.current(), LayerRunner::Run::Train);
@@ -128,7 +134,11 @@ class Pass final : private LayerObserver {
       into.push_back(Seconds(clock_.now() - start_).count());
       return;
     }
-    if (phase == Phase::Forward) growth_[step] = device_.memory().current - memory_before_;
+    if (phase == Phase::Forward) {
+      growth_[step] = device_.memory().current - memory_before_;
+      for (const int place : program_.steps[step].outputs)
+        if (slot_.values[place].defined()) memory_of_place_[place] = slot_.values[place].storage().data();
+    }
     // The gradient that came in was there before, and counts as the layer's.
     if (phase != Phase::Forward)
       workspace_bytes[step] = device_.memory().peak - memory_before_ + output_bytes_[step];
@@ -166,7 +176,11 @@ class Pass final : private LayerObserver {
       for (const at::Tensor& p : store_.current_parameters(static_cast<int>(i)))
         seen.insert(p.storage().data());
     }
+    keeps_counted.assign(program_.steps.size(), {});
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      for (const int place : program_.steps[i].inputs)
+        keeps_counted[i].push_back(keeps(i, memory_of_place_[place]) &&
+                                   seen.contains(memory_of_place_[place]));
       saved_bytes[i] = 0;
       for (const at::Tensor& t : slot_.saved[i].tensors) {
         if (t.defined() && seen.insert(t.storage().data()).second)
@@ -181,6 +195,14 @@ class Pass final : private LayerObserver {
       if (t.defined() && seen.insert(t.storage().data()).second)
         of_heads += static_cast<Bytes>(t.storage().nbytes());
     }
+  }
+
+  /// Tells whether a layer keeps a tensor until its backward. Autograd's graph does not say, so it may.
+  bool keeps(std::size_t step, const void* memory) const {
+    const Saved& saved = slot_.saved[step];
+    return saved.extra || std::ranges::any_of(saved.tensors, [&](const at::Tensor& t) {
+             return t.defined() && t.storage().data() == memory;
+           });
   }
 
   /// Counts what the heads keep, and work with, as the last layer's. It is freed before that layer's
@@ -201,8 +223,9 @@ class Pass final : private LayerObserver {
   TimePoint start_{};
   std::int64_t memory_before_ = 0;
   LayerSlot slot_;
-  std::span<const Bytes> output_bytes_;  ///< by layer
-  std::vector<at::Tensor> of_heads_;     ///< what they keep until their backward
+  std::span<const Bytes> output_bytes_;       ///< by layer
+  std::vector<const void*> memory_of_place_;  ///< of what the layers made; null: of a field
+  std::vector<at::Tensor> of_heads_;          ///< what they keep until their backward
   Bytes saved_of_heads_ = 0, head_workspace_ = 0;
   std::vector<Bytes> growth_;  ///< by layer: bytes in memory after its forward less those before
 };
@@ -394,23 +417,35 @@ InTurn in_turn(const StageLayout& turn, std::size_t l, const std::string& tensor
   return {};
 }
 
+/// Merges what the layers keep in each turn.
+KeptInputs kept_inputs(const std::vector<std::unique_ptr<Pass>>& passes) {
+  KeptInputs kept = passes.front()->keeps_counted;
+  for (const auto& pass : passes) {
+    for (std::size_t l = 0; l < kept.size(); ++l)
+      std::ranges::transform(kept[l], pass->keeps_counted[l], kept[l].begin(), std::logical_or<>());
+  }
+  return kept;
+}
+
 /// Returns the bytes that go over a border between two layers: the mean over the microbatches, and each
 /// microbatch's if lengths differ. If `turn` is given, they are those that go there and back in that turn. In
 /// a job array the tensors "NAME@0", "NAME@1", ... are one edge.
 std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Bytes>& mean,
-                                const std::vector<std::vector<Bytes>>& of_each,
+                                const std::vector<std::vector<Bytes>>& of_each, const KeptInputs& kept,
                                 const StageLayout* turn = nullptr) {
   const bool array = layout.model.jobs() > 1;
   std::vector<LayerEdge> edges;
   for (std::size_t l = 0; l < layout.reads.size(); ++l) {
     const auto first = std::ssize(edges);
     std::set<int> read;
-    for (int t : layout.reads[l]) {
+    for (std::size_t input = 0; input < layout.reads[l].size(); ++input) {
+      const int t = layout.reads[l][input];
       const ModelTensor& tensor = layout.tensors[t];
       if (tensor.layer < 0 || !read.insert(t).second) continue;
       LayerEdge edge{tensor.layer, static_cast<int>(l),
                      array ? tensor.name.substr(0, tensor.name.rfind('@')) : tensor.name, mean[t]};
       if (!of_each.empty()) edge.of_microbatches = of_each[t];
+      if (!array) edge.kept_bytes = kept[l][input] != 0 ? edge.bytes : 0;
       if (turn != nullptr) {
         const InTurn ways = in_turn(*turn, l, tensor.name);
         edge.gradient_bytes = ways.back ? edge.bytes : 0;
@@ -648,9 +683,10 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     const auto seconds = [&](double LayerSeconds::*phase) {
       return mean(each, [&](const BatchSeconds& batch) { return batch.layers[i].*phase; });
     };
-    Bytes parameter_bytes = 0;
+    Bytes parameter_bytes = 0, tied_bytes = 0;
     for (const ParameterSpec& spec : layer.layer->parameters()) {
-      if (!spec.is_buffer && !layer.is_tied(spec)) parameter_bytes += bytes_of({.shape = spec.shape});
+      if (!spec.is_buffer)
+        (layer.is_tied(spec) ? tied_bytes : parameter_bytes) += bytes_of({.shape = spec.shape});
     }
     graph.nodes.push_back({.name = layer.name,
                            .kind = layer.layer->kind(),
@@ -658,7 +694,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .backward_input_s = seconds(&LayerSeconds::backward_input),
                            .backward_weight_s = seconds(&LayerSeconds::backward_weight),
                            .parameter_bytes = parameter_bytes,
-                           .lowered_bytes = store.bytes_of_copies(static_cast<int>(i)),
+                           .lowered_bytes = store.bytes_of_copies(static_cast<int>(i)) + 2 * tied_bytes,
                            .field_bytes = batches_wait_on_device ? fields[i] : 0,
                            .activation_bytes = mean_outputs[i],
                            .saved_bytes = most(&Pass::saved_bytes, i),
@@ -666,15 +702,16 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     if (lengths_differ)
       for (const BatchSeconds& batch : each) graph.nodes.back().of_microbatches.push_back(batch.layers[i]);
   }
+  const KeptInputs kept = kept_inputs(passes);
   graph.edges =
-      edges_of(layout, mean_bytes, lengths_differ ? bytes_of_each : std::vector<std::vector<Bytes>>());
+      edges_of(layout, mean_bytes, lengths_differ ? bytes_of_each : std::vector<std::vector<Bytes>>(), kept);
   updates.write_to(graph);
   graph.jobs = model.jobs();
   graph.measured = {.ranks = 1, .blocks = options.blocks, .spread = spread_of(totals)};
   std::vector<LayerGraph> of_turns;
   for (std::size_t t = 0; t < layout.turns.size(); ++t) {
     of_turns.push_back(turn_of(graph, layout.turns[t], model.turns[t].name, samples[t], *passes[t]));
-    of_turns.back().edges = edges_of(layout, mean_bytes, {}, turns[t]);
+    of_turns.back().edges = edges_of(layout, mean_bytes, {}, kept, turns[t]);
   }
   graph.turns = std::move(of_turns);
   return graph;
