@@ -387,7 +387,11 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
   return text;
 }
 
-Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command) {
+Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const std::string& resume_command) {
+  JobSpec job = given;
+  if (!job.hosts.entries.empty()) {
+    if (const Status settled = settle_resume(job); !settled) return settled.problems();
+  }
   const std::string run = new_run_id();
   const Result<RunLock> lock = prepare_output(job, run);
   if (!lock) return lock.problems();

@@ -99,7 +99,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     ignore_size_limit_signal();
     Result<JobEnvironment> job = read_environment();
     if (!job) return report_problems(job.problems(), ExitCode::Usage);
-    for (TrainFlags& told : flags) told.options.folders_apart = job->folders_apart;
+    for (TrainFlags& told : flags) told.options.host_folder = job->host_folder;
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
     if (const Status settled = settle_resume(flags, job->rank); !settled)
       return report_problems(settled.problems(), ExitCode::Usage);
