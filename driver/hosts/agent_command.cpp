@@ -27,6 +27,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
+#include "runtime/base/private_folder.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/version.h"
 
@@ -248,7 +249,7 @@ class Agent {
                           "each rank has a GPU of its own: give this host fewer ranks"});
     const bool shared = fs::exists(fs::path(job_.output_dir) / job_.probe, error);
     if (!shared) {
-      if (const Status made = make_writable_folder(job_.output_dir); !made) append(problems, made.problems());
+      if (const Status made = make_private_folder(job_.output_dir); !made) append(problems, made.problems());
     }
     Json paths = Json::array();
     for (const AgentInput& input : job_.inputs) {

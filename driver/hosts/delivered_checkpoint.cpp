@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/files.h"
+#include "runtime/base/private_folder.h"
 
 namespace millrace {
 namespace {
@@ -38,7 +39,7 @@ Result<DeliveredCheckpoint> DeliveredCheckpoint::begin(const AgentCheckpoint& ch
   one.temporary_ = one.folder_ / (step + ".tmp.host" + std::to_string(host));
   std::error_code ignored;
   fs::remove_all(one.temporary_, ignored);
-  if (const Status made = make_writable_folder(one.temporary_); !made) return made.problems();
+  if (const Status made = make_private_folder(one.temporary_); !made) return made.problems();
   for (const ShardEntry& shard : one.head_.shards) {
     const fs::path to = one.temporary_ / shard.file;
     const bool found =

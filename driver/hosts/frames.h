@@ -11,7 +11,7 @@
 namespace millrace {
 
 /// The first bytes of an agent. Whatever stands before them is a banner or a login shell's talk.
-inline constexpr const char* kAgentGreeting = "\nmillrace-agent-2\n";
+inline constexpr const char* kAgentGreeting = "\nmillrace-agent-1\n";
 
 enum class FrameType : char {
   // The launcher sends these. All are JSON but File, Signal and Finish.

@@ -5,6 +5,7 @@
 
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
+#include "runtime/base/private_folder.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
 
@@ -56,25 +57,25 @@ std::optional<std::string> CheckpointCollector::next() {
   return step_name(current_->what.head.step);
 }
 
+Status CheckpointCollector::take_folder() {
+  if (std::exchange(has_folder_, true)) return Ok{};
+  if (options_.resumed && options_.resumed->is_own)
+    return go_on_from(options_.folder, options_.resumed->run, options_.resumed->step);
+  if (options_.overwrite) remove_checkpoints(options_.folder);
+  return Ok{};
+}
+
 void CheckpointCollector::begin(Announced&& what) {
   current_.emplace(Current{.what = std::move(what)});
   const ManifestHead& head = current_->what.head;
   if (!lost_.empty()) return give_up("a host is lost");
-  if (const Status made = make_writable_folder(options_.folder); !made)
+  if (const Status made = make_private_folder(options_.folder); !made)
     return give_up(to_string(made.problems()));
-  if (!std::exchange(has_begun_, true)) {
-    if (options_.resumed && options_.resumed->is_own) {
-      if (const Status gone = go_on_from(options_.folder, options_.resumed->run, options_.resumed->step);
-          !gone)
-        return give_up(to_string(gone.problems()));
-    } else if (options_.overwrite) {
-      remove_checkpoints(options_.folder);
-    }
-  }
+  if (const Status taken = take_folder(); !taken) return give_up(to_string(taken.problems()));
   current_->temporary = options_.folder / (step_name(head.step) + ".tmp." + head.run);
   std::error_code ignored;
   fs::remove_all(current_->temporary, ignored);
-  if (const Status made = make_writable_folder(current_->temporary); !made)
+  if (const Status made = make_private_folder(current_->temporary); !made)
     give_up(to_string(made.problems()));
 }
 

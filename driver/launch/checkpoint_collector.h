@@ -38,6 +38,9 @@ class CheckpointCollector {
   };
   explicit CheckpointCollector(Options options) : options_(std::move(options)) {}
 
+  /// The ranks have accepted the job: the folder becomes the run's. Later checkpoints than the one that it
+  /// goes on from are moved aside, those of a run that is overwritten are removed. More calls do nothing.
+  Status take_folder();
   /// A host has its shards of the checkpoint of this manifest.
   void saved(int host, std::string_view manifest);
   /// Returns the name of the step folder that all hosts have saved and that is to be gathered next; nothing:
@@ -76,7 +79,7 @@ class CheckpointCollector {
   std::optional<Announced> ready_;
   std::optional<Current> current_;
   std::set<int> lost_;
-  bool has_begun_ = false;
+  bool has_folder_ = false;
 };
 
 }  // namespace millrace

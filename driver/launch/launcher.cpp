@@ -17,6 +17,8 @@
 #include "driver/launch/console.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
+#include "runtime/base/log.h"
+#include "runtime/base/run_files.h"
 #include "runtime/base/units.h"
 
 namespace millrace {
@@ -131,8 +133,8 @@ class Stream {
 };
 
 Descriptor open_log(const std::string& path, bool append) {
-  const int fd =
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | (append ? 0 : O_TRUNC), 0644);
+  const int fd = ::open(
+      path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_APPEND | (append ? 0 : O_TRUNC), 0644);
   if (fd < 0) throw ConfigError(path + " cannot be created: " + std::strerror(errno));
   return Descriptor(fd);
 }
@@ -312,6 +314,10 @@ class Launch final : private HostEvents {
   }
   void sent(const std::string& path, std::string_view content) override {
     if (options_.keep_file) options_.keep_file(path, content);
+    // A rank has a status as soon as the run has begun.
+    if (!options_.collector || !path.starts_with(run_files::kStatus.prefix)) return;
+    if (const Status taken = options_.collector->take_folder(); !taken)
+      log_warning(to_string(taken.problems()));
   }
   void saved(int host, std::string_view manifest) override {
     if (options_.collector) options_.collector->saved(host, manifest);

@@ -9,6 +9,7 @@
 #include "driver/worker/train_dry_run.h"
 #include "driver/worker/train_ranks.h"
 #include "runtime/base/log.h"
+#include "runtime/base/private_folder.h"
 #include "runtime/base/run_files.h"
 
 namespace millrace {
@@ -71,7 +72,7 @@ Status check_outputs(const TrainFlags& spec, int rank) {
   }
   if (spec.dry_run) return Ok{};
   if (!o.output_dir.empty()) {
-    if (Status made = make_writable_folder(o.output_dir); !made) return made;
+    if (Status made = make_private_folder(o.output_dir); !made) return made;
   }
   return o.save_weights.empty() ? Status(Ok{}) : make_place_for_file(o.save_weights);
 }

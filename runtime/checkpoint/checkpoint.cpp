@@ -1,4 +1,5 @@
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/base/private_folder.h"
 
 #include <algorithm>
 #include <cmath>
@@ -301,7 +302,8 @@ std::optional<RankProblem> save_checkpoint(Communicator& world, const std::strin
   const bool publishes = options.host ? options.host->first_rank : world.rank() == RankId(0);
   std::vector<std::pair<int, FileDigest>> written;
   auto problem = run_together(world, options.deadline, what, [&] {
-    throw_if(make_writable_folder(temporary));
+    throw_if(make_private_folder(folder));
+    throw_if(make_private_folder(temporary));
     for (const StageTensors& part : mine) {
       written.emplace_back(part.stage, write_safetensors(temporary / shard_name(part.stage), part.tensors));
     }

@@ -1,4 +1,5 @@
 #include "runtime/train/run_outputs.h"
+#include "runtime/base/private_folder.h"
 
 #include <chrono>
 #include <optional>
@@ -66,7 +67,7 @@ void RunOutputs::claim() {
   const auto problem = t_.together("preparing the outputs", [&] {
     if (!t_.options.save_weights.empty()) require(make_place_for_file(t_.options.save_weights));
     if (t_.options.output_dir.empty()) return;
-    require(make_writable_folder(t_.options.output_dir));
+    require(make_private_folder(t_.options.output_dir));
     if (!first_rank) return;
     Result<RunLock> held = RunLock::acquire(t_.options.output_dir, fresh, t_.options.launched_run);
     if (!held) throw ConfigError(to_string(held.problems()));
