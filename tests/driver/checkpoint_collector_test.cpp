@@ -42,8 +42,8 @@ class Collecting : public ::testing::Test {
     const fs::path temporary = own(host) / "temporary";
     ASSERT_TRUE(make_writable_folder(temporary));
     for (int stage = 0; stage < 3; ++stage) {
-      if ((stage == 0) == (host == 0))
-        ASSERT_TRUE(write_file_atomically(temporary / shard_name(stage), shard_content(step, stage)));
+      if ((stage == 0) != (host == 0)) continue;
+      ASSERT_TRUE(write_file_atomically(temporary / shard_name(stage), shard_content(step, stage)));
     }
     ASSERT_TRUE(publish_checkpoint(own(host), temporary, manifest_of(step), 2, Shards::OfThisHost));
   }

@@ -3,6 +3,7 @@
 // one here.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "driver/hosts/engines.h"
