@@ -9,6 +9,7 @@
 #include <ATen/ops/nll_loss_backward.h>
 #include <ATen/ops/nll_loss_forward.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include "runtime/base/check.h"
@@ -109,10 +110,11 @@ class CrossEntropy final : public Head {
                                   .logical_or_(log_p.eq(own).logical_and_(classes.lt(column)))
                                   .sum(1)
                                   .add_(own.ne(own).squeeze(1), 5);  // NaN: not among the best five
-    const at::Tensor samples = at::full({}, double(log_p.size(0)), log_p.options().dtype(at::kDouble));
-    const at::Tensor sums =
-        at::stack({mean_loss(log_p, target).to(at::kDouble).mul(samples), better.lt(1).sum().to(at::kDouble),
-                   better.lt(5).sum().to(at::kDouble), samples});
+    at::Tensor sums = at::full({4}, double(log_p.size(0)), log_p.options().dtype(at::kDouble));
+    sums[0].mul_(mean_loss(log_p, target));
+    at::Tensor tops = sums.narrow(0, 1, 2);
+    const at::Tensor limits = at::arange(1, 6, 4, target.options());  // 1 and 5
+    at::sum_out(tops, better.unsqueeze(1).lt(limits), 0);
     if (saved) save(*saved, log_p, inputs);
     return sums;
   }

@@ -6,6 +6,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
@@ -164,6 +165,7 @@ class Adam final : public EitherKernels<Adam> {
     }
   }
   void by_torch(const at::Tensor& weights, const at::Tensor& gradient, double lr, BlockWork&) const {
+    std::pair<std::int64_t, at::Tensor> step{-1, {}};  // of the newest segment, which most others share
     for (bool decays : {true, false}) {
       std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
       for (const Segment& segment : segments()) {
@@ -173,7 +175,10 @@ class Adam final : public EitherKernels<Adam> {
         averages.push_back(part(average_, segment.range));
         squares.push_back(part(square_, segment.range));
         if (maximum_.defined()) maxima.push_back(part(maximum_, segment.range));
-        steps.push_back(at::full({}, static_cast<double>(segment.updates + 1), weights.options()));
+        if (step.first != segment.updates)
+          step = {segment.updates,
+                  at::full({}, static_cast<double>(segment.updates + 1), weights.options())};
+        steps.push_back(step.second);
       }
       if (parameters.empty()) continue;
       const double decay = decay_of(decays);
@@ -436,9 +441,10 @@ class LayerWise : public EitherKernels<Rule> {
     }
   }
   void by_torch(const at::Tensor& weights, const at::Tensor& gradient, double, BlockWork& work) {
+    if (!weights.device().is_cpu()) return prepare_on_device(weights, gradient);
     for (const Run& run : runs()) {
       for (std::size_t b = run.first; b < run.last; ++b) {
-        work.add_on(weights, blocks_[b].range, [=, this, updates = run.updates](FlatRange r) {
+        work.add(blocks_[b].range, [=, this, updates = run.updates](FlatRange r) {
           const at::Tensor w = cut(weights, r), g = cut(gradient, r);
           static_cast<const Rule&>(*this).prepare(w, g, r, decay_of(blocks_[b]), updates);
           if (!scales(blocks_[b])) return;
@@ -453,8 +459,9 @@ class LayerWise : public EitherKernels<Rule> {
     if (!this->own_kernels(update.weights)) {
       const at::Tensor weights = this->part_of(update, update.weights),
                        gradient = this->part_of(update, update.gradient);
+      if (!weights.device().is_cpu()) return step_on_device(weights, gradient, update.scalars.lr);
       for (std::size_t s = 0; s < this->slots_.size(); ++s) {
-        work.add_on(weights, this->shard_of_slot(s), [=, this, lr = update.scalars.lr](FlatRange r) {
+        work.add(this->shard_of_slot(s), [=, this, lr = update.scalars.lr](FlatRange r) {
           static_cast<const Rule&>(*this).step(cut(weights, r), cut(gradient, r), r,
                                                UpdateRule::decay_of(UpdateRule::decays(this->slots_[s])), lr,
                                                norms_[s]);
@@ -465,6 +472,42 @@ class LayerWise : public EitherKernels<Rule> {
     } else {
       steps(Base::template flat_of<double>(update), work);
     }
+  }
+  /// On a device a launch costs more than a pass over memory. So whole segments are prepared at once, and
+  /// the norms of all parameters are one piece of work.
+  void prepare_on_device(const at::Tensor& weights, const at::Tensor& gradient) {
+    for (const auto& segment : this->segments()) {
+      const FlatRange r = segment.range;
+      static_cast<const Rule&>(*this).prepare(cut(weights, r), cut(gradient, r), r,
+                                              UpdateRule::decay_of(segment.decays), segment.updates);
+    }
+    std::size_t block = 0;
+    for (std::size_t s = 0; s < this->slots_.size(); ++s) {
+      const FlatRange r = this->shard_of_slot(s);
+      while (block < blocks_.size() && blocks_[block].range.begin < r.begin) ++block;
+      if (r.size() == 0 || !scales(blocks_[block])) continue;
+      sums_.put(2 * block, cut(weights, r));
+      sums_.put(2 * block + 1, cut(gradient, r));
+    }
+  }
+  /// Multiplies each parameter's step by its rate, all in one piece of work, and takes the steps.
+  void step_on_device(const at::Tensor& weights, const at::Tensor& gradient, double lr) {
+    const auto& rule = static_cast<const Rule&>(*this);
+    for (const auto& segment : this->segments())
+      rule.decay_on_device(cut(weights, segment.range), cut(gradient, segment.range),
+                           UpdateRule::decay_of(segment.decays));
+    std::vector<at::Tensor> steps;
+    std::vector<at::Scalar> rates;
+    for (std::size_t s = 0; s < this->slots_.size(); ++s) {
+      const FlatRange r = this->shard_of_slot(s);
+      if (r.size() == 0) continue;
+      steps.push_back(cut(gradient, r));
+      rates.push_back(
+          rule.rate(lr, UpdateRule::decay_of(UpdateRule::decays(this->slots_[s])), norms_[s]));
+    }
+    if (steps.empty()) return;
+    at::_foreach_mul_(steps, rates);
+    rule.step_on_device(cut(weights, this->shard()), cut(gradient, this->shard()));
   }
   template <class T>
   void steps(const Flat<T>& flat, BlockWork& work) {
@@ -506,7 +549,7 @@ class Lamb final : public LayerWise<Lamb> {
   double correction(std::optional<double> RuleOptions::*beta, std::int64_t updates) const {
     return 1 - std::pow(number(beta), double(updates + 1));
   }
-  static double rate(double lr, const Norms& norms) {
+  static double rate(double lr, double /*decay*/, const Norms& norms) {
     return lr * (norms.weights > 0 && norms.step > 0 ? norms.weights / norms.step : 1);
   }
   template <class T>
@@ -534,7 +577,7 @@ class Lamb final : public LayerWise<Lamb> {
   template <class T>
   void step_block(const Flat<T>& flat, const FlatBlock& block, const Norms& norms) const {
     const FlatRange r = block.range;
-    add_multiple(flat.weights + r.begin, flat.gradient + r.begin, r.size(), -rate(flat.lr, norms));
+    add_multiple(flat.weights + r.begin, flat.gradient + r.begin, r.size(), -rate(flat.lr, 0, norms));
   }
   void prepare(const at::Tensor& weights, at::Tensor gradient, FlatRange range, double decay,
                std::int64_t updates) const {
@@ -549,8 +592,10 @@ class Lamb final : public LayerWise<Lamb> {
   }
   void step(at::Tensor weights, const at::Tensor& prepared, FlatRange, double, double lr,
             const Norms& norms) const {
-    weights.add_(prepared, -rate(lr, norms));
+    weights.add_(prepared, -rate(lr, 0, norms));
   }
+  void decay_on_device(const at::Tensor&, const at::Tensor&, double) const {}
+  void step_on_device(const at::Tensor& weights, const at::Tensor& step) const { weights.sub_(step); }
   at::Tensor average_, square_;
 };
 
@@ -589,6 +634,14 @@ class Lars final : public LayerWise<Lars> {
     if (decay != 0) gradient.add_(weights, decay);
     at::Tensor buffer = part(momentum_, range);
     buffer.mul_(number(&RuleOptions::momentum)).add_(gradient, rate(lr, decay, norms));
+    weights.sub_(buffer);
+  }
+  void decay_on_device(const at::Tensor& weights, const at::Tensor& gradient, double decay) const {
+    if (decay != 0) gradient.add_(weights, decay);
+  }
+  void step_on_device(const at::Tensor& weights, const at::Tensor& step) const {
+    at::Tensor buffer = momentum_;
+    buffer.mul_(number(&RuleOptions::momentum)).add_(step);
     weights.sub_(buffer);
   }
   at::Tensor momentum_;
