@@ -211,6 +211,11 @@ def main():
     if gpus == 0 and not all(part.name in PREPARE for part in wanted):
         sys.exit("gpu-first: nvidia-smi finds no GPU here. Hint: --only install,python,build prepares the machine; --standin tries without one")
     report = Report(options)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupted)
     report.head = machine(options)
     report.write()
     print(f"gpu-first: {report.path}", flush=True)
@@ -219,6 +224,7 @@ def main():
     installed = os.path.join(os.environ.get("MILLRACE_CACHE", os.path.expanduser("~/.cache/millrace")), "reference-python/bin/python")
     if os.access(installed, os.X_OK):
         python = installed
+    part = None
     try:
         for part in wanted:
             left = end - time.monotonic()
@@ -244,7 +250,7 @@ def main():
         report.foot = f"Done {datetime.datetime.now().astimezone().isoformat(timespec='seconds')}. What each part printed: `{os.path.basename(report.folder)}/`."
         code = 0 if good else 1
     except KeyboardInterrupt:
-        report.foot, code = "**Interrupted**: the parts above are all there are.", 130
+        report.foot, code = f"**Interrupted** in {part.name if part else 'the beginning'}: the parts above are all there are.", 130
     report.write()
     print(f"gpu-first: {'all parts passed' if code == 0 else 'see what failed or had no time'}: {report.path}")
     return code
