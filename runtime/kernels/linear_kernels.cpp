@@ -531,7 +531,8 @@ void add_linear_gradients_of_jobs_(const at::Tensor& x, const at::Tensor& grad, 
   } else if (!x.device().is_cpu() && x.scalar_type() == weight_sum.scalar_type()) {
     weight_sum.baddbmm_(grad.transpose(1, 2), x);
   } else {
-    // The product is made and then added: on the CPU ATen would go job by job if it added into tensors that lie apart.
+    // The product is made and then added: on the CPU ATen would go job by job if it added into tensors that
+    // lie apart.
     weight_sum.add_(at::bmm(grad.transpose(1, 2), x));
   }
   if (kernels.column_sums) {

@@ -49,8 +49,8 @@ class SquareSums {
   std::pair<std::vector<std::size_t>, std::vector<at::Tensor>> on_device_;
 };
 
-/// Returns the sum of squares of each slot, for a tensor laid out like the weights. On the CPU the sums of its
-/// blocks are added in their order.
+/// Returns the sum of squares of each slot, for a tensor laid out like the weights. On the CPU the sums of
+/// its blocks are added in their order.
 std::vector<double> square_sums_by_slot(const ParameterStore& store, const at::Tensor& flat);
 
 }  // namespace millrace

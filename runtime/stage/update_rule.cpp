@@ -6,6 +6,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -176,8 +177,7 @@ class Adam final : public EitherKernels<Adam> {
         squares.push_back(part(square_, segment.range));
         if (maximum_.defined()) maxima.push_back(part(maximum_, segment.range));
         if (step.first != segment.updates)
-          step = {segment.updates,
-                  at::full({}, static_cast<double>(segment.updates + 1), weights.options())};
+          step = {segment.updates, at::full({}, static_cast<double>(segment.updates + 1), weights.options())};
         steps.push_back(step.second);
       }
       if (parameters.empty()) continue;
@@ -476,11 +476,17 @@ class LayerWise : public EitherKernels<Rule> {
   /// On a device a launch costs more than a pass over memory. So whole segments are prepared at once, and
   /// the norms of all parameters are one piece of work.
   void prepare_on_device(const at::Tensor& weights, const at::Tensor& gradient) {
+    const auto& rule = static_cast<const Rule&>(*this);
+    std::vector<Segment> alike;  // updated equally often
     for (const auto& segment : this->segments()) {
-      const FlatRange r = segment.range;
-      static_cast<const Rule&>(*this).prepare(cut(weights, r), cut(gradient, r), r,
-                                              UpdateRule::decay_of(segment.decays), segment.updates);
+      if (!alike.empty() && alike.back().updates == segment.updates)
+        alike.back().range.end = segment.range.end;
+      else
+        alike.push_back(segment);
     }
+    for (const auto& [r, decays, updates] : alike)
+      rule.prepare(cut(weights, r), cut(gradient, r), r, /*decay=*/0, updates);
+    if (rule.decays_first()) decay_on_device(weights, gradient);
     std::size_t block = 0;
     for (std::size_t s = 0; s < this->slots_.size(); ++s) {
       const FlatRange r = this->shard_of_slot(s);
@@ -490,20 +496,28 @@ class LayerWise : public EitherKernels<Rule> {
       sums_.put(2 * block + 1, cut(gradient, r));
     }
   }
+  /// Adds the decay to the gradients of all parameters that decay.
+  void decay_on_device(const at::Tensor& weights, const at::Tensor& gradient) const {
+    const double decay = UpdateRule::decay_of(true);
+    std::vector<at::Tensor> gradients, decaying;
+    for (const auto& segment : this->segments()) {
+      if (decay == 0 || !segment.decays) continue;
+      gradients.push_back(cut(gradient, segment.range));
+      decaying.push_back(cut(weights, segment.range));
+    }
+    if (!gradients.empty()) at::_foreach_add_(gradients, decaying, decay);
+  }
   /// Multiplies each parameter's step by its rate, all in one piece of work, and takes the steps.
   void step_on_device(const at::Tensor& weights, const at::Tensor& gradient, double lr) {
     const auto& rule = static_cast<const Rule&>(*this);
-    for (const auto& segment : this->segments())
-      rule.decay_on_device(cut(weights, segment.range), cut(gradient, segment.range),
-                           UpdateRule::decay_of(segment.decays));
+    if (!rule.decays_first()) decay_on_device(weights, gradient);
     std::vector<at::Tensor> steps;
     std::vector<at::Scalar> rates;
     for (std::size_t s = 0; s < this->slots_.size(); ++s) {
       const FlatRange r = this->shard_of_slot(s);
       if (r.size() == 0) continue;
       steps.push_back(cut(gradient, r));
-      rates.push_back(
-          rule.rate(lr, UpdateRule::decay_of(UpdateRule::decays(this->slots_[s])), norms_[s]));
+      rates.push_back(rule.rate(lr, UpdateRule::decay_of(UpdateRule::decays(this->slots_[s])), norms_[s]));
     }
     if (steps.empty()) return;
     at::_foreach_mul_(steps, rates);
@@ -594,7 +608,7 @@ class Lamb final : public LayerWise<Lamb> {
             const Norms& norms) const {
     weights.add_(prepared, -rate(lr, 0, norms));
   }
-  void decay_on_device(const at::Tensor&, const at::Tensor&, double) const {}
+  static bool decays_first() { return true; }  ///< before the norms are taken
   void step_on_device(const at::Tensor& weights, const at::Tensor& step) const { weights.sub_(step); }
   at::Tensor average_, square_;
 };
@@ -636,9 +650,7 @@ class Lars final : public LayerWise<Lars> {
     buffer.mul_(number(&RuleOptions::momentum)).add_(gradient, rate(lr, decay, norms));
     weights.sub_(buffer);
   }
-  void decay_on_device(const at::Tensor& weights, const at::Tensor& gradient, double decay) const {
-    if (decay != 0) gradient.add_(weights, decay);
-  }
+  static bool decays_first() { return false; }
   void step_on_device(const at::Tensor& weights, const at::Tensor& step) const {
     at::Tensor buffer = momentum_;
     buffer.mul_(number(&RuleOptions::momentum)).add_(step);

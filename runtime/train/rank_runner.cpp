@@ -105,8 +105,8 @@ void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Wor
   parts_.trace.record(span);
 }
 
-/// Ties the device's time line to the clock: sets the anchor. The newest mark that was waited for serves as one,
-/// so that a step does not begin with a wait of its own.
+/// Ties the device's time line to the clock: sets the anchor. The newest mark that was waited for serves as
+/// one, so that a step does not begin with a wait of its own.
 void RankRunner::start_device_time() {
   if (settled_) {
     anchor_ = std::move(settled_);

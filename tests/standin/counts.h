@@ -15,8 +15,8 @@ enum class Kind {
   Event,       ///< made, recorded or waited for by a stream: the host goes on
 };
 
-/// Counts one for the calling thread's GPU, under `name` and under the place in the program that asked for it.
-/// Does nothing unless STANDIN_COUNTS is set.
+/// Counts one for the calling thread's GPU, under `name` and under the place in the program that asked for
+/// it. Does nothing unless STANDIN_COUNTS is set.
 void add(Kind kind, const std::string& name, std::size_t bytes = 0);
 /// Counts a copy, under its direction and whether the host's memory is page-locked.
 void add_copy(const void* to, const void* from, std::size_t bytes);
