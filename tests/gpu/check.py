@@ -270,7 +270,7 @@ def planned(millrace, folder):
     if DEVICE == "cuda" and not PREFIX:
         model, steps = "--model resnet50 --image-size 224 --microbatch 32", "20"
     else:  # the commands alone: such seconds say nothing of a GPU's
-        model, steps = "--model resnet18 --image-size 32 --classes 10 --microbatch 2", "4"
+        model, steps = "--model mlp --width 64 --depth 6 --microbatch 8", "6"
     told = []
     for precision in ("float32", "bfloat16"):
         more = f" --precision {precision} --device " + DEVICE

@@ -16,9 +16,9 @@ if "$source/scripts/gpu-first" --standin --only smoke --out "$folder/report.md" 
 grep -q 'give another --out' "$folder/said" || fail "it did not say what to do: $(cat "$folder/said")"
 [ "$before" = "$(cksum <"$folder/report.md")" ] || fail "an earlier report was changed"
 
-# A machine whose GPU does not start: the parts fail, each by itself, and the report says so.
+# A GPU without memory: the training fails, the next part has its turn, and the report says so.
 code=0
-STANDIN_GPUS=0 "$source/scripts/gpu-first" --standin --only smoke,predict --out "$folder/failed.md" || code=$?
+STANDIN_FAIL=cudaMalloc:1 "$source/scripts/gpu-first" --standin --only smoke,predict --out "$folder/failed.md" || code=$?
 [ "$code" = 1 ] || fail "exit code $code instead of 1"
 grep -q '^| smoke: .*FAILED' "$folder/failed.md" && grep -q '^| predict: .*not on the stand-in' "$folder/failed.md" || fail "not all parts are in the report"
 code=0
