@@ -477,7 +477,7 @@ class LayerWise : public EitherKernels<Rule> {
   /// the norms of all parameters are one piece of work.
   void prepare_on_device(const at::Tensor& weights, const at::Tensor& gradient) {
     const auto& rule = static_cast<const Rule&>(*this);
-    std::vector<Segment> alike;  // updated equally often
+    std::vector<typename Base::Segment> alike;  // updated equally often
     for (const auto& segment : this->segments()) {
       if (!alike.empty() && alike.back().updates == segment.updates)
         alike.back().range.end = segment.range.end;
