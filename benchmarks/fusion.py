@@ -5,9 +5,10 @@ median step of a fused run, one over the median step of a run by itself (serial)
 as `train --fused` does it by itself), on batches that lie in memory, with one thread. Runs alternate;
 the table has medians over the rounds and what they are of serial; the parameters of a job are compared. With glibc's
 malloc as it is PyTorch gives large tensors' pages back at every step: vmap and HFTA run with higher thresholds. B processes
-at once are `millrace sweep`'s to measure, which takes the time in which all of them ran.
+at once are `millrace sweep`'s to measure, which takes the time in which all of them ran. With --device cuda a second is one of the
+clock. The mode "compile" is vmap through torch.compile.
 
-    scripts/benchmark fusion [--hfta FOLDER] [--rounds N] [--jobs 1,2,4,8,16] [--models mlp,cnn,resnet18] [--out FILE.json]
+    scripts/benchmark fusion [--hfta FOLDER] [--rounds N] [--jobs 1,2,4,8,16] [--models mlp,cnn,resnet18] [--device cuda] [--out FILE.json]
 """
 
 import argparse
@@ -32,7 +33,7 @@ MODELS = {
     "transformer": ("--model transformer_lm --microbatch 8", 12),
     "dcgan": ("--model dcgan --image-size 32 --generator-features 16 --discriminator-features 16 --microbatch 8", 12),
 }
-PEERS = ("vmap", "hfta")
+PEERS = ("vmap", "compile", "hfta")
 NOT_OF_PEERS = ("dcgan",)
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_TOP_PAD_": str(1 << 26)}
 TIMEOUT_S = 1800
@@ -49,10 +50,10 @@ def finish(process, folder):
         sys.exit(open(os.path.join(folder, "log")).read() + f"benchmark fusion: exit code {process.returncode}")
 
 
-def train(millrace, flags, steps, more, folder):
+def train(options, flags, steps, more, folder):
     out = os.path.join(folder, "out")
     return start(
-        [millrace, "train", *flags.split(), "--rule", "adadelta", "--microbatches", "1", "--steps", str(steps),
+        [*options.prefix.split(), options.millrace, "train", "--device", options.device, *flags.split(), "--rule", "adadelta", "--microbatches", "1", "--steps", str(steps),
          "--no-evaluation", "--threads", "1", "--output-dir", out, "--save-weights", os.path.join(folder, "w.safetensors"),
          "--lr", *(more or ["0.01"])], folder)
 
@@ -70,8 +71,9 @@ def measure(options, name, jobs, mode):
     steps = options.steps or max(6, 4 * steps // max(4, jobs))
     with tempfile.TemporaryDirectory() as folder:
         if mode in PEERS:
-            peer = os.path.join(os.path.dirname(os.path.abspath(__file__)), mode + "_peer.py")
+            peer = os.path.join(os.path.dirname(os.path.abspath(__file__)), ("hfta" if mode == "hfta" else "vmap") + "_peer.py")
             command = [options.python, peer, *([options.hfta] if mode == "hfta" else []), name, str(jobs), str(steps)]
+            command += [] if mode == "hfta" else [options.peers_device, *(["compile"] if mode == "compile" else [])]
             finish(start(command, folder, MALLOC), folder)
             with open(os.path.join(folder, "log")) as log:
                 parameters, seconds = log.read().split()[-2:]
@@ -79,10 +81,10 @@ def measure(options, name, jobs, mode):
         rates = [f"{0.01 * (1 + b / 100):.4f}" for b in range(jobs)]
         fused = mode.startswith("fused") and jobs > 1
         kernels = ["--fused", "--kernels", mode.partition("-")[2] or "auto"] if fused else []
-        finish(train(options.millrace, flags, steps, [*rates, *kernels] if fused else None, folder), folder)
+        finish(train(options, flags, steps, [*rates, *kernels] if fused else None, folder), folder)
         with open(os.path.join(folder, "out", "steps.rank0.jsonl")) as file:
             records = [json.loads(line) for line in file][1:]
-        seconds = statistics.median(record["cpu_s"] for record in records[len(records) // 5:])
+        seconds = statistics.median(record["cpu_s" if options.device == "cpu" else "step_s"] for record in records[len(records) // 5:])
         weights = os.path.join(folder, "w.job0.safetensors" if fused else "w.safetensors")
         return (jobs if fused else 1) / seconds, records[-1]["peak_memory_bytes"], parameters_in(weights)
 
@@ -96,14 +98,20 @@ def main():
     parser.add_argument("--models", default="mlp,cnn,pointnet,resnet18,transformer")
     parser.add_argument("--modes", default="fused,serial,hfta,vmap")
     parser.add_argument("--hfta", help="folder with HFTA's hfta/ and examples/, branch releases/mlsys21")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--peers-device", choices=["cpu", "cuda"], help="PyTorch's, if it is another: to try this on the stand-in")
+    parser.add_argument("--prefix", default="", metavar="RUN", help="a program that starts millrace, such as build/cuda/standin/run")
     parser.add_argument("--steps", type=int, help="of each run, instead of the model's own number")
     parser.add_argument("--out")
     options = parser.parse_args()
     if options.hfta and options.python == "-":
         sys.exit("benchmark fusion: --hfta needs a Python with torch: set MILLRACE_REFERENCE_PYTHON (tests/reference/install)")
+    options.peers_device = options.peers_device or options.device
+    if options.hfta and options.device != "cpu":
+        sys.exit("benchmark fusion: --hfta compares on the CPU alone")
     for mode in options.modes.split(","):
-        if mode not in ("fused", "fused-loop", "fused-fused", "serial", "vmap", "hfta"):
-            sys.exit(f"benchmark fusion: there is no mode '{mode}': fused, fused-loop, fused-fused, serial, vmap, hfta")
+        if mode not in ("fused", "fused-loop", "fused-fused", "serial", *PEERS):
+            sys.exit(f"benchmark fusion: there is no mode '{mode}': fused, fused-loop, fused-fused, serial, {', '.join(PEERS)}")
 
     def takes_part(mode, name):
         if mode not in PEERS:
@@ -111,7 +119,7 @@ def main():
         return options.python != "-" and name not in NOT_OF_PEERS and (mode != "hfta" or options.hfta)
 
     rows = []
-    print(f"{'model':<12} {'jobs':>4} {'mode':<11} {'steps/CPU s':>12} {'least-most':>17} {'of serial':>9} {'MiB/job':>8}")
+    print(f"{'model':<12} {'jobs':>4} {'mode':<11} {'steps/s':>12} {'least-most':>17} {'of serial':>9} {'MiB/job':>8}")
     for name in options.models.split(","):
         for jobs in map(int, options.jobs.split(",")):
             modes = [mode for mode in options.modes.split(",") if takes_part(mode, name)]

@@ -1,7 +1,10 @@
 """B models as one by torch.func.vmap: stacked parameters and buffers, vmap of grad over one batch for all, Adadelta on the
 stacked tensors. torch.optim has one rate for all of a tensor, so the jobs have the same one.
 
-    vmap_peer.py MODEL JOBS STEPS     prints the parameters of a job and the median step in seconds of CPU time
+    vmap_peer.py MODEL JOBS STEPS [DEVICE [compile]]
+
+Prints the parameters of a job and the median step: in seconds of CPU time, on DEVICE cuda in seconds of the clock. With
+"compile" the function goes through torch.compile.
 """
 
 import copy
@@ -51,7 +54,7 @@ class PointNet(nn.Module):
     def forward(self, x):  # [N, P, 3]
         n, points = x.shape[:2]
         largest = lambda of_rows: of_rows.view(n, points, -1).amax(1)
-        turn = self.matrix(self.whole(largest(self.local(x.flatten(0, 1))))).view(n, 3, 3) + torch.eye(3)
+        turn = self.matrix(self.whole(largest(self.local(x.flatten(0, 1))))).view(n, 3, 3) + torch.eye(3, device=x.device)
         x = torch.bmm(x, turn).flatten(0, 1)
         return self.fc3(self.fc2(self.fc1(largest(self.last(self.first(x))))))
 
@@ -68,8 +71,8 @@ class Transformer(nn.Module):
 
     def forward(self, tokens):  # [N, L]
         length = tokens.shape[1]
-        mask = nn.Transformer.generate_square_subsequent_mask(length)
-        x = self.drop(self.embedding(tokens) * self.scale + self.positions[:length])
+        mask = nn.Transformer.generate_square_subsequent_mask(length, device=tokens.device)
+        x = self.drop(self.embedding(tokens) * self.scale + self.positions[:length].to(tokens.device))
         for layer in self.layers:
             x = layer(x, src_mask=mask, is_causal=True)
         return self.decoder(x).flatten(0, 1)
@@ -96,9 +99,11 @@ def made(name):
 
 def main():
     name, jobs, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    device, compiled = (sys.argv[4:5] or ["cpu"])[0], sys.argv[5:] == ["compile"]
+    torch.backends.cudnn.allow_tf32 = False  # as millrace
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    model, x, target = made(name)
+    model, x, target = (one.to(device) for one in made(name))
     for norm in model.modules():
         if hasattr(norm, "num_batches_tracked"):
             norm.num_batches_tracked = None  # grad does not let a function count in place
@@ -111,20 +116,29 @@ def main():
         return value, value
 
     gradients = vmap(grad(loss, has_aux=True), in_dims=(0, 0), randomness="different")
+    if compiled:
+        gradients = torch.compile(gradients)
+
+    def now():
+        if device == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
     seconds = []
     for _ in range(steps):
-        start = time.process_time()
+        start = now()
         found, losses = gradients(parameters, buffers)
         for key, value in parameters.items():
             value.grad = found[key]
         optimizer.step()
-        seconds.append(time.process_time() - start)
+        seconds.append(now() - start)
     if not torch.isfinite(losses).all():
         sys.exit(f"vmap_peer: the losses of {name} are {losses.tolist()}")
     print(sum(value[0].numel() for value in parameters.values()), statistics.median(seconds[len(seconds) // 5:]))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4:
+    if len(sys.argv) not in (4, 5, 6):
         sys.exit(__doc__)
     main()

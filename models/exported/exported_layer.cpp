@@ -16,6 +16,7 @@
 #include "runtime/layers/head.h"
 #include "runtime/layers/recorded.h"
 #include "runtime/layers/shape_errors.h"
+#include "runtime/layers/sums_on_device.h"
 
 namespace millrace {
 namespace {
@@ -235,6 +236,10 @@ class GraphLossHead final : public Head {
     sums[0] += inputs[0].item<double>() * samples;
     sums[1] += samples;
     if (saved) saved->tensors = {inputs[0]};
+  }
+  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    if (saved) saved->tensors = {inputs[0]};
+    return sums_on_device({inputs[0]}, double(inputs[1].size(batch_dimension_)));
   }
   std::vector<at::Tensor> backward(Saved& saved, LossScale scale, std::span<const bool>) const override {
     return {at::full({}, scale.share, saved.tensors[0].options()), at::Tensor()};

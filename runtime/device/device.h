@@ -28,8 +28,8 @@ class DeviceMark {
   virtual void wait() = 0;
   /// Tells whether the device has come this far. It may return false if asking would take time.
   virtual bool is_reached() const = 0;
-  /// Returns the seconds on the device's clock from `earlier` (of the same device) to this mark. Both must
-  /// have been waited for.
+  /// Returns the seconds on the device's clock from `earlier` (of the same device) to this mark. The
+  /// device must have reached both: they, or a later mark, have been waited for.
   virtual double seconds_since(const DeviceMark& earlier) const = 0;
 };
 

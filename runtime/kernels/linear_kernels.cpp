@@ -464,6 +464,10 @@ at::Tensor linear_input_gradient(const at::Tensor& grad, const at::Tensor& weigh
 }
 
 void add_weight_gradient_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum) {
+  if (!x.device().is_cpu() && x.scalar_type() == weight_sum.scalar_type()) {
+    weight_sum.addmm_(grad.t(), x);  // one kernel, and the product itself needs no memory
+    return;
+  }
   const std::int64_t rows = grad.size(0), in = x.size(1), out = grad.size(1);
   const By by = is_taken(x) ? kernels_for(grad, in, out, weight_sum).weight_gradient : By::Aten;
   if (by == By::Aten) return add_by_aten_(x, grad, weight_sum);
@@ -524,8 +528,11 @@ void add_linear_gradients_of_jobs_(const at::Tensor& x, const at::Tensor& grad, 
       add_weight_gradient(kernels.weight_gradient, from + job * x.stride(0), by + job * grad.stride(0),
                           to + job * weight_sum.stride(0), rows, in, out);
     });
+  } else if (!x.device().is_cpu() && x.scalar_type() == weight_sum.scalar_type()) {
+    weight_sum.baddbmm_(grad.transpose(1, 2), x);
   } else {
-    // The product is made and then added: ATen would go job by job if it added into tensors that lie apart.
+    // The product is made and then added: on the CPU ATen would go job by job if it added into tensors that
+    // lie apart.
     weight_sum.add_(at::bmm(grad.transpose(1, 2), x));
   }
   if (kernels.column_sums) {

@@ -14,6 +14,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/layers/shape_errors.h"
+#include "runtime/layers/sums_on_device.h"
 
 namespace millrace {
 namespace {
@@ -107,6 +108,18 @@ class AdversarialHead final : public Head {
     }
     sums[judged_.size() + 1] += samples;
     if (saved) saved->tensors.assign(inputs.begin(), inputs.end());
+  }
+  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    std::vector<at::Tensor> means(1);  // the loss first
+    for (std::size_t i = 0; i < judged_.size(); ++i) {
+      const at::Tensor& scores = inputs[i];
+      const at::Tensor loss =
+          at::binary_cross_entropy_with_logits(scores, at::full_like(scores, judged_[i].label));
+      means[0] = means[0].defined() ? at::add(means[0], loss) : loss;
+      means.push_back(at::mean(at::sigmoid(scores)));
+    }
+    if (saved) saved->tensors.assign(inputs.begin(), inputs.end());
+    return sums_on_device(means, double(inputs[0].size(0)));
   }
   std::vector<at::Tensor> backward(Saved& saved, LossScale scale,
                                    std::span<const bool> needs) const override {

@@ -6,9 +6,8 @@
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/nll_loss_backward.h>
 #include <ATen/ops/nll_loss_forward.h>
-#include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include "runtime/base/check.h"
@@ -44,12 +43,23 @@ void count_top(const Score* score, const std::int64_t* label, std::int64_t rows,
   }
 }
 
+/// Tells on a device of each row whether its target has the best score, and whether it is among the best
+/// five, as count_top does: bool [rows, 2]. `own` [rows, 1] are the targets' scores.
+at::Tensor in_top(const at::Tensor& log_p, const at::Tensor& target, const at::Tensor& own) {
+  const at::Tensor classes = at::arange(log_p.size(1), target.options());
+  // Classes with a higher score, and those with an equal score before the target.
+  const at::Tensor better = log_p.gt(own)
+                                .logical_or_(log_p.eq(own).logical_and_(classes.lt(target.unsqueeze(1))))
+                                .sum(1, /*keepdim=*/true)
+                                .add_(own.ne(own), 5);      // NaN: not among the best five
+  return better.lt(at::arange(1, 6, 4, target.options()));  // 1 and 5
+}
+
 /// Computes nll_loss_backward with reduction "mean" over `count` rows, times `share`: one number for each
 /// target. It avoids the dispatcher, which for a few rows takes ten times as long as the numbers do.
 at::Tensor gradient_of_nll(const at::Tensor& log_p, const at::Tensor& target, double share, double count) {
   if (!log_p.device().is_cpu()) {
-    const auto of_all = [&](double value) { return at::full({}, value, log_p.options()); };
-    return at::nll_loss_backward(of_all(share), log_p, target, {}, at::Reduction::Mean, -100, of_all(count));
+    return at::zeros(log_p.sizes(), log_p.options()).scatter_(1, target.unsqueeze(1), -(share / count));
   }
   at::Tensor grad = at::zeros(log_p.sizes(), log_p.options());
   const at::Tensor labels = target.contiguous();
@@ -101,18 +111,11 @@ class CrossEntropy final : public Head {
   at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
     const at::Tensor log_p = log_probabilities(inputs[0]);
     const at::Tensor& target = inputs[1];
-    // The order of count_top: classes with a higher score, and those with an equal score before the target.
-    const at::Tensor column = target.unsqueeze(1);   // [B, 1]
-    const at::Tensor own = log_p.gather(1, column);  // [B, 1]
-    const at::Tensor classes = at::arange(log_p.size(1), target.options());
-    const at::Tensor better = log_p.gt(own)
-                                  .logical_or_(log_p.eq(own).logical_and_(classes.lt(column)))
-                                  .sum(1)
-                                  .add_(own.ne(own).squeeze(1), 5);  // NaN: not among the best five
-    const at::Tensor samples = at::full({}, double(log_p.size(0)), log_p.options().dtype(at::kDouble));
-    const at::Tensor sums =
-        at::stack({mean_loss(log_p, target).to(at::kDouble).mul(samples), better.lt(1).sum().to(at::kDouble),
-                   better.lt(5).sum().to(at::kDouble), samples});
+    const at::Tensor tops_of_rows = in_top(log_p, target, log_p.gather(1, target.unsqueeze(1)));
+    at::Tensor sums = at::full({4}, double(log_p.size(0)), log_p.options().dtype(at::kDouble));
+    sums[0].mul_(mean_loss(log_p, target));
+    at::Tensor tops = sums.narrow(0, 1, 2);
+    at::sum_out(tops, tops_of_rows, 0);
     if (saved) save(*saved, log_p, inputs);
     return sums;
   }
@@ -162,6 +165,23 @@ class CrossEntropyOfJobs final : public Head {
     if (!saved) return;
     saved->numbers = {static_cast<std::int64_t>(inputs[0].scalar_type())};
     saved->tensors = {std::move(log_p), target};
+  }
+  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    const at::Tensor scores = inputs[0].reshape({-1, inputs[0].size(2)});  // [B N, C]
+    const at::Tensor target = inputs[1].reshape({-1});
+    const at::Tensor log_p =
+        at::_log_softmax(scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat), 1,
+                         /*half_to_float=*/false);
+    const at::Tensor own = log_p.gather(1, target.unsqueeze(1));  // [B N, 1]
+    at::Tensor sums = at::full({jobs_, 4}, double(log_p.size(0) / jobs_), log_p.options().dtype(at::kDouble));
+    at::Tensor losses = sums.select(1, 0), tops = sums.narrow(1, 1, 2);
+    at::sum_out(losses, own.view({jobs_, -1}).neg(), 1, /*keepdim=*/false, at::kDouble);
+    at::sum_out(tops, in_top(log_p, target, own).view({jobs_, -1, 2}), 1);
+    if (saved) {
+      saved->numbers = {static_cast<std::int64_t>(inputs[0].scalar_type())};
+      saved->tensors = {log_p, target};
+    }
+    return sums.view({-1});
   }
   std::vector<at::Tensor> backward(Saved& saved, LossScale scale, std::span<const bool>) const override {
     const at::Tensor &log_p = saved.tensors[0], &target = saved.tensors[1];

@@ -8,6 +8,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/layers/sums_on_device.h"
 
 namespace millrace {
 
@@ -49,6 +50,11 @@ class MeanSquaredError final : public Head {
     sums[0] += at::mean(at::mul(difference, difference)).item<double>() * samples;
     sums[1] += samples;
     if (saved) saved->tensors = {std::move(difference)};
+  }
+  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    const at::Tensor difference = at::sub(inputs[0], inputs[1]);
+    if (saved) saved->tensors = {difference};
+    return sums_on_device({at::mean(at::mul(difference, difference))}, double(difference.size(0)));
   }
   std::vector<at::Tensor> backward(Saved& saved, LossScale scale,
                                    std::span<const bool> needs) const override {

@@ -5,18 +5,21 @@
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/eye.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/max.h>
+#include <ATen/ops/mean.h>
 #include <ATen/ops/nll_loss_backward.h>
 #include <ATen/ops/nll_loss_forward.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include "runtime/layers/shape_errors.h"
+#include "runtime/layers/sums_on_device.h"
 
 namespace millrace {
 namespace {
@@ -165,6 +168,34 @@ class PointCrossEntropy final : public Head {
     saved->numbers = {static_cast<std::int64_t>(inputs[0].scalar_type()), inputs[0].size(0)};
     saved->tensors = {std::move(log_p), labels};
   }
+  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    const std::int64_t clouds = inputs[0].size(0);
+    const at::Tensor log_p =
+        at::_log_softmax(widened(inputs[0]).reshape({-1, parts_}), 1, /*half_to_float=*/false);  // [N P, K]
+    const at::Tensor labels = inputs[1].reshape({-1});
+    const at::Tensor unknown = log_p.select(1, 0).ne(log_p.select(1, 0));
+    // Of each point a one in the column of its part, of none in that of an unknown one: [N, P, K].
+    const at::Tensor classes = at::arange(parts_, labels.options());
+    const auto columns = [&](const at::Tensor& of_points) {
+      return of_points.unsqueeze(1).eq(classes).view({clouds, -1, parts_});
+    };
+    const at::Tensor predicted = columns(log_p.argmax(1).masked_fill_(unknown, -1)),
+                     labelled = columns(labels);
+    const at::Tensor both = predicted.logical_and(labelled).sum(1, /*keepdim=*/false, at::kDouble);  // [N, K]
+    const at::Tensor either = predicted.logical_or(labelled).sum(1, /*keepdim=*/false, at::kDouble);
+    const at::Tensor mean_loss =
+        std::get<0>(at::nll_loss_forward(log_p, labels, {}, at::Reduction::Mean, -100));
+    const at::Tensor accuracy = both.sum().div_(double(std::max<std::int64_t>(1, labels.numel())));
+    const at::Tensor iou = both.div(either).masked_fill_(either.eq(0), 1).mean();
+    if (saved) {
+      saved->numbers = {static_cast<std::int64_t>(inputs[0].scalar_type()), clouds};
+      saved->tensors = {log_p, labels};
+    }
+    const at::Tensor means = sums_on_device({mean_loss.to(at::kDouble), accuracy, iou}, double(clouds));
+    return at::cat({means.narrow(0, 0, kMeans), both.sum(0),
+                    labelled.sum(at::IntArrayRef{0, 1}, /*keepdim=*/false, at::kDouble),
+                    means.narrow(0, kMeans, 1)});
+  }
   std::vector<at::Tensor> backward(Saved& saved, LossScale scale, std::span<const bool>) const override {
     const at::Tensor &log_p = saved.tensors[0], &labels = saved.tensors[1];
     const auto points = at::full({}, double(log_p.size(0)), log_p.options());
@@ -252,6 +283,17 @@ class Orthogonality final : public Head {
     if (!saved) return;
     saved->numbers = {static_cast<std::int64_t>(inputs[0].scalar_type())};
     saved->tensors = {t, std::move(off), std::move(norm)};
+  }
+  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    const at::Tensor t = widened(inputs[0]);
+    const at::Tensor off = at::bmm(t, t.transpose(1, 2)).sub_(at::eye(t.size(1), t.options()));
+    const std::int64_t matrix[] = {1, 2};
+    const at::Tensor norm = at::linalg_vector_norm(off, 2, matrix, /*keepdim=*/true);
+    if (saved) {
+      saved->numbers = {static_cast<std::int64_t>(inputs[0].scalar_type())};
+      saved->tensors = {t, off, norm};
+    }
+    return sums_on_device({at::mean(norm)}, double(t.size(0)));
   }
   /// Computes d ||T T' - I|| / dT = 2 (T T' - I) T / ||T T' - I||, which is set to 0 where T is orthogonal.
   std::vector<at::Tensor> backward(Saved& saved, LossScale scale, std::span<const bool>) const override {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/sum.h>
 
 #include "runtime/kernels/update_kernels.h"
 
@@ -33,8 +33,8 @@ FlatRange shard_of(std::span<const FlatBlock> blocks, std::int64_t elements, int
 
 void SquareSums::put(std::size_t index, const at::Tensor& flat) {
   if (!flat.device().is_cpu()) {
-    const at::Tensor wide = flat.to(at::kDouble);
-    on_device_.emplace_back(index, at::sum(wide.mul(wide)));
+    on_device_.first.push_back(index);
+    on_device_.second.push_back(flat);
   } else if (flat.scalar_type() == at::kDouble) {
     sums_[index] = square_sum(flat.const_data_ptr<double>(), flat.numel());
   } else {
@@ -43,18 +43,23 @@ void SquareSums::put(std::size_t index, const at::Tensor& flat) {
 }
 
 std::vector<double> SquareSums::take() {
-  if (!on_device_.empty()) {
-    std::vector<at::Tensor> parts;
-    for (auto& [index, sum] : on_device_) parts.push_back(std::move(sum));
-    const at::Tensor all = at::stack(parts).cpu();
-    for (std::size_t i = 0; i < parts.size(); ++i)
-      sums_[on_device_[i].first] = all.const_data_ptr<double>()[i];
-    on_device_.clear();
+  if (const auto [indices, parts] = std::exchange(on_device_, {}); !parts.empty()) {
+    const at::Tensor norms = at::stack(at::_foreach_norm(parts, 2, at::kDouble)).cpu();
+    const double* norm = norms.const_data_ptr<double>();
+    for (std::size_t i = 0; i < parts.size(); ++i) sums_[indices[i]] = norm[i] * norm[i];
   }
   return std::exchange(sums_, std::vector<double>(sums_.size(), 0.0));
 }
 
 std::vector<double> square_sums_by_slot(const ParameterStore& store, const at::Tensor& flat) {
+  if (!flat.device().is_cpu()) {
+    SquareSums sums(store.slots().size());
+    for (std::size_t s = 0; s < store.slots().size(); ++s) {
+      const ParameterSlot& slot = store.slots()[s];
+      if (slot.elements > 0) sums.put(s, flat.narrow(0, slot.offset, slot.elements));
+    }
+    return sums.take();
+  }
   const std::vector<FlatBlock> blocks = blocks_of(store.slots(), flat.numel());
   SquareSums sums(blocks.size());
   for (std::size_t b = 0; b < blocks.size(); ++b)

@@ -33,22 +33,24 @@ std::vector<FlatBlock> blocks_of(std::span<const ParameterSlot> slots, std::int6
 /// Returns the range of shard `shard`, one of `shards` nearly equal runs of blocks.
 FlatRange shard_of(std::span<const FlatBlock> blocks, std::int64_t elements, int shard, int shards);
 
-/// Sums of squares, in double, of parts of tensors. Sums that are computed on a device are all read at once.
+/// Sums of squares, in double, of parts of tensors. A device computes its sums in one piece of work, and they
+/// are read at once.
 class SquareSums {
  public:
   explicit SquareSums(std::size_t count) : sums_(count, 0.0) {}
-  void put(std::size_t index, const at::Tensor& flat);  ///< sums the squares of `flat` [n], contiguous
+  /// Sums the squares of `flat` [n], contiguous; on a device not before take().
+  void put(std::size_t index, const at::Tensor& flat);
   void put(std::size_t index, double sum) { sums_[index] = sum; }
   /// Returns the sums by index. Waits for the device.
   std::vector<double> take();
 
  private:
   std::vector<double> sums_;
-  std::vector<std::pair<std::size_t, at::Tensor>> on_device_;
+  std::pair<std::vector<std::size_t>, std::vector<at::Tensor>> on_device_;
 };
 
-/// Returns the sum of squares of each slot, for a tensor laid out like the weights. The sums of its blocks
-/// are added in their order.
+/// Returns the sum of squares of each slot, for a tensor laid out like the weights. On the CPU the sums of
+/// its blocks are added in their order.
 std::vector<double> square_sums_by_slot(const ParameterStore& store, const at::Tensor& flat);
 
 }  // namespace millrace

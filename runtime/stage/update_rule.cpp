@@ -6,6 +6,8 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
@@ -164,6 +166,7 @@ class Adam final : public EitherKernels<Adam> {
     }
   }
   void by_torch(const at::Tensor& weights, const at::Tensor& gradient, double lr, BlockWork&) const {
+    std::pair<std::int64_t, at::Tensor> step{-1, {}};  // of the newest segment, which most others share
     for (bool decays : {true, false}) {
       std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
       for (const Segment& segment : segments()) {
@@ -173,7 +176,9 @@ class Adam final : public EitherKernels<Adam> {
         averages.push_back(part(average_, segment.range));
         squares.push_back(part(square_, segment.range));
         if (maximum_.defined()) maxima.push_back(part(maximum_, segment.range));
-        steps.push_back(at::full({}, static_cast<double>(segment.updates + 1), weights.options()));
+        if (step.first != segment.updates)
+          step = {segment.updates, at::full({}, static_cast<double>(segment.updates + 1), weights.options())};
+        steps.push_back(step.second);
       }
       if (parameters.empty()) continue;
       const double decay = decay_of(decays);
@@ -436,9 +441,10 @@ class LayerWise : public EitherKernels<Rule> {
     }
   }
   void by_torch(const at::Tensor& weights, const at::Tensor& gradient, double, BlockWork& work) {
+    if (!weights.device().is_cpu()) return prepare_on_device(weights, gradient);
     for (const Run& run : runs()) {
       for (std::size_t b = run.first; b < run.last; ++b) {
-        work.add_on(weights, blocks_[b].range, [=, this, updates = run.updates](FlatRange r) {
+        work.add(blocks_[b].range, [=, this, updates = run.updates](FlatRange r) {
           const at::Tensor w = cut(weights, r), g = cut(gradient, r);
           static_cast<const Rule&>(*this).prepare(w, g, r, decay_of(blocks_[b]), updates);
           if (!scales(blocks_[b])) return;
@@ -453,8 +459,9 @@ class LayerWise : public EitherKernels<Rule> {
     if (!this->own_kernels(update.weights)) {
       const at::Tensor weights = this->part_of(update, update.weights),
                        gradient = this->part_of(update, update.gradient);
+      if (!weights.device().is_cpu()) return step_on_device(weights, gradient, update.scalars.lr);
       for (std::size_t s = 0; s < this->slots_.size(); ++s) {
-        work.add_on(weights, this->shard_of_slot(s), [=, this, lr = update.scalars.lr](FlatRange r) {
+        work.add(this->shard_of_slot(s), [=, this, lr = update.scalars.lr](FlatRange r) {
           static_cast<const Rule&>(*this).step(cut(weights, r), cut(gradient, r), r,
                                                UpdateRule::decay_of(UpdateRule::decays(this->slots_[s])), lr,
                                                norms_[s]);
@@ -465,6 +472,56 @@ class LayerWise : public EitherKernels<Rule> {
     } else {
       steps(Base::template flat_of<double>(update), work);
     }
+  }
+  /// On a device a launch costs more than a pass over memory. So whole segments are prepared at once, and
+  /// the norms of all parameters are one piece of work.
+  void prepare_on_device(const at::Tensor& weights, const at::Tensor& gradient) {
+    const auto& rule = static_cast<const Rule&>(*this);
+    std::vector<typename Base::Segment> alike;  // updated equally often
+    for (const auto& segment : this->segments()) {
+      if (!alike.empty() && alike.back().updates == segment.updates)
+        alike.back().range.end = segment.range.end;
+      else
+        alike.push_back(segment);
+    }
+    for (const auto& [r, decays, updates] : alike)
+      rule.prepare(cut(weights, r), cut(gradient, r), r, /*decay=*/0, updates);
+    if (rule.decays_first()) decay_on_device(weights, gradient);
+    std::size_t block = 0;
+    for (std::size_t s = 0; s < this->slots_.size(); ++s) {
+      const FlatRange r = this->shard_of_slot(s);
+      while (block < blocks_.size() && blocks_[block].range.begin < r.begin) ++block;
+      if (r.size() == 0 || !scales(blocks_[block])) continue;
+      sums_.put(2 * block, cut(weights, r));
+      sums_.put(2 * block + 1, cut(gradient, r));
+    }
+  }
+  /// Adds the decay to the gradients of all parameters that decay.
+  void decay_on_device(const at::Tensor& weights, const at::Tensor& gradient) const {
+    const double decay = UpdateRule::decay_of(true);
+    std::vector<at::Tensor> gradients, decaying;
+    for (const auto& segment : this->segments()) {
+      if (decay == 0 || !segment.decays) continue;
+      gradients.push_back(cut(gradient, segment.range));
+      decaying.push_back(cut(weights, segment.range));
+    }
+    if (!gradients.empty()) at::_foreach_add_(gradients, decaying, decay);
+  }
+  /// Multiplies each parameter's step by its rate, all in one piece of work, and takes the steps.
+  void step_on_device(const at::Tensor& weights, const at::Tensor& gradient, double lr) {
+    const auto& rule = static_cast<const Rule&>(*this);
+    if (!rule.decays_first()) decay_on_device(weights, gradient);
+    std::vector<at::Tensor> steps;
+    std::vector<at::Scalar> rates;
+    for (std::size_t s = 0; s < this->slots_.size(); ++s) {
+      const FlatRange r = this->shard_of_slot(s);
+      if (r.size() == 0) continue;
+      steps.push_back(cut(gradient, r));
+      rates.push_back(rule.rate(lr, UpdateRule::decay_of(UpdateRule::decays(this->slots_[s])), norms_[s]));
+    }
+    if (steps.empty()) return;
+    at::_foreach_mul_(steps, rates);
+    rule.step_on_device(cut(weights, this->shard()), cut(gradient, this->shard()));
   }
   template <class T>
   void steps(const Flat<T>& flat, BlockWork& work) {
@@ -506,7 +563,7 @@ class Lamb final : public LayerWise<Lamb> {
   double correction(std::optional<double> RuleOptions::*beta, std::int64_t updates) const {
     return 1 - std::pow(number(beta), double(updates + 1));
   }
-  static double rate(double lr, const Norms& norms) {
+  static double rate(double lr, double /*decay*/, const Norms& norms) {
     return lr * (norms.weights > 0 && norms.step > 0 ? norms.weights / norms.step : 1);
   }
   template <class T>
@@ -534,7 +591,7 @@ class Lamb final : public LayerWise<Lamb> {
   template <class T>
   void step_block(const Flat<T>& flat, const FlatBlock& block, const Norms& norms) const {
     const FlatRange r = block.range;
-    add_multiple(flat.weights + r.begin, flat.gradient + r.begin, r.size(), -rate(flat.lr, norms));
+    add_multiple(flat.weights + r.begin, flat.gradient + r.begin, r.size(), -rate(flat.lr, 0, norms));
   }
   void prepare(const at::Tensor& weights, at::Tensor gradient, FlatRange range, double decay,
                std::int64_t updates) const {
@@ -549,8 +606,10 @@ class Lamb final : public LayerWise<Lamb> {
   }
   void step(at::Tensor weights, const at::Tensor& prepared, FlatRange, double, double lr,
             const Norms& norms) const {
-    weights.add_(prepared, -rate(lr, norms));
+    weights.add_(prepared, -rate(lr, 0, norms));
   }
+  static bool decays_first() { return true; }  ///< before the norms are taken
+  void step_on_device(const at::Tensor& weights, const at::Tensor& step) const { weights.sub_(step); }
   at::Tensor average_, square_;
 };
 
@@ -589,6 +648,12 @@ class Lars final : public LayerWise<Lars> {
     if (decay != 0) gradient.add_(weights, decay);
     at::Tensor buffer = part(momentum_, range);
     buffer.mul_(number(&RuleOptions::momentum)).add_(gradient, rate(lr, decay, norms));
+    weights.sub_(buffer);
+  }
+  static bool decays_first() { return false; }
+  void step_on_device(const at::Tensor& weights, const at::Tensor& step) const {
+    at::Tensor buffer = momentum_;
+    buffer.mul_(number(&RuleOptions::momentum)).add_(step);
     weights.sub_(buffer);
   }
   at::Tensor momentum_;

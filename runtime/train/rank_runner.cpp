@@ -105,22 +105,33 @@ void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Wor
   parts_.trace.record(span);
 }
 
-/// Ties the device's time line to the clock: sets the anchor.
+/// Ties the device's time line to the clock: sets the anchor. The newest mark that was waited for serves as
+/// one, so that a step does not begin with a wait of its own.
 void RankRunner::start_device_time() {
+  if (settled_) {
+    anchor_ = std::move(settled_);
+    anchor_time_ = settled_time_;
+    return;
+  }
   anchor_ = parts_.device.mark();
   anchor_->wait();
   anchor_time_ = parts_.clock.now();
 }
 
+/// Waits once: the device reaches marks in their order.
 void RankRunner::settle_device_times() {
+  if (open_.empty()) return;
+  open_.back().end->wait();
+  const TimePoint now = parts_.clock.now();
   for (OpenSpan& open : open_) {
-    open.end->wait();
     const double start = open.begin->seconds_since(*anchor_), length = open.end->seconds_since(*open.begin);
     *open.seconds += length;
     open.span.start = anchor_time_.time_since_epoch().count() + std::llround(start * 1e9);
     open.span.end = open.span.start + std::llround(length * 1e9);
     parts_.trace.record(open.span);
   }
+  settled_ = std::move(open_.back().end);
+  settled_time_ = now;
   open_.clear();
 }
 

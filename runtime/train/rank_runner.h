@@ -102,8 +102,10 @@ class RankRunner {
   std::map<std::pair<int, std::int64_t>, KeptBatch> batches_;  ///< by array and position
   int posted_ = 0;                                             ///< receives posted and not yet executed
   std::vector<OpenSpan> open_;
-  std::unique_ptr<DeviceMark> anchor_;  ///< a mark on the device's time line ...
-  TimePoint anchor_time_{};             ///< ... and the time of `clock` at which the device reached it
+  std::unique_ptr<DeviceMark> anchor_;   ///< a mark on the device's time line ...
+  TimePoint anchor_time_{};              ///< ... and the time of `clock` at which the device reached it
+  std::unique_ptr<DeviceMark> settled_;  ///< the newest mark that was waited for: the next anchor ...
+  TimePoint settled_time_{};             ///< ... and the time of `clock` after that wait
 };
 
 }  // namespace millrace

@@ -178,11 +178,11 @@ def same_training(flags):
 
 def same(flags, more, tolerance, base="--device cpu"):
     """A check: a run with `more` on the GPU against one with `base`."""
-    def check(millrace, folder):
+    def check(millrace, folder, environment=None):
         steps = "" if "--steps" in flags else " --steps 3"
         base_flags = flags + steps + " " + base.replace("DEVICE", DEVICE)
         expected = train(millrace, base_flags, folder, "expected")
-        found = train(millrace, flags + steps + f" --device {DEVICE} " + more, folder, "found")
+        found = train(millrace, flags + steps + f" --device {DEVICE} " + more, folder, "found", environment)
         apart, allowed = difference(expected, found), tolerance
         if apart > allowed >= 2e-3:
             allowed = max(allowed, AMPLIFIED * difference(expected, train(millrace, base_flags, folder, "other", OTHER_ROUNDING)))
@@ -236,6 +236,21 @@ def evaluation(millrace, folder):
     return f"losses {first['loss']} and {second['loss']}"
 
 
+def four_gpus(millrace, folder):
+    """Four ranks, each on a GPU of its own where there are as many."""
+    return same(f"{MLP} --stages 4", "", 1e-5)(millrace, folder, {"STANDIN_GPUS": "4"})
+
+
+def exported(millrace, folder):
+    """A model that PyTorch exported."""
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../reference/export_models.py")
+    made = subprocess.run([sys.executable, script, folder, "mlp"], capture_output=True, text=True, timeout=TIMEOUT_S,
+                          env=dict(os.environ, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1"))
+    if made.returncode != 0:
+        raise Failed(f"the Python that runs this has no torch, or it cannot export (tests/reference/install): {made.stderr[-500:]}")
+    return same(f"--model {os.path.join(folder, 'mlp.pt2')} --microbatches 4 --microbatch 6", "--stages 2", 1e-5)(millrace, folder)
+
+
 def processes(backend, shape="--stages 2", model=MLP, ranks=2, tolerance=1e-5):
     """Some processes, as many on a GPU as there have to be, against threads of one on the CPU."""
     def check(millrace, folder):
@@ -269,7 +284,10 @@ def launched(millrace, folder):
 
 def planned(millrace, folder):
     """profile, plan, train: what was predicted and what was measured."""
-    model = "--model resnet50 " + ("--image-size 224 --microbatch 32" if DEVICE == "cuda" and not PREFIX else "--image-size 32 --microbatch 2")
+    if DEVICE == "cuda" and not PREFIX:
+        model, steps = "--model resnet50 --image-size 224 --microbatch 32", "20"
+    else:  # the commands alone: such seconds say nothing of a GPU's
+        model, steps = "--model mlp --width 64 --depth 6 --microbatch 8", "6"
     told = []
     for precision in ("float32", "bfloat16"):
         more = f" --precision {precision} --device " + DEVICE
@@ -278,7 +296,7 @@ def planned(millrace, folder):
             folder)
         with open(os.path.join(folder, precision + ".plan")) as file:
             predicted = json.load(file)["predicted_step_s"]
-        run([millrace, "train", *(model + more).split(), "--plan", precision + ".plan", "--microbatches", "4", "--steps", "20",
+        run([millrace, "train", *(model + more).split(), "--plan", precision + ".plan", "--microbatches", "4", "--steps", steps,
              "--no-evaluation", "--data", "synthetic:256", "--output-dir", precision], folder)
         with open(os.path.join(folder, precision, "summary.json")) as file:
             summary = json.load(file)
@@ -310,7 +328,7 @@ def out_of_memory(millrace, folder):
 # What says most in the first minutes.
 QUICK = ("model mlp", "model resnet18", "model transformer_lm", "model gnmt", "model bert_base", "model dcgan", "schedule 1f1b", "schedule zb-h1",
          "schedule interleaved", "schedule pipedream", "replicas", "replicas, zero-1", "sync-batch-norm", "processes auto",
-         "replicas in processes", "processes gloo", "launch",
+         "replicas in processes", "processes gloo", "launch", "four GPUs", "exported", "profile, plan, train",
          "recompute, bits", "bfloat16 transformer_lm", "float16 skipped steps", "fused mlp", "fused resnet18", "checkpoints", "evaluation", "diverged", "out of memory")
 
 
@@ -355,6 +373,8 @@ def checks():
     listed["ties in processes"] = processes("auto", model="--model bert_base " + TRANSFORMER + " --microbatches 4 --dropout-masks host")
     listed["batch norm in processes"] = processes("auto", "--replicas 2 --sync-batch-norm", RESNET, tolerance=2e-3)
     listed["launch"] = launched
+    listed["four GPUs"] = four_gpus
+    listed["exported"] = exported
     listed["profile, plan, train"] = planned
     listed["diverged"] = diverged
     if DEVICE == "cuda":
@@ -392,6 +412,8 @@ def main():
     if numpy is None:
         sys.exit("check: this Python has no NumPy; take the one whose path tests/reference/install prints")
     out = options.out or tempfile.mkdtemp(prefix="millrace-gpu-")
+    if os.path.exists(out) and not os.path.isdir(out):
+        sys.exit(f"check: --out {out} is no folder")
     used = [folder for folder in (os.path.join(out, str(number)) for number in range(len(wanted))) if os.path.exists(folder)]
     if used:
         sys.exit(f"check: {used[0]} is of an earlier call: give another --out, or delete it")

@@ -3,10 +3,13 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "counts.h"
+
 namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
+using standin::counts::One;
 
 Tensor sum_of_gates(const Tensor& input, const Tensor& hidden, const OptionalTensor& input_bias,
                     const OptionalTensor& hidden_bias) {
@@ -19,6 +22,7 @@ Tensor sum_of_gates(const Tensor& input, const Tensor& hidden, const OptionalTen
 /// (h, c, the four gates as the backward wants them).
 std::tuple<Tensor, Tensor, Tensor> lstm(const Tensor& input, const Tensor& hidden, const Tensor& cx,
                                         const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+  const One counted("aten::_thnn_fused_lstm_cell");
   const Tensor gates = sum_of_gates(input, hidden, input_bias, hidden_bias);
   const auto parts = gates.chunk(4, 1);
   const Tensor i = at::sigmoid(parts[0]), f = at::sigmoid(parts[1]), g = at::tanh(parts[2]),
@@ -30,6 +34,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm(const Tensor& input, const Tensor& hidde
 std::tuple<Tensor, Tensor, Tensor> lstm_backward(const OptionalTensor& grad_h, const OptionalTensor& grad_c,
                                                  const Tensor& cx, const Tensor& cy, const Tensor& workspace,
                                                  bool has_bias) {
+  const One counted("aten::_thnn_fused_lstm_cell_backward_impl");
   const auto parts = workspace.chunk(4, 1);
   const Tensor &i = parts[0], &f = parts[1], &g = parts[2], &o = parts[3];
   const Tensor tanh_c = at::tanh(cy);
@@ -44,6 +49,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm_backward(const OptionalTensor& grad_h, c
 /// (h, what the backward wants: reset, update, new, the old h, the hidden part of new).
 std::tuple<Tensor, Tensor> gru(const Tensor& input, const Tensor& hidden, const Tensor& hx,
                                const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+  const One counted("aten::_thnn_fused_gru_cell");
   const Tensor in = input_bias && input_bias->defined() ? input + *input_bias : input;
   const Tensor of = hidden_bias && hidden_bias->defined() ? hidden + *hidden_bias : hidden;
   const auto x = in.chunk(3, 1), h = of.chunk(3, 1);
@@ -54,6 +60,7 @@ std::tuple<Tensor, Tensor> gru(const Tensor& input, const Tensor& hidden, const 
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_backward(const Tensor& grad, const Tensor& workspace,
                                                                 bool has_bias) {
+  const One counted("aten::_thnn_fused_gru_cell_backward");
   const auto parts = workspace.chunk(5, 1);
   const Tensor &reset = parts[0], &update = parts[1], &fresh = parts[2], &hx = parts[3], &hidden = parts[4];
   const Tensor of_update = grad * (hx - fresh) * update * (1 - update);
@@ -66,20 +73,24 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_backward(const Tensor& gr
 }
 
 std::tuple<Tensor, Tensor> dropout(const Tensor& self, double keep, std::optional<at::Generator> generator) {
+  const One counted("aten::_fused_dropout");
   const Tensor mask =
       at::empty_like(self, self.options().dtype(at::kByte)).bernoulli_(keep, std::move(generator));
   return {self * mask * (1.0 / keep), mask};
 }
 Tensor scaled(const Tensor& self, const Tensor& mask, double scale) {
+  const One counted("aten::_masked_scale");
   return self * mask * scale;
 }
 
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& self, double p, std::optional<bool> train) {
+  const One counted("aten::native_dropout");
   if (!train.value_or(true)) return {self.clone(), at::ones_like(self, self.options().dtype(at::kBool))};
   const Tensor mask = at::empty_like(self, self.options().dtype(at::kBool)).bernoulli_(1 - p);
   return {p < 1 ? self * mask * (1.0 / (1 - p)) : at::zeros_like(self), mask};
 }
 Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double scale) {
+  const One counted("aten::native_dropout_backward");
   return grad * mask * scale;
 }
 

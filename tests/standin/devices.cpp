@@ -11,6 +11,7 @@
 #include <mutex>
 #include <sstream>
 
+#include "counts.h"
 #include "entry.h"
 #include "races.h"
 #include "standin.h"
@@ -205,6 +206,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   STANDIN_ENTER("cudaMalloc");
+  counts::add(counts::Kind::Allocation, "cudaMalloc", bytes);
   const auto device = static_cast<std::size_t>(current_device());
   {
     const std::lock_guard lock(memory_lock);
@@ -219,6 +221,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
 }
 cudaError_t cudaFree(void* memory) {
   STANDIN_ENTER("cudaFree");
+  counts::add(counts::Kind::Wait, "cudaFree");
   drain_device();  // the real one waits for the device, too
   return give_back(memory, false);
 }
@@ -230,6 +233,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   STANDIN_ENTER("cudaHostAlloc");
+  counts::add(counts::Kind::Allocation, "cudaHostAlloc", bytes);
   *memory = bytes > 0 ? take(bytes, -1) : nullptr;
   return bytes == 0 || *memory ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }

@@ -18,6 +18,7 @@
 #include <set>
 #include <string>
 
+#include "counts.h"
 #include "standin.h"
 
 namespace {
@@ -83,6 +84,9 @@ class Call {
   void run(Stack& stack) {
     const c10::cuda::CUDAGuard guard(*device_);
     C10_CUDA_CHECK(standin::count_call("launch"));
+    standin::counts::add(standin::counts::Kind::Operator, name_);
+    if (tells_the_host()) standin::counts::add(standin::counts::Kind::Wait, name_);
+    const standin::counts::Quiet own;
     stream_ = c10::cuda::getCurrentCUDAStream(device_->index()).stream();
     if (tells_the_host()) C10_CUDA_CHECK(cudaStreamSynchronize(stream_));
     if (!standin::is_free(stream_) && later(stack)) return;
@@ -348,6 +352,14 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& from, bool non_blocking) {
   const at::Tensor source = from.sizes() == self.sizes() ? from : from.expand_as(self);
   const bool over_bus = !self.is_cuda() || !from.is_cuda();
   C10_CUDA_CHECK(standin::count_call(over_bus ? "cudaMemcpyAsync" : "launch"));
+  const std::size_t bytes = self.nbytes();
+  if (over_bus || from.device() != self.device())
+    standin::counts::add_copy(self.data_ptr(), from.const_data_ptr(), bytes);
+  else
+    standin::counts::add(standin::counts::Kind::Operator, "aten::copy_", bytes);
+  if (over_bus && !(non_blocking && is_locked(self.is_cuda() ? from : self)))
+    standin::counts::add(standin::counts::Kind::Wait, "aten::copy_");
+  const standin::counts::Quiet own;
   auto stream = c10::cuda::getCurrentCUDAStream(gpu.device().index());
   // Between GPUs: on the sender's stream, in order with the receiver's before and after.
   const bool between = !over_bus && from.device() != self.device();

@@ -12,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "counts.h"
 #include "entry.h"
 #include "races.h"
 #include "standin.h"
@@ -228,6 +229,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   STANDIN_ENTER("cudaStreamSynchronize");
+  counts::add(counts::Kind::Wait, "cudaStreamSynchronize");
   std::unique_lock lock(all().lock);
   const auto stream = find(handle);
   if (!stream) return unknown_stream("cudaStreamSynchronize");
@@ -246,10 +248,12 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
 }
 cudaError_t cudaDeviceSynchronize() {
   STANDIN_ENTER("cudaStreamSynchronize");
+  counts::add(counts::Kind::Wait, "cudaDeviceSynchronize");
   drain_device();
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned) {
+  counts::add(counts::Kind::Event, "cudaStreamWaitEvent");
   std::unique_lock lock(all().lock);
   const auto stream = find(handle);
   const Event* event = find_event(event_handle);
@@ -283,6 +287,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* handle, unsigned flags) {
   STANDIN_ENTER("cudaEventCreateWithFlags");
+  counts::add(counts::Kind::Event, "cudaEventCreateWithFlags");
   *handle = reinterpret_cast<cudaEvent_t>(
       new Event{.device = current_device(), .timed = (flags & cudaEventDisableTiming) == 0});
   const std::lock_guard lock(all().lock);
@@ -300,6 +305,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t handle) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
   STANDIN_ENTER("cudaEventRecord");
+  counts::add(counts::Kind::Event, "cudaEventRecord");
   std::unique_lock lock(all().lock);
   Event* event = find_event(handle);
   const auto stream = find(stream_handle);
@@ -340,6 +346,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   STANDIN_ENTER("cudaEventSynchronize");
+  counts::add(counts::Kind::Wait, "cudaEventSynchronize");
   std::unique_lock lock(all().lock);
   const Event* event = find_event(handle);
   if (!event) return unknown_event("cudaEventSynchronize");
@@ -363,6 +370,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   STANDIN_ENTER("cudaMemcpyAsync");
+  counts::add_copy(to, from, bytes);
   Work work{.name = "cudaMemcpyAsync", .accesses = {{from, bytes, false}, {to, bytes, true}}, .run = [=] {
               std::memmove(to, from, bytes);
             }};
@@ -376,6 +384,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
   return given == cudaSuccess ? cudaStreamSynchronize(nullptr) : given;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  counts::add(counts::Kind::Operator, "cudaMemsetAsync", bytes);
   return give(stream, {.name = "cudaMemsetAsync", .accesses = {{to, bytes, true}}, .run = [=] {
                          std::memset(to, value, bytes);
                        }});
