@@ -81,10 +81,6 @@ class KitsCrops final : public KitsVolumes {
   using KitsVolumes::KitsVolumes;
   std::int64_t size() const override { return static_cast<std::int64_t>(cases_.size()); }
   std::string name_of(std::int64_t index) const override { return cases_[index].values.path.string(); }
-  std::vector<std::string> notes() const override {
-    return {
-        "the augmentation multiplies values by 0.7 to 1.3; MLPerf's own code multiplies them by 1.7 to 2.3"};
-  }
 
   Sample get(std::int64_t index, std::uint64_t augment_seed, Wanted wanted) const override {
     const KitsCase& one = cases_[index];

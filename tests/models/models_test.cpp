@@ -60,6 +60,7 @@ TEST(Models, HaveTorchvisionsCounts) {
       {"pointnet_seg", 1670285, 48, 81},
       {"pointnet_seg", 3527629, 70, 118, {{"feature-transform", "on"}}},
       {"dcgan", 3576704 + 2765568, 24, 45},
+      {"unet3d", 31190243, 78, 78},  // MLPerf's
   };
   // Ours alone, and those over tokens: tests/language.
   std::set<std::string> counted{"mlp",      "gnmt", "gnmt_large", "bert_base", "bert_large", "transformer_lm",
