@@ -82,7 +82,10 @@ TEST_F(Unet3d, HasTheTwinsNamesLossAndGradients) {
   const char* python = std::getenv("MILLRACE_REFERENCE_PYTHON");
   if (!python || !*python) GTEST_SKIP() << "tests/reference/install makes it";
   make_evaluation_ = {};
-  write_step("unet3d", *make_model("unet3d", {{"image-size", "16"}, {"levels", "3"}, {"filters", "4"}}));
+  const LayeredModel model =
+      *make_model("unet3d", {{"image-size", "16"}, {"levels", "3"}, {"filters", "4"}});
+  write_step("unet3d", model);
+  write_step("unet3d-fast", model, 4096);
   const std::string command =
       std::string(python) + " " MILLRACE_SOURCE_DIR "/tests/reference/unet3d.py " + folder_.string();
   EXPECT_EQ(std::system(command.c_str()), 0);
