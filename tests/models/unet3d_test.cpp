@@ -82,8 +82,7 @@ TEST_F(Unet3d, HasTheTwinsNamesLossAndGradients) {
   const char* python = std::getenv("MILLRACE_REFERENCE_PYTHON");
   if (!python || !*python) GTEST_SKIP() << "tests/reference/install makes it";
   make_evaluation_ = {};
-  const LayeredModel model =
-      *make_model("unet3d", {{"image-size", "16"}, {"levels", "3"}, {"filters", "4"}});
+  const LayeredModel model = *make_model("unet3d", {{"image-size", "16"}, {"levels", "3"}, {"filters", "4"}});
   write_step("unet3d", model);
   write_step("unet3d-fast", model, 4096);
   const std::string command =
@@ -133,6 +132,37 @@ TEST_F(Unet3d, ReplicasEvaluateWholeVolumesTogether) {
     const Plan plan = plan_for(model, replicas, 6, ScheduleKind::OneFOneB);
     expect_same_evaluations(evaluate(plan), plan, one, alone, ::testing::PrintToString(replicas));
   }
+}
+
+/// With a level's encoder and decoder on one rank, what skips the levels below crosses no border of ranks.
+TEST(Unet3dPlans, FoldedLevelsSendNoSkips) {
+  const LayeredModel model = small();
+  const auto position = [&](const char* name) {
+    return std::ranges::find(model.layers, name, &NamedLayer::name) - model.layers.begin();
+  };
+  Plan plan = uniform_plan(model.name, model.layer_names(), 4, 1, 4, ScheduleKind::ZeroBubbleV, 2);
+  const std::ptrdiff_t ends[] = {0, position("downsample.0.conv1.0"), position("bottleneck.conv1.0"),
+                                 position("upsample.1.upsample_conv.0"), std::ssize(model.layers)};
+  for (std::size_t s = 0; s < 4; ++s) {
+    plan.stages[s].layers.clear();
+    for (std::ptrdiff_t i = ends[s]; i < ends[s + 1]; ++i)
+      plan.stages[s].layers.push_back(model.layers[i].name);
+  }
+  const auto layout = make_layout(model, plan, 1);
+  ASSERT_TRUE(layout) << to_string(layout.problems());
+  const auto skips = [](const StageLink& link) { return link.to.value > link.from.value + 1; };
+  EXPECT_EQ(std::ranges::count_if(layout->links, skips), 1)
+      << "the first level's skip, between stages of one rank";
+  const auto schedule = make_schedule(plan.schedule, shape_of(plan, *layout, 4), Transport::Buffered);
+  ASSERT_TRUE(schedule) << to_string(schedule.problems());
+  int sent = 0;
+  for (const auto& actions : schedule->ranks)
+    for (const Action& action : actions) {
+      if (action.op != Op::SendActivation) continue;
+      ++sent;
+      EXPECT_EQ(action.peer_stage.value, action.stage.value + 1);
+    }
+  EXPECT_EQ(sent, 2 * 4) << "into the V and out of it, for each microbatch";
 }
 
 TEST(Unet3dOptions, ACropThatCannotBeHalvedIsRefused) {
