@@ -12,9 +12,9 @@ namespace millrace {
 
 class OneStep : public Pipeline {
  protected:
-  /// NAME.{before,batch,after}.safetensors: weights before and after one step of plain SGD on one batch (whose
-  /// file has the loss, too): their difference is the gradient times `rate`. A large power of two leaves more of
-  /// the gradient's digits.
+  /// NAME.{before,batch,after}.safetensors: weights before and after one step of plain SGD on one batch
+  /// (whose file has the loss, too): their difference is the gradient times `rate`. A large power of two
+  /// leaves more of the gradient's digits.
   void write_step(const std::string& name, const LayeredModel& model, double rate = 1) {
     TrainOptions one_step = options(1);
     one_step.rule.weight_decay = 0;
