@@ -83,7 +83,7 @@ void StageHeads::add_collected(std::size_t head, std::span<const at::Tensor> inp
   }
 }
 
-/// Messages stay below the numbers that a microbatch's tensors have, and are all waited for here.
+/// All messages are waited for here, so that the next call may use their numbers again.
 void StageHeads::collect_microbatches(std::int64_t from, std::int64_t to,
                                       const std::function<BatchExtent(MicrobatchId)>& extent_of) {
   if (!replicas_) return;
