@@ -7,6 +7,7 @@
 #include "data/readers/array_file.h"
 #include "data/readers/image_folder.h"
 #include "data/synthetic/synthetic.h"
+#include "data/volumes/volume_datasets.h"
 #include "runtime/base/numbers.h"
 #include "runtime/device/host_memory.h"
 
@@ -42,16 +43,22 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
              images = reads_images_alone(options.fields);
   if (const auto folder = rest_of(options.path, kShapeNetData); points && folder)
     return make_shape_net(options, std::string(*folder));
+  const bool volumes = reads_volumes(options.fields);
+  if (const auto folder = rest_of(options.path, kKitsData); volumes && folder)
+    return make_kits(options, std::string(*folder));
   if (!labelled && !images && !options.path.starts_with("synthetic")) {
     std::string names;
     for (const FieldSpec& field : options.fields) names += (names.empty() ? "" : ", ") + field.name;
     return Problem{"--data", "the model reads " + names + "; " + options.path + " has inputs and labels",
-                   points ? "--data shapenet:FOLDER, arrays:FILE.npz with these arrays, or synthetic"
-                          : "--data arrays:FILE.npz with these arrays, or synthetic"};
+                   std::string(points    ? "--data shapenet:FOLDER, "
+                               : volumes ? "--data kits:FOLDER, "
+                                         : "--data ") +
+                       "arrays:FILE.npz with these arrays, or synthetic"};
   }
   constexpr std::int64_t kTrain = 8192, kTest = 1024;
   const auto make = [&](std::int64_t size) {
     if (points) return make_synthetic_points(options, size);
+    if (volumes) return make_synthetic_volumes(options, size);
     return labelled ? make_synthetic(options, size) : make_synthetic_fields(options, size);
   };
   if (const auto text = rest_of(options.path, kSyntheticData)) {

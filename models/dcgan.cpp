@@ -24,7 +24,7 @@ class Numbered {
   int number_ = 0;
 };
 
-/// Returns ConvOptions or ConvTranspose2dOptions with the values that all convolutions here share.
+/// Returns ConvOptions or ConvTransposeOptions with the values that all convolutions here share.
 template <typename Options>
 Options convolution(std::int64_t in, std::int64_t out, std::int64_t stride, std::int64_t padding) {
   return {.in = in,
@@ -48,7 +48,7 @@ void add_generator(LayeredModel& model, std::int64_t latent, std::int64_t featur
   Numbered name(kGenerator);
   chain.then("noise", normal_noise({latent, 1, 1}));
   const auto enlarge = [&](std::int64_t in, std::int64_t out, std::int64_t stride, std::int64_t padding) {
-    chain.then(name.next(), conv_transpose2d(convolution<ConvTranspose2dOptions>(in, out, stride, padding)));
+    chain.then(name.next(), conv_transpose2d(convolution<ConvTransposeOptions>(in, out, stride, padding)));
   };
   std::int64_t channels = features * size / 8;
   enlarge(latent, channels, 1, 0);

@@ -23,7 +23,8 @@
   FILE(s2vt)                       \
   FILE(pointnet)                   \
   FILE(dcgan)                      \
-  FILE(autoencoder)
+  FILE(autoencoder)                \
+  FILE(unet3d)
 
 namespace millrace {
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <numbers>
 #include <numeric>
@@ -20,6 +21,7 @@
 #include "data/files/tfrecord.h"
 #include "data/files/zip.h"
 #include "data/generate/file_check.h"
+#include "data/generate/kidneys.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/random.h"
@@ -44,7 +46,7 @@ std::uint64_t below(std::uint64_t value, std::uint64_t bound) {
   return static_cast<std::uint64_t>(static_cast<unsigned __int128>(value) * bound >> 64);
 }
 
-// ---- imseg: volumes and labels
+// ---- imseg and kidneys: volumes and labels
 // --------------------------------------------------------------------------------
 
 constexpr float kLow = -2.340702f, kHigh = 2.639792f;  // the range of the normalised volumes
@@ -59,9 +61,13 @@ struct Volume {
   }
 };
 
-/// Returns the size of a volume: depth 128 to 471 and side 186 to 444, both uniform. With the chance
-/// `correlation` the same random number gives both.
+/// Returns the size of a volume. That of imseg has depth 128 to 471 and side 186 to 444, both uniform; with
+/// the chance `correlation` the same random number gives both.
 Volume volume_of(const GenerateOptions& options, std::int64_t number) {
+  if (options.workload == Workload::Kidneys) {
+    const KidneyVolume volume = draw_kidney_volume(options.seed, number, options.image_side);
+    return {volume.depth, volume.side};
+  }
   const std::uint64_t key = derive_seed(options.seed, "imseg.size", static_cast<std::uint64_t>(number));
   const std::uint64_t first = hashed(key, 0);
   const std::uint64_t second = unit(hashed(key, 2)) < options.randomness.correlation ? first : hashed(key, 1);
@@ -69,35 +75,58 @@ Volume volume_of(const GenerateOptions& options, std::int64_t number) {
           186 + static_cast<std::int64_t>(below(second, 259))};
 }
 
-/// Makes a volume. `Out` is FileWriter or FileCheck.
-template <class Out>
-void make_volume(const GenerateOptions& options, std::int64_t number, bool labels, Out& out) {
-  const Volume volume = volume_of(options, number);
+/// Writes `bytes` bytes of a volume's elements to `part`, from byte `at` on.
+using FillVolume = std::function<void(std::int64_t at, char* part, std::int64_t bytes)>;
+
+FillVolume fill_imseg(const GenerateOptions& options, std::int64_t number, bool labels) {
   const Payload payload(
       derive_seed(options.seed, labels ? "imseg.y" : "imseg.x", static_cast<std::uint64_t>(number)),
       labels ? Element::UInt8 : Element::Float32, options.randomness);
-  out.write(npy_header(labels ? "|u1" : "<f4", volume.shape()));
-  const std::int64_t bytes = volume.voxels() * (labels ? 1 : 4);
-  for (std::int64_t at = 0; at < bytes; at += static_cast<std::int64_t>(kChunk)) {
-    const std::int64_t now = std::min<std::int64_t>(kChunk, bytes - at);
-    char* const part = out.reserve(now);
-    payload.fill(at, part, now);
+  return [payload, labels](std::int64_t at, char* part, std::int64_t bytes) {
+    payload.fill(at, part, bytes);
     if (labels) {
       // Takes the top bit, which is random for any entropy.
-      for (std::int64_t i = 0; i < now; ++i)
+      for (std::int64_t i = 0; i < bytes; ++i)
         part[i] = static_cast<char>(static_cast<unsigned char>(part[i]) >> 7);
-      continue;
+      return;
     }
-    for (std::int64_t i = 0; i < now; i += 4) {
+    for (std::int64_t i = 0; i < bytes; i += 4) {
       float value;
       std::memcpy(&value, part + i, 4);
       value = kLow + value * (kHigh - kLow);
       std::memcpy(part + i, &value, 4);
     }
+  };
+}
+
+FillVolume fill_kidneys(const GenerateOptions& options, std::int64_t number, bool labels) {
+  const KidneyVolume volume = draw_kidney_volume(options.seed, number, options.image_side);
+  if (labels)
+    return [volume](std::int64_t at, char* part, std::int64_t bytes) {
+      fill_kidney_labels(volume, at, bytes, reinterpret_cast<std::uint8_t*>(part));
+    };
+  return [volume](std::int64_t at, char* part, std::int64_t bytes) {
+    std::vector<float> values(static_cast<std::size_t>(bytes / 4));
+    fill_kidney_values(volume, at / 4, bytes / 4, values.data());
+    std::memcpy(part, values.data(), static_cast<std::size_t>(bytes));
+  };
+}
+
+/// Makes a volume. `Out` is FileWriter or FileCheck.
+template <class Out>
+void make_volume(const GenerateOptions& options, std::int64_t number, bool labels, Out& out) {
+  const Volume volume = volume_of(options, number);
+  const FillVolume fill = options.workload == Workload::Kidneys ? fill_kidneys(options, number, labels)
+                                                                : fill_imseg(options, number, labels);
+  out.write(npy_header(labels ? "|u1" : "<f4", volume.shape()));
+  const std::int64_t bytes = volume.voxels() * (labels ? 1 : 4);
+  for (std::int64_t at = 0; at < bytes; at += static_cast<std::int64_t>(kChunk)) {
+    const std::int64_t now = std::min<std::int64_t>(kChunk, bytes - at);
+    fill(at, out.reserve(now), now);
   }
 }
 
-GenerateReport run_imseg(const GenerateOptions& options, StreamMode mode, const Progress& progress) {
+GenerateReport run_volumes(const GenerateOptions& options, StreamMode mode, const Progress& progress) {
   GenerateReport report;
   while (report.bytes < options.size) report.bytes += volume_of(options, report.records++).bytes();
   report.files = 2 * report.records;
@@ -491,7 +520,8 @@ GenerateReport run(const GenerateOptions& options, StreamMode mode, const Progre
   };
   switch (options.workload) {
     case Workload::Imseg:
-      return run_imseg(options, mode, progress);
+    case Workload::Kidneys:
+      return run_volumes(options, mode, progress);
     case Workload::Bert:
       return stream(BertStream(options));
     case Workload::Images:

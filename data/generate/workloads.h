@@ -16,11 +16,12 @@
 
 namespace millrace {
 
-enum class Workload { Imseg, Bert, Dlrm, Images, Text };
+enum class Workload { Imseg, Bert, Dlrm, Images, Text, Kidneys };
 constexpr auto names_of(Workload) {
-  return std::to_array<std::string_view>({"imseg", "bert", "dlrm", "images", "text"});
+  return std::to_array<std::string_view>({"imseg", "bert", "dlrm", "images", "text", "kidneys"});
 }
-/// Returns the workload called "imseg" (also "unet3d"), "bert", "dlrm", "images" or "text"; else nothing.
+/// Returns the workload called "imseg" (also "unet3d"), "bert", "dlrm", "images", "text" or "kidneys"; else
+/// nothing.
 std::optional<Workload> workload_named(std::string_view name);
 
 struct GenerateOptions {
@@ -31,7 +32,7 @@ struct GenerateOptions {
   int threads = 2;
   Randomness randomness;
   int classes = 10;               ///< images: number of classes
-  std::int64_t image_side = 256;  ///< images: mean side in pixels
+  std::int64_t image_side = 256;  ///< images and kidneys: mean side in pixels
 };
 
 struct GenerateReport {

@@ -48,7 +48,8 @@ struct GenerateFlags {
 
 Result<Workload> workload_from(const std::string& name) {
   if (const std::optional<Workload> workload = workload_named(name)) return *workload;
-  return Problem{"", "unknown workload '" + name + "'", "imseg (unet3d), bert, dlrm, images or text"};
+  return Problem{"", "unknown workload '" + name + "'",
+                 "imseg (unet3d), kidneys, bert, dlrm, images or text"};
 }
 
 int generate(const GenerateFlags& flags) {
@@ -94,8 +95,8 @@ CommandSpec spec_of(GenerateFlags& f) {
       {.name = "workload",
        .short_name = 'w',
        .value = "NAME",
-       .help = "imseg (or unet3d: NPY volumes and labels), bert (TFRecord of tf.Examples), dlrm (rows of 40 "
-               "integers), "
+       .help = "imseg (or unet3d: NPY volumes and labels), kidneys (the same, but a network can learn them), "
+               "bert (TFRecord of tf.Examples), dlrm (rows of 40 integers), "
                "images (JPEG, a folder for each class), text (lines of words).",
        .required = true,
        .target = into::parsed(o.workload, workload_from)},
@@ -124,7 +125,8 @@ CommandSpec spec_of(GenerateFlags& f) {
            "and side share a factor.",
            into::number(o.randomness.correlation, 0, 0.999)),
       flag("", "classes", "N", "Classes of images.", into::integer(o.classes, 1, 10000)),
-      flag("", "image-side", "PIXELS", "Mean side of images; each differs by up to a quarter.",
+      flag("", "image-side", "PIXELS",
+           "Mean side of images, or of kidneys' planes; each differs by up to a quarter.",
            into::integer(o.image_side, 8, 16384)),
       flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format")),
   };

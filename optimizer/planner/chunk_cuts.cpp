@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <tuple>
+
+#include "optimizer/planner/found.h"
 
 namespace millrace {
 namespace {
@@ -10,32 +13,37 @@ namespace {
 constexpr double kMostCutsCompared = 5'000;
 constexpr double kMostMoveWork = 200'000;  // moves tried x stages
 
+constexpr int kMostFolds = 64;  // states that folded cuts are made of
+
 using Cuts = std::vector<int>;
+
+/// Returns the tensors that are read by a layer other than the next one.
+std::vector<const CutSpace::Tensor*> skips_of(const CutSpace& space) {
+  std::vector<const CutSpace::Tensor*> skips;
+  for (const CutSpace::Tensor& tensor : space.tensors())
+    if (tensor.readers.back() > tensor.producer + 1) skips.push_back(&tensor);
+  return skips;
+}
 
 /// Estimates the seconds of a step in about a microsecond. The estimate serves only to order candidates.
 class Score {
  public:
   Score(const CostModel& model, const CutSpace& space, const Layout& layout)
-      : model_(model), space_(space), layout_(layout), first_pass_(layout.stages() / layout.chunks) {
+      : model_(model),
+        space_(space),
+        layout_(layout),
+        first_pass_(layout.stages() / layout.chunks),
+        skips_(skips_of(space)) {
     std::map<int, int> places;
-    std::map<std::pair<int, int>, int> wires;
-    for (int s = 0; s < layout.stages(); ++s) {
-      const RankId rank = layout.ranks[s].front();
-      place_.push_back(places.emplace(rank.value, static_cast<int>(places.size())).first->second);
-      if (s + 1 == layout.stages()) break;
-      const RankId next = layout.ranks[s + 1].front();
-      if (rank == next) {
-        hops_.push_back({});
-        continue;
-      }
-      const std::pair ends(rank.value, next.value);
-      const double latency = transfer_seconds(model.cluster(), rank, next, 0);
-      hops_.push_back({.wire = wires.emplace(ends, static_cast<int>(wires.size())).first->second,
-                       .latency = latency,
-                       .per_byte = (transfer_seconds(model.cluster(), rank, next, kGiB) - latency) / kGiB});
-    }
+    for (int s = 0; s < layout.stages(); ++s)
+      place_.push_back(
+          places.emplace(layout.ranks[s].front().value, static_cast<int>(places.size())).first->second);
     busy_.resize(places.size());
-    wire_.resize(wires.size());
+    hops_.resize(places.size() * places.size());
+    for (int b = 0; b < space.states(); ++b) next_bytes_.push_back(space.live_bytes(b));
+    for (const CutSpace::Tensor* skip : skips_)
+      for (int b = skip->producer + 1; b <= skip->readers.back(); ++b)
+        next_bytes_[b] = std::max<Bytes>(0, next_bytes_[b] - skip->bytes);
   }
 
   double operator()(const Cuts& cuts) {
@@ -51,34 +59,71 @@ class Score {
       busy_[place_[s]] += layout_.rounds[s] * space_.compute_s(sheet, a, b) +
                           model_.update_s_per_byte(sheet) * static_cast<double>(space_.parameters(a, b));
       double hop = 0;
-      if (s + 1 < stages && hops_[s].wire >= 0) {
-        hop = hops_[s].latency + hops_[s].per_byte * static_cast<double>(space_.live_bytes(b));
-        wire_[hops_[s].wire] += layout_.rounds[s] * hop;
+      if (s + 1 < stages && place_[s] != place_[s + 1]) {
+        const Hop& next = hop_between(s, s + 1);
+        hop = next.latency + next.per_byte * static_cast<double>(next_bytes_[b]);
+        wire_[next.wire] += layout_.rounds[s] * hop;
       }
       if (s < first_pass_) fill += space_.forward_s(sheet, a, b) + 2 * hop;
     }
+    for (const CutSpace::Tensor* skip : skips_) send(*skip, cuts);
     double most = 0;
     for (double seconds : busy_) most = std::max(most, seconds);
     for (double seconds : wire_) most = std::max(most, seconds);
     return most + fill;
   }
   /// Returns the number of stages looked at so far.
-  double work() const { return static_cast<double>(evaluations_) * layout_.stages(); }
+  double work() const {
+    return static_cast<double>(evaluations_) *
+           (layout_.stages() + static_cast<double>(skips_.size()) / kSkipsOfAStage);
+  }
 
  private:
+  static constexpr double kSkipsOfAStage = 4;  // tensors that take as long to look at as a stage
   struct Hop {
-    int wire = -1;  // -1: the next stage is on the same rank
+    int wire = -1;  // -1: not asked for yet
     double latency = 0;
     double per_byte = 0;
   };
+
+  const Hop& hop_between(int from, int to) {
+    Hop& hop = hops_[static_cast<std::size_t>(place_[from]) * busy_.size() + place_[to]];
+    if (hop.wire >= 0) return hop;
+    const RankId sender = layout_.ranks[from].front(), receiver = layout_.ranks[to].front();
+    hop.wire = static_cast<int>(wire_.size());
+    hop.latency = transfer_seconds(model_.cluster(), sender, receiver, 0);
+    hop.per_byte = (transfer_seconds(model_.cluster(), sender, receiver, kGiB) - hop.latency) / kGiB;
+    wire_.push_back(0);
+    return hop;
+  }
+
+  /// Adds the messages of a tensor from its stage to each later one that reads it, on another rank.
+  void send(const CutSpace::Tensor& tensor, const Cuts& cuts) {
+    const auto stage_of = [&](int layer) {
+      return static_cast<int>(std::ranges::upper_bound(cuts, layer) - cuts.begin());
+    };
+    const int from = stage_of(tensor.producer);
+    int before = from;
+    for (const int reader : tensor.readers) {
+      const int to = stage_of(reader);
+      if (to == before) continue;
+      before = to;
+      if (place_[to] == place_[from]) continue;
+      const Hop& hop = hop_between(from, to);
+      wire_[hop.wire] += layout_.rounds[from] * hop.per_byte * static_cast<double>(tensor.bytes);
+    }
+  }
+
   const CostModel& model_;
   const CutSpace& space_;
   const Layout& layout_;
-  const int first_pass_;      // number of stages before the first rank comes again
-  std::vector<int> place_;    // indexed by stage
-  std::vector<Hop> hops_;     // indexed by stage: the message behind it; the last stage has none
-  std::vector<double> busy_;  // indexed by place: seconds
-  std::vector<double> wire_;  // indexed by wire, a pair of places: seconds
+  const int first_pass_;    // number of stages before the first rank comes again
+  std::vector<int> place_;  // indexed by stage
+  const std::vector<const CutSpace::Tensor*> skips_;
+  std::vector<Bytes> next_bytes_;  // indexed by state: live bytes without skips_
+  std::vector<Hop> hops_;          // indexed by sending and receiving place
+  std::vector<double> busy_;       // indexed by place: seconds
+  std::vector<double> wire_;       // indexed by wire, in the order in which pairs of places came up: seconds
   long evaluations_ = 0;
 };
 
@@ -116,11 +161,12 @@ Cuts moved(const Cuts& cuts, std::size_t i, bool pair, int move, int last) {
 
 Cuts improved(Score& score, Cuts cuts, int last) {
   double best = score(cuts);
+  const double most_work = score.work() + kMostMoveWork;
   for (bool better = true; better;) {
     better = false;
     for (int move = std::max(1, last / 32); move >= 1; move /= 2) {
       for (std::size_t i = 0; i < cuts.size(); ++i) {
-        if (score.work() > kMostMoveWork) return cuts;
+        if (score.work() > most_work) return cuts;
         for (const auto& [pair, step] :
              {std::pair(false, -move), {false, move}, {true, -move}, {true, move}}) {
           Cuts next = moved(cuts, i, pair, step, last);
@@ -137,6 +183,121 @@ Cuts improved(Score& score, Cuts cuts, int last) {
   return cuts;
 }
 
+/// Finds the folded cut of a V whose busiest rank or wire takes least. Place r has the layers between states
+/// (a, a') and (c', c), place r + 1 those inside of (a', c'), and so on.
+class Folds {
+ public:
+  Folds(const CostModel& model, const CutSpace& space, const Layout& layout)
+      : model_(model), space_(space), layout_(layout), places_(layout.stages() / 2) {
+    choose_states();
+    count_messages();
+  }
+
+  /// Returns the ends of all stages but the last; empty: there are too few layers.
+  Cuts best() {
+    const std::size_t n = states_.size();
+    std::vector<std::vector<double>> worst(places_, std::vector<double>(n * n, kInfinite));
+    std::vector<std::vector<std::pair<std::size_t, std::size_t>>> from(
+        places_, std::vector<std::pair<std::size_t, std::size_t>>(n * n));
+    worst[0][n - 1] = 0;  // all layers are inside
+    for (int r = 0; r + 1 < places_; ++r) {
+      for (std::size_t a = 0; a < n; ++a)
+        for (std::size_t c = a + 1; c < n; ++c)
+          if (worst[r][a * n + c] < kInfinite) extend(r, a, c, worst, from);
+    }
+    double least = kInfinite;
+    std::size_t inner = 0;
+    for (std::size_t a = 0; a < n; ++a)
+      for (std::size_t c = a + 1; c < n; ++c) {
+        if (states_[c] - states_[a] < 2) continue;
+        const double value =
+            std::max(worst[places_ - 1][a * n + c], busy(places_ - 1, states_[a], states_[c]));
+        if (value < least) std::tie(least, inner) = std::pair(value, a * n + c);
+      }
+    if (least == kInfinite) return {};
+    Cuts cuts{middle(states_[inner / n], states_[inner % n])};
+    for (int r = places_ - 1; r > 0; --r) {
+      cuts.push_back(states_[inner / n]);
+      cuts.push_back(states_[inner % n]);
+      const auto [a, c] = from[r][inner];
+      inner = a * n + c;
+    }
+    std::ranges::sort(cuts);
+    return cuts;
+  }
+
+ private:
+  /// Takes all states, or those that the fewest bytes cross.
+  void choose_states() {
+    for (int b = 1; b < space_.last(); ++b) states_.push_back(b);
+    if (std::ssize(states_) > kMostFolds) {
+      std::ranges::stable_sort(states_, {}, [&](int b) { return space_.live_bytes(b); });
+      states_.resize(kMostFolds);
+    }
+    states_.push_back(0);
+    states_.push_back(space_.last());
+    std::ranges::sort(states_);
+  }
+
+  /// Counts the bytes into and out of the layers between each two states.
+  void count_messages() {
+    const std::size_t n = states_.size();
+    bytes_.assign(n * n, {0, 0});
+    for (std::size_t a = 0; a < n; ++a)
+      for (std::size_t c = a + 1; c < n; ++c)
+        for (const CutSpace::Tensor& tensor : space_.tensors()) {
+          const bool made_before = tensor.producer < states_[a], made_behind = tensor.producer >= states_[c];
+          if (made_behind) continue;
+          if (made_before) {
+            const auto reader = std::ranges::lower_bound(tensor.readers, states_[a]);
+            if (reader != tensor.readers.end() && *reader < states_[c])
+              bytes_[a * n + c].first += tensor.bytes;
+          } else if (tensor.readers.back() >= states_[c]) {
+            bytes_[a * n + c].second += tensor.bytes;
+          }
+        }
+  }
+
+  double busy(int place, int a, int b) const {
+    return layout_.rounds[place] * space_.compute_s(layout_.sheets[place].front(), a, b);
+  }
+
+  /// Gives place r the layers between (a, c) and every pair of states inside of it.
+  void extend(int r, std::size_t a, std::size_t c, std::vector<std::vector<double>>& worst,
+              std::vector<std::vector<std::pair<std::size_t, std::size_t>>>& from) const {
+    const std::size_t n = states_.size();
+    const RankId here = layout_.ranks[r].front(), next = layout_.ranks[r + 1].front();
+    for (std::size_t i = a + 1; i < c; ++i)
+      for (std::size_t k = i + 1; k < c; ++k) {
+        double& known = worst[r + 1][i * n + k];
+        const double so_far =
+            std::max(worst[r][a * n + c], busy(r, states_[a], states_[i]) + busy(r, states_[k], states_[c]));
+        if (so_far >= known) continue;
+        const auto& [in, out] = bytes_[i * n + k];
+        const double wire = layout_.rounds[r] * std::max(transfer_seconds(model_.cluster(), here, next, in),
+                                                         transfer_seconds(model_.cluster(), next, here, out));
+        if (std::max(so_far, wire) >= known) continue;
+        known = std::max(so_far, wire);
+        from[r + 1][i * n + k] = {a, c};
+      }
+  }
+
+  /// Returns the state that halves the innermost place's layers by time.
+  int middle(int a, int c) const {
+    const int place = places_ - 1;
+    int at = a + 1;
+    while (at + 1 < c && busy(place, a, at) < busy(place, at, c)) ++at;
+    return at;
+  }
+
+  const CostModel& model_;
+  const CutSpace& space_;
+  const Layout& layout_;
+  const int places_;
+  std::vector<int> states_;
+  std::vector<std::pair<Bytes, Bytes>> bytes_;  // [a, c]: into and out of the layers between states a and c
+};
+
 }  // namespace
 
 std::vector<std::vector<int>> likely_chunk_cuts(const CostModel& model, const CutSpace& space,
@@ -144,10 +305,19 @@ std::vector<std::vector<int>> likely_chunk_cuts(const CostModel& model, const Cu
                                                 std::size_t most) {
   Score score(model, space, layout);
   if (choices(space.last() - 1, layout.stages() - 1) > kMostCutsCompared) {
-    if (start.empty()) return {};
-    Cuts better = improved(score, start, space.last());
-    if (better == start) return {start};
-    return {std::move(better), start};
+    std::vector<Cuts> starts;
+    if (!start.empty()) starts.push_back(start);
+    if (is_v_shaped(layout.kind) && !skips_of(space).empty()) {
+      if (Cuts folded = Folds(model, space, layout).best(); !folded.empty())
+        starts.push_back(std::move(folded));
+    }
+    std::vector<Cuts> likely;
+    for (const Cuts& one : starts) likely.push_back(improved(score, one, space.last()));
+    std::ranges::stable_sort(likely, {}, std::ref(score));
+    for (Cuts& one : starts)
+      if (std::ranges::find(likely, one) == likely.end()) likely.push_back(std::move(one));
+    likely.resize(std::min(most, likely.size()));
+    return likely;
   }
   std::vector<std::pair<double, Cuts>> found;
   Cuts cuts;

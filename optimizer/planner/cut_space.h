@@ -71,6 +71,16 @@ class CutSpace {
   /// Returns the bytes of the tensors that layers behind the cut `b` need, each counted once.
   Bytes live_bytes(int b) const { return live_[b]; }
 
+  /// A tensor, with the places of the layers that make and read it in the order from which the space was
+  /// made.
+  struct Tensor {
+    int producer = 0;
+    Bytes bytes = 0;
+    std::vector<int> readers;                 ///< ascending
+    std::vector<std::pair<int, Bytes>> kept;  ///< by reader (LayerEdge::kept_bytes)
+  };
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+
   /// Returns the most temporary bytes that a stage's backward needs beyond the stash that it has freed by
   /// then. In a space that is not linear it is a lower bound. Returns 0 if the layers are not in execution
   /// order.
@@ -95,13 +105,6 @@ class CutSpace {
     return static_cast<std::size_t>(a) * parameters_.size() + static_cast<std::size_t>(b);
   }
 
-  /// A tensor with the places in order_ of the layers that make and read it, in ascending order.
-  struct Tensor {
-    int producer = 0;
-    Bytes bytes = 0;
-    std::vector<int> readers;
-    std::vector<std::pair<int, Bytes>> kept;  // by reader
-  };
   std::vector<int> order_;
   std::vector<std::vector<std::uint64_t>> members_;  // complete spaces: [state], bit i is place i of order_
   std::vector<std::vector<bool>> inside_;            // complete spaces: [a][b], whether a lies inside b

@@ -139,7 +139,7 @@ class Linear final : public Layer {
   std::vector<ParameterSpec> specs_;
 };
 
-/// The base of convolutions of one or two dimensions. Subclasses define parameters and shapes.
+/// The base of convolutions of one to three dimensions. Subclasses define parameters and shapes.
 class Convolution : public Layer {
  public:
   CastPolicy cast_policy() const override { return CastPolicy::Lower; }
@@ -174,12 +174,22 @@ class Convolution : public Layer {
   std::int64_t groups_;
 };
 
-/// The layer of conv1d and conv2d.
+/// Returns what a convolution reads, for messages: "[B, 3, H, W]".
+std::string places_of(std::int64_t channels, std::size_t dimensions) {
+  static constexpr const char* kPlaces[] = {", L]", ", H, W]", ", D, H, W]"};
+  return "[B, " + std::to_string(channels) + kPlaces[dimensions - 1];
+}
+
+/// The layer of conv1d, conv2d and conv3d.
 class PlainConvolution final : public Convolution {
  public:
   PlainConvolution(const ConvOptions& options, std::size_t dimensions)
-      : Convolution(options), o_(options), dimensions_(dimensions) {}
-  std::string kind() const override { return dimensions_ == 1 ? "conv1d" : "conv2d"; }
+      : Convolution(options), o_(options), dimensions_(dimensions) {
+    MILLRACE_CHECK(
+        dimensions < 3 || (o_.kernel.height == o_.kernel.width && o_.padding.height == o_.padding.width),
+        "conv3d has one size of kernel and padding for all dimensions");
+  }
+  std::string kind() const override { return "conv" + std::to_string(dimensions_) + "d"; }
   bool like(const Layer& other) const override {
     const auto& that = static_cast<const PlainConvolution&>(other);
     const ConvOptions& o = that.o_;
@@ -202,7 +212,7 @@ class PlainConvolution final : public Convolution {
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
     if (x.size() != dimensions_ + 2 || x[1] != o_.in)
-      throw_bad_shape(kind(), x, "[B, " + std::to_string(o_.in) + (dimensions_ == 1 ? ", L]" : ", H, W]"));
+      throw_bad_shape(kind(), x, places_of(o_.in, dimensions_));
     const Shape kernel = by_dimension(o_.kernel), padding = by_dimension(o_.padding);
     Shape shape{x[0], o_.out};
     for (std::size_t d = 0; d < dimensions_; ++d) {
@@ -224,7 +234,9 @@ class PlainConvolution final : public Convolution {
  private:
   static bool same(const Extent2& a, const Extent2& b) { return a.height == b.height && a.width == b.width; }
   Shape by_dimension(const Extent2& of) const {
-    return dimensions_ == 1 ? Shape{of.width} : Shape{of.height, of.width};
+    Shape numbers(dimensions_, of.height);
+    numbers.back() = of.width;
+    return numbers;
   }
   /// Returns the sizes of the kernel, with the pixels between its elements.
   Shape extents() const {
@@ -236,40 +248,49 @@ class PlainConvolution final : public Convolution {
   std::size_t dimensions_;
 };
 
-class ConvTranspose2d final : public Convolution {
+/// The layer of conv_transpose2d and conv_transpose3d.
+class ConvTranspose final : public Convolution {
  public:
-  explicit ConvTranspose2d(const ConvTranspose2dOptions& options) : Convolution(options), o_(options) {
+  ConvTranspose(const ConvTransposeOptions& options, std::size_t dimensions)
+      : Convolution(options), o_(options), dimensions_(dimensions) {
     MILLRACE_CHECK(o_.output_padding >= 0 && o_.output_padding < o_.stride,
                    "output padding " << o_.output_padding << " of stride " << o_.stride);
   }
-  std::string kind() const override { return "conv_transpose2d"; }
+  std::string kind() const override { return "conv_transpose" + std::to_string(dimensions_) + "d"; }
   bool like(const Layer& other) const override {
-    const ConvTranspose2dOptions& o = static_cast<const ConvTranspose2d&>(other).o_;
-    return o_.in == o.in && o_.out == o.out && o_.kernel == o.kernel && o_.stride == o.stride &&
-           o_.padding == o.padding && o_.output_padding == o.output_padding && o_.bias == o.bias &&
-           o_.groups == o.groups && o_.dilation == o.dilation;
+    const auto& that = static_cast<const ConvTranspose&>(other);
+    const ConvTransposeOptions& o = that.o_;
+    return dimensions_ == that.dimensions_ && o_.in == o.in && o_.out == o.out && o_.kernel == o.kernel &&
+           o_.stride == o.stride && o_.padding == o.padding && o_.output_padding == o.output_padding &&
+           o_.bias == o.bias && o_.groups == o.groups && o_.dilation == o.dilation;
   }
-  LayerPtr over_jobs(std::int64_t) const override { return conv_transpose2d_over_jobs(o_); }
+  LayerPtr over_jobs(std::int64_t) const override { return conv_transpose_over_jobs(o_); }
   std::vector<ParameterSpec> parameters() const override {
     // torch.nn.init takes the second dimension as the inputs, for this weight too.
-    const std::int64_t area = o_.kernel * o_.kernel, out = o_.out / o_.groups;
-    return weight_and_bias({o_.in, out, o_.kernel, o_.kernel}, out * area, o_.in * area, o_.out, o_.bias,
-                           o_.init, o_.deviation);
+    Shape shape{o_.in, o_.out / o_.groups};
+    std::int64_t area = 1;
+    for (std::size_t d = 0; d < dimensions_; ++d) {
+      shape.push_back(o_.kernel);
+      area *= o_.kernel;
+    }
+    return weight_and_bias(shape, shape[1] * area, o_.in * area, o_.out, o_.bias, o_.init, o_.deviation);
   }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
-    if (x.size() != 4 || x[1] != o_.in)
-      throw_bad_shape("conv_transpose2d", x, "[B, " + std::to_string(o_.in) + ", H, W]");
-    const auto size = [&](std::int64_t n) {
-      return (n - 1) * o_.stride - 2 * o_.padding + o_.dilation * (o_.kernel - 1) + 1 + o_.output_padding;
-    };
-    if (size(x[2]) < 1 || size(x[3]) < 1)
-      throw_bad_shape("conv_transpose2d", x, "an image that padding leaves some of");
-    return {x[0], o_.out, size(x[2]), size(x[3])};
+    if (x.size() != dimensions_ + 2 || x[1] != o_.in)
+      throw_bad_shape(kind(), x, places_of(o_.in, dimensions_));
+    Shape shape{x[0], o_.out};
+    for (std::size_t d = 2; d < x.size(); ++d) {
+      shape.push_back((x[d] - 1) * o_.stride - 2 * o_.padding + o_.dilation * (o_.kernel - 1) + 1 +
+                      o_.output_padding);
+      if (shape.back() < 1) throw_bad_shape(kind(), x, "an image that padding leaves some of");
+    }
+    return shape;
   }
 
  private:
-  ConvTranspose2dOptions o_;
+  ConvTransposeOptions o_;
+  std::size_t dimensions_;
 };
 
 /// The dimension of the channels in batch normalisation: [B, C, H, W] or [B, ..., C].
@@ -764,8 +785,14 @@ LayerPtr conv2d(const ConvOptions& options) {
 LayerPtr conv1d(const ConvOptions& options) {
   return std::make_shared<PlainConvolution>(options, 1);
 }
-LayerPtr conv_transpose2d(const ConvTranspose2dOptions& options) {
-  return std::make_shared<ConvTranspose2d>(options);
+LayerPtr conv3d(const ConvOptions& options) {
+  return std::make_shared<PlainConvolution>(options, 3);
+}
+LayerPtr conv_transpose2d(const ConvTransposeOptions& options) {
+  return std::make_shared<ConvTranspose>(options, 2);
+}
+LayerPtr conv_transpose3d(const ConvTransposeOptions& options) {
+  return std::make_shared<ConvTranspose>(options, 3);
 }
 LayerPtr batch_norm2d(std::int64_t channels, const BatchNormOptions& options) {
   return std::make_shared<BatchNorm>(channels, Channels::Second, options);

@@ -62,6 +62,9 @@ LayerPtr conv2d(const ConvOptions& options);  ///< [B, in, H, W] -> [B, out, H',
 /// [B, in, L] -> [B, out, L']. It reads only the widths of `kernel` and `padding`. The weight is [out, in /
 /// groups, width].
 LayerPtr conv1d(const ConvOptions& options);
+/// [B, in, D, H, W] -> [B, out, D', H', W']. Height and width of `kernel` and of `padding` are equal, and
+/// stand for the depth too.
+LayerPtr conv3d(const ConvOptions& options);
 
 struct BatchNormOptions {
   double momentum = 0.1;  ///< weight of the new microbatch in the running statistics

@@ -25,10 +25,12 @@ at::Tensor places(PaddingMode mode, std::int64_t size, std::int64_t padding, con
   return at::tensor(from, at::kLong).to(like.device());
 }
 
-/// Returns one number for each dimension after the channels of `x`: for height and width, or for width alone.
+/// Returns one number for each dimension after the channels of `x`: for width alone, for height and width, or
+/// for depth too, which is as the height.
 std::vector<std::int64_t> by_dimension(const at::Tensor& x, const Extent2& of) {
-  if (x.dim() == 3) return {of.width};
-  return {of.height, of.width};
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(x.dim() - 2), of.height);
+  numbers.back() = of.width;
+  return numbers;
 }
 
 }  // namespace
@@ -41,7 +43,7 @@ ConvolutionCall::ConvolutionCall(const ConvOptions& options)
       transposed(false),
       bias(options.bias) {}
 
-ConvolutionCall::ConvolutionCall(const ConvTranspose2dOptions& options)
+ConvolutionCall::ConvolutionCall(const ConvTransposeOptions& options)
     : stride(options.stride),
       padding(options.padding),
       output_padding(options.output_padding),

@@ -15,7 +15,7 @@ namespace millrace {
 /// groups.
 struct ConvolutionCall {
   explicit ConvolutionCall(const ConvOptions& options);
-  explicit ConvolutionCall(const ConvTranspose2dOptions& options);
+  explicit ConvolutionCall(const ConvTransposeOptions& options);
 
   std::int64_t stride;
   Extent2 padding;
@@ -23,7 +23,7 @@ struct ConvolutionCall {
   PaddingMode mode = PaddingMode::Zeros;
   bool transposed, bias;
 
-  /// padded() returns `input` [N, C, (H,) W] with the edges of `mode`; unpadded() returns the input's
+  /// padded() returns `input` [N, C, (D,) (H,) W] with the edges of `mode`; unpadded() returns the input's
   /// gradient, given that of padded()'s result. Both return their argument if `mode` is Zeros, as forward()
   /// adds zeros itself.
   at::Tensor padded(const at::Tensor& input) const;

@@ -26,6 +26,16 @@ struct LossScale {
 
 using NamedValues = std::vector<std::pair<std::string, double>>;
 
+/// Joins several microbatches of an evaluation where they are one sample together, such as the windows of a
+/// volume. All functions run under NoGradGuard. Not thread-safe.
+class Collector {
+ public:
+  virtual ~Collector() = default;
+  /// Takes what the head reads of the next microbatch, on the CPU. Adds to `sums` as Head::forward does, for
+  /// each sample that is whole now. Throws DataError where a microbatch does not follow the one before.
+  virtual void add(std::span<const at::Tensor> inputs, std::span<double> sums) = 0;
+};
+
 /// Implementations are immutable and thread-safe. All functions run under NoGradGuard.
 class Head {
  public:
@@ -55,6 +65,10 @@ class Head {
 
   /// Turns the final sums [metrics + 1] into metrics: by default each divided by the weight (0 if that is 0).
   virtual NamedValues values(std::span<const double> sums) const;
+
+  /// Returns what takes the place of forward() in evaluations; null: forward() judges each microbatch alone.
+  /// The head must outlive it.
+  virtual std::unique_ptr<Collector> collector() const { return nullptr; }
 
   virtual bool like(const Head& other) const { return this == &other; }  ///< Layer::like
   virtual bool takes_together() const { return false; }                  ///< MultiLayer::takes_together

@@ -527,6 +527,22 @@ class CarryingJobs final : public JobLayer, public CarriesState {
   const CarriesState& own(std::size_t job) const { return dynamic_cast<const CarriesState&>(*jobs()[job]); }
 };
 
+/// The collectors of the heads of B jobs.
+class JobCollector final : public Collector {
+ public:
+  JobCollector(std::vector<std::unique_ptr<Collector>> jobs, std::size_t per_job)
+      : jobs_(std::move(jobs)), per_job_(per_job) {}
+  void add(std::span<const at::Tensor> inputs, std::span<double> sums) override {
+    const std::size_t read = inputs.size() / jobs_.size();
+    for (std::size_t b = 0; b < jobs_.size(); ++b)
+      jobs_[b]->add(inputs.subspan(b * read, read), sums.subspan(b * per_job_, per_job_));
+  }
+
+ private:
+  std::vector<std::unique_ptr<Collector>> jobs_;
+  std::size_t per_job_;  ///< sums
+};
+
 class JobHead final : public Head {
  public:
   JobHead(std::vector<HeadPtr> jobs, std::shared_ptr<KernelChoices> choices)
@@ -568,6 +584,12 @@ class JobHead final : public Head {
     for (std::size_t b = 0; b < jobs_.size(); ++b)
       jobs_[b]->forward(dense(inputs.subspan(b * read, read)), mine ? &mine->saved[b] : nullptr,
                         sums.subspan(b * per_job_, per_job_));
+  }
+  std::unique_ptr<Collector> collector() const override {
+    std::vector<std::unique_ptr<Collector>> of_jobs;
+    for (const HeadPtr& job : jobs_) of_jobs.push_back(job->collector());
+    if (!of_jobs.front()) return nullptr;
+    return std::make_unique<JobCollector>(std::move(of_jobs), per_job_);
   }
   at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
     const std::size_t read = inputs.size() / jobs_.size();

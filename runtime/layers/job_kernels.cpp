@@ -79,7 +79,7 @@ class ConvolutionOfJobs final : public Kernel, public OneCall {
  public:
   template <typename Options>
   explicit ConvolutionOfJobs(const Options& options) : call_(options), groups_(options.groups) {}
-  std::string kind() const override { return call_.transposed ? "conv_transpose2d" : "convolution"; }
+  std::string kind() const override { return call_.transposed ? "conv_transpose" : "convolution"; }
 
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
@@ -313,7 +313,7 @@ LayerPtr group_norm_over_jobs(std::int64_t groups, double epsilon) {
 LayerPtr layer_norm_over_jobs(std::int64_t features, double epsilon) {
   return std::make_shared<LayerNormOfJobs>(features, epsilon);
 }
-LayerPtr conv_transpose2d_over_jobs(const ConvTranspose2dOptions& options) {
+LayerPtr conv_transpose_over_jobs(const ConvTransposeOptions& options) {
   return std::make_shared<ConvolutionOfJobs>(options);
 }
 LayerPtr embedding_over_jobs(std::int64_t padding) {

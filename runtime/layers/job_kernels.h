@@ -22,7 +22,7 @@ LayerPtr group_norm_over_jobs(std::int64_t groups, double epsilon);
 LayerPtr layer_norm_over_jobs(std::int64_t features, double epsilon);
 LayerPtr learned_positions_over_jobs();
 /// one convolution with B times the groups
-LayerPtr conv_transpose2d_over_jobs(const ConvTranspose2dOptions& options);
+LayerPtr conv_transpose_over_jobs(const ConvTransposeOptions& options);
 /// Writes the rows of all jobs into one output. Gradients are added to the rows that were read, without a
 /// table of zeros.
 LayerPtr embedding_over_jobs(std::int64_t padding);

@@ -1,14 +1,14 @@
-// Transposed convolution, with which generators and decoders enlarge images.
+// Transposed convolution, with which generators and decoders enlarge images and volumes.
 #pragma once
 
 #include "runtime/layers/basic_layers.h"
 
 namespace millrace {
 
-struct ConvTranspose2dOptions {
+struct ConvTransposeOptions {
   std::int64_t in = 1, out = 1;
   std::int64_t kernel = 3, stride = 1, padding = 0;
-  std::int64_t output_padding = 0;  ///< further rows and columns of the output; below `stride`
+  std::int64_t output_padding = 0;  ///< further rows, columns and planes of the output; below `stride`
   bool bias = true;
   std::int64_t groups = 1;  ///< divides `in` and `out`
   WeightInit init = WeightInit::PyTorch;
@@ -18,6 +18,8 @@ struct ConvTranspose2dOptions {
 /// [B, in, H, W] -> [B, out, H', W'], H' = (H - 1) stride - 2 padding + dilation (kernel - 1) + 1 +
 /// output_padding. Parameters weight [in, out / groups, kernel, kernel] and bias [out], as
 /// torch.nn.ConvTranspose2d.
-LayerPtr conv_transpose2d(const ConvTranspose2dOptions& options);
+LayerPtr conv_transpose2d(const ConvTransposeOptions& options);
+/// The same for volumes: [B, in, D, H, W] -> [B, out, D', H', W']. The weight has three kernel dimensions.
+LayerPtr conv_transpose3d(const ConvTransposeOptions& options);
 
 }  // namespace millrace

@@ -29,6 +29,7 @@ enum class SampleForm {
   BertPairs,
   Captions,  ///< captions of videos: fields frames, tokens, labels
   Points,    ///< clouds of points: fields points and target or labels
+  Volumes,   ///< crops of volumes: fields input, target (a class for each voxel) and window
 };
 
 /// A tensor of the batch. Layers and heads read it by name, like the output of a layer. Every stage that

@@ -35,7 +35,7 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
       layers_(program_, parts_.store, options.seeds),
       slots_(program_.num_places),
       borders_(parts_, program_, layers_, slots_),
-      heads_(program_, parts_.layout.model, layers_, options.microbatches_per_update),
+      heads_(program_, parts_.layout, layers_, parts.replicas, options.microbatches_per_update),
       ties_(parts_.layout, parts_.stage, parts_.ranks_of_stage, parts_.store, parts_.world, parts_.numbers),
       reducer_(parts.store, parts.replicas, program_, options.bucket_bytes),
       statistics_(parts_),

@@ -78,8 +78,12 @@ class StageExecutor {
   /// others.
   CarriedStates& carried_states() { return carried_; }
   /// Adds up the heads' sums over the replicas, in the order of ranks. In training Reduce does it.
-  void reduce_sums() {
-    if (parts_.replicas) heads_.reduce(*parts_.replicas);
+  void reduce_sums() { heads_.reduce(); }
+  /// Joins what heads collect of the microbatches [from, to) of an evaluation (StageHeads). Collective over
+  /// the replicas, after their forwards.
+  void collect_microbatches(std::int64_t from, std::int64_t to) {
+    heads_.collect_microbatches(
+        from, to, [this](MicrobatchId m) { return context_.extent_of(context_.position_of(m)); });
   }
   /// The number of microbatches that were forwarded in training and whose backward is not done.
   int stashed_microbatches() const { return stashed_; }

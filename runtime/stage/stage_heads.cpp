@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -11,20 +12,51 @@
 
 namespace millrace {
 
-StageHeads::StageHeads(const StageProgram& program, const LayeredModel& model, const LayerRunner& layers,
-                       int microbatches_per_update)
+namespace {
+void exchange_inputs(Communicator& replicas, Direction direction, RankId peer, std::uint64_t tag,
+                     std::span<const at::Tensor> inputs) {
+  std::vector<Transfer> transfers;
+  for (const at::Tensor& input : inputs)
+    transfers.push_back({.direction = direction,
+                         .peer = peer,
+                         .tag = tag++,
+                         .tensor = input,
+                         .what = "windows of an evaluation"});
+  replicas.exchange(transfers)->wait();
+}
+
+/// Returns a tensor as collectors take it: on the CPU, without a lower precision.
+at::Tensor as_collected(const at::Tensor& t) {
+  return (t.is_floating_point() ? t.to(at::kFloat) : t).cpu().contiguous();
+}
+}  // namespace
+
+StageHeads::StageHeads(const StageProgram& program, const StageLayout& layout, const LayerRunner& layers,
+                       Communicator* replicas, int microbatches_per_update)
     : program_(program),
-      model_(model),
+      layout_(layout),
       layers_(layers),
+      replicas_(replicas),
       microbatches_per_update_(microbatches_per_update),
-      sums_(program.num_sums, 0.0) {}
+      uncollected_(program.heads.size()),
+      sums_(program.num_sums, 0.0) {
+  for (const HeadStep& head : program.heads) collectors_.push_back(head.head->collector());
+}
 
 /// On a device the sums stay there until somebody asks: reading them would stall it at every microbatch.
 void StageHeads::forward(LayerSlot& slot, bool training) {
   slot.heads.resize(program_.heads.size());
   for (std::size_t h = 0; h < program_.heads.size(); ++h) {
     const HeadStep& step = program_.heads[h];
-    const std::vector<at::Tensor> inputs = layers_.inputs_of(slot, step);
+    std::vector<at::Tensor> inputs = layers_.inputs_of(slot, step);
+    if (!training && collectors_[h]) {
+      std::ranges::transform(inputs, inputs.begin(), as_collected);
+      if (replicas_)
+        uncollected_[h][slot.microbatch.value] = std::move(inputs);
+      else
+        add_collected(h, inputs);
+      continue;
+    }
     Saved* saved = training ? &slot.heads[h] : nullptr;
     const auto begin = static_cast<std::int64_t>(step.sums), size = static_cast<std::int64_t>(step.num_sums);
     try {
@@ -40,6 +72,51 @@ void StageHeads::forward(LayerSlot& slot, bool training) {
       rethrow_with("head " + step.named->name + ": ");
     }
   }
+}
+
+void StageHeads::add_collected(std::size_t head, std::span<const at::Tensor> inputs) {
+  const HeadStep& step = program_.heads[head];
+  try {
+    collectors_[head]->add(inputs, std::span(sums_).subspan(step.sums, step.num_sums));
+  } catch (...) {
+    rethrow_with("head " + step.named->name + ": ");
+  }
+}
+
+/// All messages are waited for here, so that the next call may use their numbers again.
+void StageHeads::collect_microbatches(std::int64_t from, std::int64_t to,
+                                      const std::function<BatchExtent(MicrobatchId)>& extent_of) {
+  if (!replicas_) return;
+  std::uint64_t tag = 0;
+  for (std::size_t h = 0; h < program_.heads.size(); ++h) {
+    if (!collectors_[h]) continue;
+    for (std::int64_t m = from; m < to; ++m, tag += program_.heads[h].inputs.size()) {
+      const auto owner = static_cast<int>(m % replicas_->size()), own = replicas_->rank().value;
+      if (own != 0 && own != owner) continue;
+      if (own == 0 && owner != 0) {
+        add_collected(h, receive_inputs(static_cast<int>(h), RankId(owner), tag, extent_of(MicrobatchId(m))));
+        continue;
+      }
+      const auto inputs = uncollected_[h].extract(m).mapped();
+      if (own == 0)
+        add_collected(h, inputs);
+      else
+        exchange_inputs(*replicas_, Direction::Send, RankId(0), tag, inputs);
+    }
+  }
+}
+
+std::vector<at::Tensor> StageHeads::receive_inputs(int head, RankId from, std::uint64_t tag,
+                                                   const BatchExtent& extent) {
+  const std::vector<Shape> shapes = tensor_shapes(layout_, extent);
+  const int index = program_.heads[head].use - static_cast<int>(layout_.model.layers.size());
+  std::vector<at::Tensor> inputs;
+  for (const int tensor : layout_.head_reads[index]) {
+    const at::ScalarType dtype = layout_.tensors[tensor].spec.dtype;
+    inputs.push_back(at::empty(shapes[tensor], at::isFloatingType(dtype) ? at::kFloat : dtype));
+  }
+  exchange_inputs(*replicas_, Direction::Receive, from, tag, inputs);
+  return inputs;
 }
 
 /// The microbatch's part of the loss of its step, by job. Equal microbatches have exactly 1 / their number.
@@ -86,17 +163,17 @@ void StageHeads::collect() {
   for (std::size_t i = 0; i < sums_.size(); ++i) sums_[i] += sums.const_data_ptr<double>()[i];
 }
 
-void StageHeads::reduce(Communicator& replicas) {
-  if (program_.heads.empty()) return;
+void StageHeads::reduce() {
+  if (program_.heads.empty() || !replicas_) return;
   collect();
   at::Tensor sums = at::tensor(sums_, at::kDouble);
-  replicas.all_reduce(sums, "REDUCE of the losses")->wait();
+  replicas_->all_reduce(sums, "REDUCE of the losses")->wait();
   std::copy_n(sums.const_data_ptr<double>(), sums_.size(), sums_.begin());
 }
 
 void StageHeads::require_finite() {
   collect();
-  const auto jobs = static_cast<std::size_t>(model_.jobs());
+  const auto jobs = static_cast<std::size_t>(layout_.model.jobs());
   for (const HeadStep& step : program_.heads) {
     std::size_t finite = 0;  // jobs of an array that go on
     for (std::size_t job = 0; job < jobs; ++job)
@@ -115,7 +192,7 @@ std::vector<double> StageHeads::take_sums() {
 
 LossSums StageHeads::losses_of(std::span<const double> sums) const {
   if (program_.heads.empty()) return {};
-  std::vector<NamedValues> jobs = job_values(model_, sums);
+  std::vector<NamedValues> jobs = job_values(layout_.model, sums);
   NamedValues values = values_of_jobs(jobs);
   return {.values = std::move(values),
           .jobs = std::move(jobs),

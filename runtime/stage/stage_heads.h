@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/model/stage_layout.h"
 #include "runtime/stage/layer_runner.h"
 #include "runtime/stage/run_context.h"
 
@@ -27,20 +31,26 @@ struct LossSums {
 /// Does nothing in a stage without heads. Not thread-safe.
 class StageHeads {
  public:
-  /// All must outlive the object. `microbatches_per_update` is ExecutorOptions's.
-  StageHeads(const StageProgram& program, const LayeredModel& model, const LayerRunner& layers,
-             int microbatches_per_update);
+  /// All must outlive the object. `microbatches_per_update` is ExecutorOptions's; `replicas` is null for a
+  /// stage on one rank.
+  StageHeads(const StageProgram& program, const StageLayout& layout, const LayerRunner& layers,
+             Communicator* replicas, int microbatches_per_update);
 
   /// A step, run or evaluation begins, with other extents.
   void begin() { step_total_.first = -1; }
   /// Adds the microbatch's losses and metrics to the sums. Training saves what backward() needs in the slot.
   void forward(LayerSlot& slot, bool training);
+  /// Joins what heads collect of an evaluation's microbatches [from, to). The replicas hand theirs to the
+  /// first one, which takes all in order. Collective over the replicas, after the forwards. `extent_of` tells
+  /// a microbatch's extent. Throws PeerError and DataError.
+  void collect_microbatches(std::int64_t from, std::int64_t to,
+                            const std::function<BatchExtent(MicrobatchId)>& extent_of);
   /// Adds the heads' gradients for their inputs to the slot. Each is scaled by the microbatch's share in its
   /// step.
   void backward(LayerSlot& slot, const RunContext& context);
 
   /// Adds up the sums over the replicas, in the order of ranks.
-  void reduce(Communicator& replicas);
+  void reduce();
   /// Returns the sums of all heads of the model and starts new ones. Waits for the device.
   std::vector<double> take_sums();
   LossSums losses_of(std::span<const double> sums) const;
@@ -51,11 +61,17 @@ class StageHeads {
  private:
   std::vector<LossScale> scales_of(const HeadStep& head, MicrobatchId microbatch, const RunContext& context);
   void collect();
+  void add_collected(std::size_t head, std::span<const at::Tensor> inputs);
+  std::vector<at::Tensor> receive_inputs(int head, RankId from, std::uint64_t tag, const BatchExtent& extent);
 
   const StageProgram& program_;
-  const LayeredModel& model_;
+  const StageLayout& layout_;
   const LayerRunner& layers_;
+  Communicator* replicas_;
   int microbatches_per_update_;
+  std::vector<std::unique_ptr<Collector>> collectors_;  ///< by head; null: the head judges each microbatch
+  /// by head: what it reads of microbatches that are not collected yet; only with replicas
+  std::vector<std::map<std::int64_t, std::vector<at::Tensor>>> uncollected_;
   std::vector<double> sums_;
   at::Tensor sums_on_device_;  ///< [num_sums] float64, not yet in sums_; undefined: nothing
   std::pair<std::int64_t, BatchExtent> step_total_{-1, {}};  ///< first position of a step, sums over it

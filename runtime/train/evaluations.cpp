@@ -179,6 +179,8 @@ bool Evaluations::run_array(int array) {
     runner.run(evaluation_actions(t_.plan, t_.layout(), static_cast<int>(next - chunk),
                                   static_cast<int>(end - chunk), t_.world.communicator),
                t_.done, by + chunk, [](const Action&) {});
+    if (StageExecutor* last = t_.stages->lanes()[array].last())
+      last->collect_microbatches(next - chunk, end - chunk);
     next = end;
     asked = asked_to_stop() && (next < total || array + 1 < t_.num_arrays());
   }

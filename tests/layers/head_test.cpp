@@ -27,6 +27,7 @@
 #include <cmath>
 
 #include "runtime/base/error.h"
+#include "runtime/layers/dice_cross_entropy.h"
 #include "runtime/layers/head.h"
 #include "runtime/layers/point_layers.h"
 
@@ -264,6 +265,142 @@ TEST(ActivationPenalty, IsTheFormulaAndItsGradient) {
     head->forward(inputs, nullptr, evaluated);
     EXPECT_EQ(evaluated, (std::vector<double>{0, 0, 0, double(steps) * 2}));
   }
+}
+
+/// Labels that count up, as uint8 [1, 1, D, H, W].
+at::Tensor labels_of(at::IntArrayRef sides, std::int64_t classes) {
+  at::Tensor labels = at::empty(sides, at::kByte);
+  for (std::int64_t i = 0; i < labels.numel(); ++i)
+    labels.mutable_data_ptr<std::uint8_t>()[i] = static_cast<std::uint8_t>(i % classes);
+  return labels.view({1, 1, sides[0], sides[1], sides[2]});
+}
+
+/// The value is that of MONAI 1.6's DiceCELoss(include_background=False, to_onehot_y=True, softmax=True,
+/// smooth_nr=1e-6, smooth_dr=1e-6, lambda_dice=.5, lambda_ce=.5).
+TEST(DiceCrossEntropy, IsMonaisLoss) {
+  at::Tensor scores = at::empty({1, 3, 4, 4, 4}, at::kDouble);
+  for (int c = 0; c < 3; ++c)
+    for (int i = 0; i < 64; ++i) scores.mutable_data_ptr<double>()[c * 64 + i] = std::sin(0.1 * (c + 1) * i);
+  const at::Tensor inputs[] = {scores, labels_of({4, 4, 4}, 3), at::zeros({1, 8}, at::kLong)};
+  std::vector<double> sums(5, 0.0);
+  dice_cross_entropy_head(3)->forward(inputs, nullptr, sums);
+  EXPECT_NEAR(sums[0], 0.96082415863694, 1e-13);
+  EXPECT_EQ(sums[4], 1);
+}
+
+/// The loss in plain operations that autograd records.
+at::Tensor plain_dice_cross_entropy(const at::Tensor& scores, const at::Tensor& target) {
+  const std::int64_t voxels[] = {2, 3, 4};
+  const auto summed = [&](const at::Tensor& t) { return t.sum(voxels); };
+  const at::Tensor p = scores.softmax(1);
+  at::Tensor loss = at::cross_entropy_loss(scores, target.select(1, 0).to(at::kLong)).mul(0.5);
+  for (std::int64_t c = 1; c < scores.size(1); ++c) {
+    const at::Tensor is = target.eq(c), of = p.narrow(1, c, 1);
+    const at::Tensor dice = summed(of.mul(is)).mul(2).add(1e-6).div(summed(of).add(summed(is)).add(1e-6));
+    loss = loss.add(dice.mean().neg().add(1).mul(0.5 / double(scores.size(1) - 1)));
+  }
+  return loss;
+}
+
+TEST(DiceCrossEntropy, HasAutogradsGradients) {
+  auto generator = at::detail::createCPUGenerator(std::uint64_t{3});
+  at::Tensor scores = at::empty({2, 4, 3, 5, 2}, at::kDouble).normal_(0, 2, generator);
+  at::Tensor target = at::empty({2, 1, 3, 5, 2}, at::kByte).random_(0, 4, generator);
+  target.select(0, 1).clamp_max_(2);  // a class that a sample does not have
+  const at::Tensor inputs[] = {scores.clone(), target, at::zeros({2, 8}, at::kLong)};
+  Saved saved;
+  std::vector<double> sums(6, 0.0);
+  const HeadPtr head = dice_cross_entropy_head(4);
+  at::Tensor ours;
+  {
+    at::NoGradGuard no_grad;
+    head->forward(inputs, &saved, sums);
+    const bool needs[] = {true, false, false};
+    ours = head->backward(saved, {.share = 0.5}, needs)[0];
+  }
+  const at::Tensor loss = plain_dice_cross_entropy(scores.requires_grad_(true), target);
+  EXPECT_NEAR(sums[0], 2 * loss.item<double>(), 1e-12);
+  const at::Tensor theirs = torch::autograd::grad({loss}, {scores})[0].mul(0.5);
+  EXPECT_TRUE(at::allclose(ours, theirs, 1e-10, 1e-14)) << ours.sub(theirs).abs().max();
+}
+
+/// Windows of 4 voxels a side, 2 apart, in a volume of 4 x 6 x 8 voxels: six of them.
+struct WindowedVolume {
+  at::Tensor scores, labels, numbers;  ///< [6, 3, 4, 4, 4], [6, 1, 4, 4, 4], [6, 8]
+  at::Tensor whole_scores, whole_labels;
+};
+
+WindowedVolume windowed_volume(std::uint64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  WindowedVolume v{.scores = at::empty({6, 3, 4, 4, 4}, at::kFloat).normal_(0, 1, generator),
+                   .labels = at::empty({6, 1, 4, 4, 4}, at::kByte),
+                   .numbers = at::empty({6, 8}, at::kLong),
+                   .whole_scores = at::zeros({1, 3, 4, 6, 8}, at::kFloat),
+                   .whole_labels = at::empty({1, 1, 4, 6, 8}, at::kByte).random_(0, 3, generator)};
+  const at::Tensor weights = at::zeros({4, 6, 8}, at::kDouble), sum = at::zeros({3, 4, 6, 8}, at::kDouble);
+  for (std::int64_t n = 0; n < 6; ++n) {
+    const std::int64_t y = n / 3 * 2, x = n % 3 * 2;
+    const std::int64_t numbers[] = {6, n, 0, y, x, 4, 6, 8};
+    std::copy_n(numbers, 8, v.numbers.mutable_data_ptr<std::int64_t>() + 8 * n);
+    v.labels[n][0].copy_(v.whole_labels[0][0].narrow(1, y, 4).narrow(2, x, 4));
+    for (std::int64_t i = 0; i < 64; ++i) {
+      const std::int64_t a = i / 16, b = i / 4 % 4, c = i % 4;
+      const double r2 = (double(a) - 1.5) * (double(a) - 1.5) + (double(b) - 1.5) * (double(b) - 1.5) +
+                        (double(c) - 1.5) * (double(c) - 1.5);
+      const double weight = std::exp(-(r2 - 0.75) / (6 * 0.25));
+      weights[a][y + b][x + c].add_(weight);
+      for (std::int64_t k = 0; k < 3; ++k)
+        sum[k][a][y + b][x + c].add_(weight * v.scores[n][k][a][b][c].item<double>());
+    }
+  }
+  v.whole_scores.copy_(sum.div(weights).unsqueeze(0));
+  return v;
+}
+
+TEST(DiceCrossEntropy, JudgesTheWindowsOfAVolumeAsOneSample) {
+  const HeadPtr head = dice_cross_entropy_head(3);
+  const std::unique_ptr<Collector> collector = head->collector();
+  std::vector<double> expected(5, 0.0), sums(5, 0.0);
+  for (const std::uint64_t seed : {1, 2}) {
+    const WindowedVolume v = windowed_volume(seed);
+    const at::Tensor whole[] = {v.whole_scores, v.whole_labels, at::zeros({1, 8}, at::kLong)};
+    head->forward(whole, nullptr, expected);
+    for (const auto& [from, count] : {std::pair{0, 4}, {4, 2}}) {  // microbatches of four, and what is left
+      EXPECT_EQ(sums[4], double(seed - 1)) << "before the last window a volume does not count";
+      const at::Tensor part[] = {v.scores.narrow(0, from, count), v.labels.narrow(0, from, count),
+                                 v.numbers.narrow(0, from, count)};
+      collector->add(part, sums);
+    }
+  }
+  EXPECT_EQ(sums[4], 2);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(sums[i], expected[i], 2e-6) << head->metrics()[i];
+  // A sample that is no window counts by itself.
+  const at::Tensor alone[] = {windowed_volume(3).whole_scores, windowed_volume(3).whole_labels,
+                              at::zeros({1, 8}, at::kLong)};
+  std::vector<double> direct(5, 0.0), collected(5, 0.0);
+  head->forward(alone, nullptr, direct);
+  collector->add(alone, collected);
+  EXPECT_EQ(collected, direct);
+}
+
+TEST(DiceCrossEntropy, RefusesWindowsOutOfOrderAndLabelsWithoutAClass) {
+  const HeadPtr head = dice_cross_entropy_head(3);
+  const WindowedVolume v = windowed_volume(1);
+  std::vector<double> sums(5, 0.0);
+  const auto add = [&](Collector& to, std::int64_t n) {
+    const at::Tensor one[] = {v.scores.narrow(0, n, 1), v.labels.narrow(0, n, 1), v.numbers.narrow(0, n, 1)};
+    to.add(one, sums);
+  };
+  const std::unique_ptr<Collector> skips = head->collector();
+  add(*skips, 0);
+  EXPECT_THROW(add(*skips, 2), DataError);
+  EXPECT_THROW(add(*head->collector(), 1), DataError);
+  add(*skips, 0);  // an evaluation that was interrupted begins again
+  add(*skips, 1);
+  v.numbers[2][4].add_(8);  // beyond the volume
+  EXPECT_THROW(add(*skips, 2), DataError);
+  const at::Tensor wrong[] = {v.whole_scores, v.whole_labels.clone().fill_(3), at::zeros({1, 8}, at::kLong)};
+  EXPECT_THROW(head->forward(wrong, nullptr, sums), DataError);
 }
 
 }  // namespace

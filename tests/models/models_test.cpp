@@ -60,6 +60,7 @@ TEST(Models, HaveTorchvisionsCounts) {
       {"pointnet_seg", 1670285, 48, 81},
       {"pointnet_seg", 3527629, 70, 118, {{"feature-transform", "on"}}},
       {"dcgan", 3576704 + 2765568, 24, 45},
+      {"unet3d", 31190243, 78, 78},  // MLPerf's
   };
   // Ours alone, and those over tokens: tests/language.
   std::set<std::string> counted{"mlp",      "gnmt", "gnmt_large", "bert_base", "bert_large", "transformer_lm",
@@ -262,15 +263,21 @@ TEST(Models, ShapesFitForEveryModelAndForm) {
       if (description.find("image-size")) options.push_back({"image-size", std::to_string(size)});
       const auto model = make_model(name, options);
       if (!model) {
-        EXPECT_TRUE(name == "alexnet" || name == "inception_v3") << to_string(model.problems());
+        EXPECT_TRUE(name == "alexnet" || name == "inception_v3" || name == "unet3d")
+            << to_string(model.problems());
         continue;
       }
       EXPECT_EQ(validate(*model).size(), 0u) << to_string(validate(*model));
       const Plan plan = uniform_plan(model->name, model->layer_names(), 1, 1, 1, ScheduleKind::GPipe);
       const auto layout = make_layout(*model, plan, 2);
       ASSERT_TRUE(layout) << name << ": " << to_string(layout.problems());
-      Shape scores = field_shape(model->fields.back(), model->nominal_extent(2));
-      scores.push_back(model->fields.back().limit);
+      const bool volumes = model->fields.front().form == SampleForm::Volumes;
+      const FieldSpec& labels = model->fields[volumes ? 1 : model->fields.size() - 1];
+      Shape scores = field_shape(labels, model->nominal_extent(2));
+      if (volumes)
+        scores[1] = labels.limit;
+      else
+        scores.push_back(labels.limit);
       EXPECT_EQ(layout->tensors.back().spec.shape, scores);
     }
   }

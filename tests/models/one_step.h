@@ -12,12 +12,13 @@ namespace millrace {
 
 class OneStep : public Pipeline {
  protected:
-  /// NAME.{before,batch,after}.safetensors: weights before and after one step of plain SGD with rate 1 on one
-  /// batch (whose file has the loss, too): their difference is the gradient.
-  void write_step(const std::string& name, const LayeredModel& model) {
+  /// NAME.{before,batch,after}.safetensors: weights before and after one step of plain SGD on one batch
+  /// (whose file has the loss, too): their difference is the gradient times `rate`. A large power of two
+  /// leaves more of the gradient's digits.
+  void write_step(const std::string& name, const LayeredModel& model, double rate = 1) {
     TrainOptions one_step = options(1);
     one_step.rule.weight_decay = 0;
-    one_step.learning_rate.base = 1;
+    one_step.learning_rate.base = rate;
     NamedTensors before, batch;
     for (const NamedLayer& layer : model.layers) {
       const auto specs = layer.layer->parameters();

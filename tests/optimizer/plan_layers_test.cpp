@@ -582,6 +582,71 @@ TEST(Chunks, AreNearTheBestOfAllCuts) {
   EXPECT_LT(worst, 1.1);
 }
 
+/// A network of the form of a U: each level has `layers` layers on the way down, as many on the way up, and a
+/// large tensor from the last of the former to the first of the latter. A level has half the work and an
+/// eighth of the bytes of the one above.
+LayerGraph u_shaped(int levels, int layers) {
+  LayerGraph graph{.model = "u"};
+  std::vector<int> skips;
+  double seconds = 1e-3 / layers;
+  double bytes = 16e6;
+  const auto add = [&](int level, const char* way, int i) {
+    const int at = static_cast<int>(graph.nodes.size());
+    if (at > 0) graph.edges.push_back({at - 1, at, "t" + std::to_string(at), static_cast<Bytes>(bytes)});
+    graph.nodes.push_back({.name = way + std::to_string(level) + "." + std::to_string(i),
+                           .forward_s = seconds,
+                           .backward_input_s = seconds,
+                           .backward_weight_s = seconds});
+    return at;
+  };
+  for (int level = 0; level < levels; ++level, seconds /= 2, bytes /= 8) {
+    for (int i = 0; i < layers; ++i) add(level, "down", i);
+    skips.push_back(static_cast<int>(graph.nodes.size()) - 1);
+  }
+  for (int level = levels; level-- > 0;) {
+    seconds *= 2, bytes *= 8;
+    const int first = static_cast<int>(graph.nodes.size());
+    for (int i = 0; i < layers; ++i) add(level, "up", i);
+    if (level + 1 < levels)
+      graph.edges.push_back({skips[level], first, "skip" + std::to_string(level), static_cast<Bytes>(bytes)});
+  }
+  return graph;
+}
+
+TEST(Chunks, AVKeepsWhatSkipsALevelOnItsRank) {
+  for (const int layers : {3, 8}) {  // all cuts can be compared, or a search begins at folded ones
+    const LayerGraph graph = u_shaped(4, layers);
+    const ClusterSpec cluster = cluster_of({{2, 4e9, 1e-6}});
+    const Result<Plan> plan =
+        plan_layers(graph, cluster, {.microbatches = 8, .schedule = ScheduleKind::ZeroBubbleV, .chunks = 2});
+    ASSERT_TRUE(plan);
+    Plan folded = *plan;  // the first level on one rank, the others on the other
+    const int all = static_cast<int>(graph.nodes.size()), ends[] = {0, layers, all / 2, all - layers, all};
+    for (int s = 0; s < 4; ++s) {
+      folded.stages[s].layers.clear();
+      for (int i = ends[s]; i < ends[s + 1]; ++i) folded.stages[s].layers.push_back(graph.nodes[i].name);
+    }
+    EXPECT_LE(plan->predicted_step_s, predict(folded, graph, cluster).predicted_step_s * (1 + 1e-9))
+        << layers;
+    const auto stage_of = [&](const std::string& name) {
+      for (std::size_t s = 0; s < plan->stages.size(); ++s)
+        if (std::ranges::find(plan->stages[s].layers, name) != plan->stages[s].layers.end()) return s;
+      return std::size_t{99};
+    };
+    for (const LayerEdge& edge : graph.edges) {
+      if (!edge.tensor.starts_with("skip")) continue;
+      EXPECT_EQ(plan->stages[stage_of(graph.nodes[edge.producer].name)].ranks,
+                plan->stages[stage_of(graph.nodes[edge.consumer].name)].ranks)
+          << edge.tensor;
+    }
+    // Two stages, one on each rank, send what skips.
+    const Result<Plan> straight =
+        plan_layers(graph, cluster, {.microbatches = 8, .schedule = ScheduleKind::OneFOneB, .chunks = 1});
+    ASSERT_TRUE(straight);
+    EXPECT_LT(plan->predicted_step_s, straight->predicted_step_s);
+  }
+}
+
 TEST(Chunks, OneAsksForNone) {
   RandomStream random(12);
   const LayerGraph graph = random_chain(random, 20);
