@@ -547,13 +547,17 @@ done
   };
   fs::create_directory(folder_ / "far");
   const int up = shell("up");
-  Ran stranger, ran;
+  Ran stranger, ran, more;
+  std::string trained;
   if (up == 0) {
     const std::string hosts = " --hosts root@10.79.0.2,10.79.0.3 --workdir " + at + "/far";
     write("job.yaml",
           "model: mlp\nwidth: 16\nstages: 2\nmicrobatch: 4\nmicrobatches: 4\nsteps: 12\nseed: 3\ntimeout: "
-          "30\n");
+          "30\ncheckpoint_every: 4\n");
     ran = run("launch job.yaml --output-dir out --client " + at + "/real_ssh" + hosts);
+    trained = losses("out");
+    more = run("launch job.yaml --output-dir out --set steps=16 --set resume=auto --client " + at +
+               "/real_ssh" + hosts);
     // A host whose key is another one now is refused by ssh, and so by us.
     ASSERT_EQ(std::system(("sed -i 's/^10.79.0.3 .*$/10.79.0.3 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ4o/' " +
                            at + "/known_hosts")
@@ -564,7 +568,17 @@ done
   shell("down");
   ASSERT_EQ(up, 0) << bytes("up.log");
   ASSERT_EQ(ran.code, 0) << ran.output << bytes("sshd2.log");
-  EXPECT_EQ(losses("out"), losses("one"));
+  EXPECT_EQ(trained, losses("one"));
+  ASSERT_EQ(more.code, 0) << more.output;
+  ASSERT_EQ(run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps 16 --seed 3 "
+                "--output-dir long")
+                .code,
+            0);
+  const std::string all = losses("long"), last = losses("out");
+  EXPECT_NE(all.find(last.substr(1)), std::string::npos) << all << "\n" << last;
+  for (const char* shard : {"stage0", "stage1"})
+    EXPECT_TRUE(
+        fs::exists(folder_ / "out/checkpoints/step-00000012" / (std::string(shard) + ".safetensors")));
   EXPECT_EQ(stranger.code, 2) << stranger.output;
   EXPECT_NE(stranger.output.find("host 10.79.0.3: Host key verification failed"), std::string::npos)
       << stranger.output;
