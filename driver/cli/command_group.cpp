@@ -16,13 +16,30 @@ void print_list(std::FILE* out, const CommandSpec& group, std::span<const Subcom
                name.c_str());
   std::size_t width = 0;
   for (const Subcommand& entry : table) width = std::max(width, std::string(entry.name).size());
+  for (const Subcommand& entry : table)
+    std::fputs(list_entry(entry.name, width, entry.spec().summary).c_str(), out);
+  std::fputs("\nExamples:\n", out);
   for (const Subcommand& entry : table) {
-    std::fprintf(out, "  %-*s  %s\n", static_cast<int>(width), entry.name, entry.spec().summary.c_str());
+    const std::vector<std::string> examples = entry.spec().examples;
+    if (!examples.empty()) std::fprintf(out, "  %s\n", examples.front().c_str());
   }
   std::fprintf(out, "\n`%s COMMAND --help` explains its flags.\n", name.c_str());
 }
 
 }  // namespace
+
+std::string first_sentence(const std::string& summary) {
+  std::size_t end = std::min(summary.find(". "), summary.find(": "));
+  while (end != std::string::npos && summary.substr(0, end).ends_with("e.g"))
+    end = std::min(summary.find(". ", end + 1), summary.find(": ", end + 1));
+  return end == std::string::npos ? summary : summary.substr(0, end) + ".";
+}
+
+std::string list_entry(const std::string& name, std::size_t width, const std::string& summary) {
+  std::string line = "  " + name + std::string(width - std::min(width, name.size()), ' ') + "  ";
+  const std::size_t at = line.size();
+  return line + wrapped(first_sentence(summary), at, at);
+}
 
 CommandSpec group_spec(const std::string& group, const std::string& summary) {
   CommandSpec spec;

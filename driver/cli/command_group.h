@@ -14,7 +14,14 @@ struct Subcommand {
   const char* name;
   CommandSpec (*spec)();
   int (*run)(const std::vector<std::string>& args);
+  std::span<const Subcommand> (*below)() = nullptr;  ///< the commands of a group; null: it is none
 };
+
+/// The first sentence of a summary, up to a full stop or a colon, for lists of commands.
+std::string first_sentence(const std::string& summary);
+/// A line of a list of commands: the name in `width` columns, then the first sentence of the summary. It
+/// may take several lines of at most 100 columns.
+std::string list_entry(const std::string& name, std::size_t width, const std::string& summary);
 
 /// Returns the entry of a group in the program's list of commands.
 CommandSpec group_spec(const std::string& group, const std::string& summary);

@@ -31,11 +31,15 @@ CommandSpec train_spec(TrainFlags& f) {
       .command = "train",
       .summary = "Train a model through a plan: as a rank of a job, or all its ranks as threads.",
       .flags = {model_flag(f.model)},
-      .examples = {"millrace train --model mlp --plan plan.json --steps 100 --seed 0 "
-                   "--deterministic --threads 1 --output-dir out --save-weights w.safetensors",
+      .examples = {"millrace train --model mlp --stages 2 --steps 100 --output-dir runs/first",
                    "millrace train --model vgg16_bn --image-size 32 --classes 10 --stages 2 "
                    "--data cifar10 --epochs 5",
-                   "millrace train --model mlp --fused --lr 0.1 0.2 0.3 --seed 1 2 3 --output-dir out"}};
+                   "millrace train --model mlp --plan plan.json --steps 100 --seed 0 "
+                   "--deterministic --threads 1 --output-dir out --save-weights w.safetensors",
+                   "millrace train --model mlp --fused --lr 0.1 0.2 0.3 --seed 1 2 3 --output-dir out"},
+      .first = {"model",      "classes",      "image-size", "plan",         "stages", "schedule", "data",
+                "microbatch", "microbatches", "steps",      "epochs",       "seed",   "threads",  "rule",
+                "lr",         "precision",    "output-dir", "save-weights", "resume", "device"}};
   const std::vector<Flag> own{
       flag("Plan", "plan", "FILE", "Plan (JSON) from `millrace plan` or written by hand.",
            into::text(f.plan)),
@@ -298,7 +302,9 @@ CommandSpec profile_spec(ProfileFlags& f) {
                    "millrace profile --model resnet50 --ranks 4 --blocks 5 --out profile.json",
                    "millrace profile --model mlp --jobs 2,4,8 --ranks 2 --out profile.json",
                    "millrace profile --network --cluster cluster.yaml --out measured.yaml",
-                   "millrace profile --network --job job.yaml --out measured.yaml"}};
+                   "millrace profile --network --job job.yaml --out measured.yaml"},
+      .first = {"model", "classes", "image-size", "microbatch", "threads", "precision", "device", "data",
+                "ranks", "network", "cluster", "out", "format"}};
   const std::vector<Flag> own{
       flag("", "microbatch", "N", "Samples per microbatch.", into::integer(f.options.microbatch, 1, 1 << 20)),
       flag("", "repetitions", "N",

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "driver/cli/compute_specs.h"
+#include "driver/cli/other_words.h"
 #include "driver/launch/pipedream_job.h"
 #include "runtime/base/files.h"
 #include "runtime/base/text.h"
@@ -417,10 +418,12 @@ class JobReader {
     for (const Flag& flag : flags_) names.push_back(flag.name);
     for (const ModelDescription& model : models)
       for (const ModelOption& option : model.options) names.push_back(option.name);
+    const OtherWord* other = other_word(value.flag, flags_);
     const std::optional<std::string> nearest = nearest_name(value.flag, names);
-    problems_.push_back(
-        {value.where, "unknown key '" + value.key + "'",
-         nearest ? "did you mean '" + *nearest + "'?" : "`millrace train --help` lists the flags"});
+    problems_.push_back({value.where, "unknown key '" + value.key + "'",
+                         other     ? hint_of(*other, "")
+                         : nearest ? "did you mean '" + *nearest + "'?"
+                                   : "`millrace train --help all` lists the flags"});
   }
 
   /// A scalar as the text of a flag.

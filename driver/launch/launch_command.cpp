@@ -87,6 +87,11 @@ Result<RunLock> prepare_output(const JobSpec& job, const std::string& run) {
   return lock;
 }
 
+std::string assignment(const std::pair<std::string, std::string>& variable) {
+  return variable.first + "=" + quoted(variable.second);
+}
+
+/// Says once what all ranks have in common.
 void print_dry_run(const JobSpec& job, const std::vector<RankProcess>& processes, OutputFormat format) {
   if (format == OutputFormat::Json) {
     Json ranks = Json::array();
@@ -104,12 +109,28 @@ void print_dry_run(const JobSpec& job, const std::vector<RankProcess>& processes
     return;
   }
   std::printf("%s\n", to_yaml(job).c_str());
+  const bool together = processes.size() > 1;
+  const RankProcess& first = processes.front();
+  const auto is_of_all = [&](const auto& variable) {
+    return together && std::ranges::all_of(processes, [&](const RankProcess& other) {
+             return std::ranges::count(other.environment, variable) > 0;
+           });
+  };
+  const bool one_command =
+      together && std::ranges::all_of(processes, [&](const RankProcess& p) { return p.argv == first.argv; });
+  std::string all;
+  for (const auto& variable : first.environment)
+    if (is_of_all(variable)) all += " " + assignment(variable);
+  if (one_command) all += " " + command_line(first.argv);
+  if (!all.empty()) std::printf("every rank:%s\n", all.c_str());
   for (const RankProcess& process : processes) {
-    std::string line;
-    for (const auto& [name, value] : process.environment) line += name + "=" + quoted(value) + " ";
-    const std::string on = process.host < 0 ? "" : " on " + job.hosts.entries[process.host].login();
-    std::printf("rank %d%s: %s%s\n", process.rank, on.c_str(), line.c_str(),
-                command_line(process.argv).c_str());
+    std::string line = "rank " + std::to_string(process.rank);
+    if (process.host >= 0) line += " on " + job.hosts.entries[process.host].login();
+    line += ":";
+    for (const auto& variable : process.environment)
+      if (!is_of_all(variable)) line += " " + assignment(variable);
+    if (!one_command) line += " " + command_line(process.argv);
+    std::printf("%s\n", line.c_str());
   }
 }
 

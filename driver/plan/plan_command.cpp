@@ -694,13 +694,16 @@ CommandSpec spec_of(PlanFlags& f) {
            into::on(f.original.as_original)),
   };
   spec.examples = {
+      "millrace plan --profile profile.json --ranks 2 --microbatches 8 --out plan.json",
       "millrace plan --profile profile.json --cluster cluster.yaml --batch 256 --device h100-80g",
       "millrace plan --from-run run --profile profile.json --ranks 2 --out better.json",
-      "millrace plan --profile profile.json --ranks 2 --microbatches 8 --out plan.json",
       "millrace plan --profile profile.json --cluster cluster.yaml --explain --draw plan.svg",
       "millrace plan --profile profile.json --ranks 2 --compare plan.json other.json",
       "millrace plan --profile profile.json --ranks 2 --jobs 12 --memory 8GiB --out plan.json",
       "millrace plan --pipedream --profile graph.txt --machines 8,2 --bandwidth 25e9,3.125e9 --format json"};
+  spec.first = {"profile", "cluster",  "ranks",  "microbatches", "batch",     "memory",
+                "device",  "schedule", "stages", "straight",     "recompute", "rule",
+                "explain", "compare",  "draw",   "out",          "format"};
   return spec;
 }
 

@@ -34,7 +34,7 @@ int models_command(const std::vector<std::string>& args, const Additions& own) {
     const CommandSpec spec = models_spec(flags);
     const Result<Arguments> arguments = parse_arguments(spec, args);
     if (!arguments) return report_problems(arguments.problems(), ExitCode::Usage);
-    if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+    if (arguments->wants_help()) return print_help(spec, *arguments);
     if (!arguments->problems().empty()) return report_problems(arguments->problems(), ExitCode::Usage);
     Models models = model_descriptions(own.models);
     if (!flags.model.empty()) {

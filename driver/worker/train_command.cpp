@@ -91,7 +91,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
       const CommandSpec command = with_additions(train_spec(flags[job]), own, flags[job].model.options);
       const Result<Arguments> parsed = parse_arguments(command, lists->args[job]);
       if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
-      if (parsed->wants_help()) return std::fputs(help_text(command).c_str(), stdout), 0;
+      if (parsed->wants_help()) return print_help(command, *parsed);
       for (const Problem& problem : parsed->problems())
         if (job == 0 || lists->has(problem.where.substr(2))) flag_problems.push_back(problem);
     }

@@ -177,11 +177,16 @@ CommandSpec data_check_spec() {
   return without_targets<CheckFlags>(spec_of);
 }
 
+std::span<const Subcommand> data_subcommands() {
+  static const std::vector<Subcommand> table{
+      {"generate", data_generate_spec, generate_command},
+      {"check", data_check_spec, check_command},
+      {"text", data_text_spec, data_text_command, data_text_subcommands}};
+  return table;
+}
+
 int data_command(const std::vector<std::string>& args) {
-  static const std::vector<Subcommand> table{{"generate", data_generate_spec, generate_command},
-                                             {"check", data_check_spec, check_command},
-                                             {"text", data_text_spec, data_text_command}};
-  return run_group(data_spec(), table, args);
+  return run_group(data_spec(), data_subcommands(), args);
 }
 
 }  // namespace millrace

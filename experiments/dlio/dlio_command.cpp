@@ -294,9 +294,9 @@ int dlio_command(const std::vector<std::string>& args) {
   if (arguments->wants_help()) {
     std::string names;
     for (const std::string& name : shipped_workloads()) names += (names.empty() ? "" : " ") + name;
-    std::printf("%s\nShipped workloads: %s\nKeys and overrides: docs/dlio.md\n", help_text(spec).c_str(),
-                names.c_str());
-    return 0;
+    const int code = print_help(spec, *arguments);
+    if (code == 0) std::printf("\nShipped workloads: %s\nKeys and overrides: docs/dlio.md\n", names.c_str());
+    return code;
   }
   try {
     return run_given(args, std::move(command), *arguments);

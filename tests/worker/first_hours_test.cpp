@@ -1,0 +1,148 @@
+// What a newcomer types first: the commands of README and of `millrace --help`, flags of other tools,
+// completion.
+#include <set>
+#include <sstream>
+
+#include "driver/cli/other_words.h"
+#include "runtime/base/text.h"
+#include "tests/worker/job_fixture.h"
+
+namespace millrace {
+namespace {
+
+/// The commands of a page: lines between fences, continued ones joined, without comments.
+std::vector<std::string> commands_of(const std::string& page) {
+  std::vector<std::string> commands;
+  std::istringstream lines(page);
+  bool inside = false, goes_on = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("```")) {
+      inside = !inside;
+      continue;
+    }
+    if (!inside) continue;
+    line = line.substr(0, line.find(" # "));
+    const bool continued = line.ends_with("\\");
+    if (continued) line.pop_back();
+    if (goes_on)
+      commands.back() += line;
+    else if (!line.empty())
+      commands.push_back(line);
+    goes_on = continued;
+  }
+  return commands;
+}
+
+/// The lines under "Examples:" of a help.
+std::vector<std::string> examples_of(const std::string& help) {
+  std::vector<std::string> examples;
+  std::istringstream lines(help.substr(help.find("\nExamples:\n") + 11));
+  for (std::string line; std::getline(lines, line) && line.starts_with("  ");)
+    examples.push_back(line.substr(2));
+  return examples;
+}
+
+class FirstHours : public Jobs {
+ protected:
+  /// Runs a command of a page in the test's folder, which looks like the root of the sources.
+  void expect_works(std::string command) {
+    const std::string built = "build/release/bin/millrace";
+    if (command.starts_with(built)) command.erase(0, built.size() - 8);
+    ASSERT_TRUE(command.starts_with("millrace ") || command.starts_with("scripts/")) << command;
+    if (command.starts_with("scripts/")) {  // their own tests run them whole
+      const std::string script = MILLRACE_SOURCE_DIR "/" + command.substr(0, command.find(' '));
+      EXPECT_EQ(std::system((script + " --help >/dev/null").c_str()), 0) << command;
+      return;
+    }
+    const Ran ran = run(command.substr(9));
+    EXPECT_EQ(ran.code, 0) << command << "\n" << ran.output;
+  }
+};
+
+TEST_F(FirstHours, TheCommandsOfReadmeWorkWhenPasted) {
+  fs::create_directory_symlink(MILLRACE_SOURCE_DIR "/docs", folder_ / "docs");
+  const auto page = read_file(MILLRACE_SOURCE_DIR "/README.md");
+  ASSERT_TRUE(page);
+  const std::vector<std::string> commands = commands_of(*page);
+  EXPECT_GE(commands.size(), 4u);
+  for (const std::string& command : commands) expect_works(command);
+}
+
+TEST_F(FirstHours, TheExamplesOfTheOverviewWorkInTheirOrder) {
+  const Ran overview = run("--help");
+  std::istringstream lines(overview.output);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+  const std::vector<std::string> examples = examples_of(overview.output);
+  EXPECT_GE(examples.size(), 5u) << overview.output;
+  for (const std::string& command : examples) expect_works(command);
+  EXPECT_TRUE(fs::exists(folder_ / "runs/first/report.html"));
+}
+
+TEST_F(FirstHours, HelpIsShortAndLeadsOn) {
+  const Ran brief = run("train --help");
+  EXPECT_LE(std::count(brief.output.begin(), brief.output.end(), '\n'), 75) << brief.output;
+  EXPECT_NE(brief.output.find("--image-size PIXELS         Height and width of images"), std::string::npos)
+      << brief.output;
+  EXPECT_EQ(brief.output.find("--nvlamb"), std::string::npos);
+  EXPECT_NE(run("help train all").output.find("--nvlamb"), std::string::npos);
+  const Ran rule = run("help train update-rule");
+  EXPECT_NE(rule.output.find("--nvlamb"), std::string::npos) << rule.output;
+  EXPECT_EQ(rule.output.find("--image-size"), std::string::npos) << rule.output;
+  EXPECT_EQ(run("train --help nonsense").code, 2);
+  EXPECT_EQ(run("help data text encode").output, run("data text encode --help").output);
+  for (const char* group : {"data", "data text", "trace", "instrument"})
+    EXPECT_NE(
+        run(std::string(group) + " --help").output.find("\nExamples:\n  millrace " + std::string(group)),
+        std::string::npos)
+        << group;
+}
+
+TEST_F(FirstHours, BashCompletesCommandsFlagsAndValues) {
+  const Ran script = run("completion bash");
+  ASSERT_EQ(script.code, 0) << script.output;
+  write("completion.bash", script.output);
+  const auto completed = [&](const std::string& line) {
+    write("ask.bash", "source completion.bash\nCOMP_WORDS=(" + line +
+                          ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n" +
+                          "_millrace\necho \"${COMPREPLY[@]}\" > answer\n");
+    EXPECT_EQ(std::system(("cd " + folder_.string() + " && bash ask.bash").c_str()), 0) << line;
+    return bytes("answer");
+  };
+  EXPECT_EQ(completed("millrace pro"), "profile\n");
+  EXPECT_EQ(completed("millrace trace pl"), "plot\n");
+  EXPECT_EQ(completed("millrace data text le"), "learn-bpe\n");
+  EXPECT_EQ(completed("millrace train --model vgg"), "vgg16 vgg16_bn\n");
+  EXPECT_EQ(completed("millrace train --image"), "--image-size\n");
+  EXPECT_EQ(completed("millrace train --schedule zb-v-h"), "zb-v-half\n");
+  EXPECT_EQ(completed("millrace plan --format j"), "json\n");
+  EXPECT_EQ(completed("millrace plan --profile ''"), "\n") << "files are the shell's own";
+  EXPECT_EQ(completed("millrace launch jo"), "\n");
+  // Every word that other tools' words lead to is a flag of some command.
+  for (const OtherWord& word : other_words())
+    EXPECT_NE(script.output.find("--" + std::string(word.here)), std::string::npos) << word.theirs;
+  for (const char* shell : {"zsh", "fish"})
+    EXPECT_NE(run(std::string("completion ") + shell).output.find("learn-bpe"), std::string::npos) << shell;
+  EXPECT_EQ(run("completion tcsh").code, 2);
+}
+
+TEST_F(FirstHours, ManualPagesOfEveryCommand) {
+  const Ran written = run("help --man man1");
+  EXPECT_EQ(written.code, 0) << written.output;
+  std::set<std::string> pages;
+  const std::set<std::string> requests{".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".nf", ".fi"};
+  for (const auto& entry : fs::directory_iterator(folder_ / "man1")) {
+    pages.insert(entry.path().filename().string());
+    const auto page = read_file(entry.path());
+    ASSERT_TRUE(page && page->starts_with(".TH MILLRACE")) << entry.path();
+    std::istringstream lines(*page);
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_TRUE(!line.starts_with('.') || requests.contains(line.substr(0, line.find(' '))))
+          << entry.path() << ": " << line;
+  }
+  for (const char* name : {"millrace.1", "millrace-train.1", "millrace-data-text-encode.1"})
+    EXPECT_TRUE(pages.contains(name)) << name;
+  EXPECT_NE(bytes("man1/millrace-train.1").find("\\-\\-image\\-size"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace millrace
