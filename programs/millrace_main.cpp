@@ -8,12 +8,15 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "driver/bleu/bleu_command.h"
 #include "driver/cli/command_support.h"
+#include "driver/cli/command_tree.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/cli/job_lists.h"
 #include "driver/cli/translate_spec.h"
@@ -37,6 +40,7 @@
 #include "experiments/trace/trace_command.h"
 #include "runtime/base/error.h"
 #include "runtime/base/failure_text.h"
+#include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/option_names.h"
 #include "runtime/base/version.h"
@@ -65,7 +69,7 @@ int hand_over(const CommandSpec& spec, const std::string& command, const std::ve
   if (wants_help && any_worker().empty()) {
     std::fprintf(stderr, "millrace %s: the options of the models are not shown without %s\n", command.c_str(),
                  worker_path(ComputeDevice::Cpu).c_str());
-    return std::fputs(help_text(spec).c_str(), stdout), 0;
+    return print_help(spec, *arguments);
   }
   if (only_asks) device = ComputeDevice::Cpu;
   std::string worker = only_asks ? any_worker() : worker_path(device);
@@ -90,78 +94,161 @@ int hand_over(const CommandSpec& spec, const std::string& command, const std::ve
   return static_cast<int>(ExitCode::Usage);
 }
 
+// ---- the commands
+
 struct Command {
-  const char* name;
-  const char* group;
-  CommandSpec (*spec)();
-  int (*run)(const std::vector<std::string>& args);
+  const char* task;
+  Subcommand command;
 };
 
-// The order is that of a first session.
+CommandSpec completion_spec();
+int completion_command(const std::vector<std::string>& args);
+
+/// A command of the worker.
+template <CommandSpec (*spec)()>
+int to_worker(const std::vector<std::string>& args) {
+  return hand_over(spec(), spec().command, args);
+}
+
+// By task; within a task the order is that of a first session.
 constexpr Command kCommands[] = {
-    {"models", "Plan", models_spec,
-     [](const std::vector<std::string>& a) { return hand_over(models_spec(), "models", a); }},
-    {"profile", "Plan", profile_spec,
-     [](const std::vector<std::string>& a) {
-       return starts_profile_ranks(a) ? launch_profile(a) : hand_over(profile_spec(), "profile", a);
-     }},
-    {"plan", "Plan", plan_spec, plan_command},
-    {"simulate", "Plan", simulate_spec, simulate_command},
-    {"train", "Run", train_spec,
-     [](const std::vector<std::string>& a) { return hand_over(train_spec(), "train", a); }},
-    {"translate", "Run", translate_spec,
-     [](const std::vector<std::string>& a) {
-       return starts_translate_ranks(a) ? launch_translate(a) : hand_over(translate_spec(), "translate", a);
-     }},
-    {"launch", "Run", launch_spec,
-     [](const std::vector<std::string>& a) {
-       return launch_command(a, {.check = check_log_formats, .run = export_run});
-     }},
-    {"stop", "Run", stop_spec, stop_command},
-    {"kill", "Run", kill_spec, kill_command},
-    {"agent", "Run", agent_spec, agent_command},
-    {"sweep", "Run", sweep_spec, sweep_command},
-    {"tune", "Run", tune_spec, tune_command},
-    {"fuse", "Run", fuse_spec,
-     [](const std::vector<std::string>& a) { return hand_over(fuse_spec(), "fuse", a); }},
-    {"split", "Run", split_spec,
-     [](const std::vector<std::string>& a) { return hand_over(split_spec(), "split", a); }},
-    {"runs", "Look", runs_spec, runs_command},
-    {"status", "Look", status_spec, status_command},
-    {"logs", "Look", logs_spec, logs_command},
-    {"report", "Look", report_spec, report_command},
-    {"bleu", "Look", bleu_spec,
-     [](const std::vector<std::string>& a) {
-       return scores_a_run(a) ? run_bleu_command(a) : bleu_command(a);
-     }},
-    {"trace", "Look", trace_spec, trace_command},
-    {"data", "Study I/O", data_spec, data_command},
-    {"dlio", "Study I/O", dlio_spec, dlio_command},
-    {"instrument", "Look", instrument_spec, instrument_command},
+    {"Plan and train", {"models", models_spec, to_worker<models_spec>}},
+    {"Plan and train",
+     {"profile", profile_spec,
+      [](const std::vector<std::string>& a) {
+        return starts_profile_ranks(a) ? launch_profile(a) : hand_over(profile_spec(), "profile", a);
+      }}},
+    {"Plan and train", {"plan", plan_spec, plan_command}},
+    {"Plan and train", {"simulate", simulate_spec, simulate_command}},
+    {"Plan and train", {"train", train_spec, to_worker<train_spec>}},
+    {"Plan and train", {"evaluate", evaluate_spec, to_worker<evaluate_spec>}},
+    {"Run on several processes or hosts",
+     {"launch", launch_spec,
+      [](const std::vector<std::string>& a) {
+        return launch_command(a, {.check = check_log_formats, .run = export_run});
+      }}},
+    {"Run on several processes or hosts", {"agent", agent_spec, agent_command}},
+    {"Look after runs", {"runs", runs_spec, runs_command}},
+    {"Look after runs", {"status", status_spec, status_command}},
+    {"Look after runs", {"logs", logs_spec, logs_command}},
+    {"Look after runs", {"stop", stop_spec, stop_command}},
+    {"Look after runs", {"kill", kill_spec, kill_command}},
+    {"Look at results", {"report", report_spec, report_command}},
+    {"Look at results",
+     {"translate", translate_spec,
+      [](const std::vector<std::string>& a) {
+        return starts_translate_ranks(a) ? launch_translate(a) : hand_over(translate_spec(), "translate", a);
+      }}},
+    {"Look at results",
+     {"bleu", bleu_spec,
+      [](const std::vector<std::string>& a) {
+        return scores_a_run(a) ? run_bleu_command(a) : bleu_command(a);
+      }}},
+    {"Train many settings", {"sweep", sweep_spec, sweep_command}},
+    {"Train many settings", {"tune", tune_spec, tune_command}},
+    {"Train many settings", {"fuse", fuse_spec, to_worker<fuse_spec>}},
+    {"Train many settings", {"split", split_spec, to_worker<split_spec>}},
+    {"Study I/O and traces", {"data", data_spec, data_command, data_subcommands}},
+    {"Study I/O and traces", {"dlio", dlio_spec, dlio_command}},
+    {"Study I/O and traces", {"trace", trace_spec, trace_command, trace_subcommands}},
+    {"Study I/O and traces", {"instrument", instrument_spec, instrument_command, instrument_subcommands}},
+    {"Set up", {"completion", completion_spec, completion_command}},
 };
 
-void print_help() {
+constexpr char kExitCodes[] =
+    "0 done, 1 run failed, 2 usage or configuration, 3 input data, 4 checkpoint, 5 another rank, "
+    "6 NaN or Inf, 75 stopped early with state saved, 128+n signal n.";
+
+const std::vector<std::string>& first_examples() {
+  static const std::vector<std::string> examples{
+      "millrace train --model mlp --stages 2 --epochs 2 --output-dir runs/first",
+      "millrace evaluate --model mlp --weights runs/first",
+      "millrace report --run runs/first",
+      "millrace profile --model mlp --ranks 2 --out profile.json",
+      "millrace plan --profile profile.json --ranks 2 --out plan.json",
+      "millrace train --model mlp --plan plan.json --steps 100 --output-dir runs/planned"};
+  return examples;
+}
+
+void print_overview() {
   std::printf("millrace %s: distributed pipeline training.\n\nUsage: millrace COMMAND [FLAGS]\n",
               MILLRACE_VERSION);
-  std::string group;
+  std::string task;
   for (const Command& command : kCommands) {
-    if (group != command.group) std::printf("\n%s:\n", (group = command.group).c_str());
-    std::printf("  %-10s %s\n", command.name, command.spec().summary.c_str());
+    if (task != command.task) std::printf("\n%s:\n", (task = command.task).c_str());
+    std::fputs(list_entry(command.command.name, 10, command.command.spec().summary).c_str(), stdout);
   }
-  std::printf(
-      "\n`millrace COMMAND --help` explains its flags. Exit codes: 0 done, 1 run failed, 2 usage or "
-      "configuration,\n"
-      "3 input data, 4 checkpoint, 5 another rank, 6 NaN or Inf, 75 stopped early with state saved, 128+n "
-      "signal n.\n"
-      "\nExamples:\n"
-      "  millrace profile --model vgg16 --image-size 32 --classes 10 --out profile.json\n"
-      "  millrace plan --profile profile.json --ranks 2 --out plan.json\n"
-      "  millrace launch job.yaml\n");
+  std::fputs("\nExamples:\n", stdout);
+  for (const std::string& example : first_examples()) std::printf("  %s\n", example.c_str());
+  std::fputs(("\n" +
+              wrapped("`millrace help COMMAND` explains its flags, `millrace help train all` all of "
+                      "them. `millrace help --man DIR` writes manual pages, `millrace version` says "
+                      "the version.",
+                      0, 0) +
+              wrapped("Exit codes: " + std::string(kExitCodes), 0, 2))
+                 .c_str(),
+             stdout);
 }
+
+// ---- completion and manual pages: the commands as a tree
+
+/// All commands, with the options of the models where there is a worker to ask.
+CommandTree command_tree() {
+  CommandTree tree;
+  tree.spec.summary = "distributed pipeline training.";
+  tree.spec.examples = first_examples();
+  const Result<Models> models = models_of_worker();
+  if (!models)
+    std::fprintf(stderr, "note: without the models' options: %s\n", to_string(models.problems()).c_str());
+  GivenOptions unused;
+  for (const Command& command : kCommands) {
+    tree.below.push_back(tree_of(command.command));
+    CommandSpec& spec = tree.below.back().spec;
+    if (models && std::ranges::find(spec.flags, "model", &Flag::name) != spec.flags.end() &&
+        spec.command != "models")
+      spec = without_targets(with_model_options(std::move(spec), *models, unused));
+  }
+  return tree;
+}
+
+CommandSpec completion_spec() {
+  return {.command = "completion",
+          .summary = "Print a script with which a shell completes commands, flags and values.",
+          .positionals = {"bash|zsh|fish"},
+          .examples = {"source <(millrace completion bash)", "millrace completion zsh > ~/.zfunc/_millrace",
+                       "millrace completion fish > ~/.config/fish/completions/millrace.fish"}};
+}
+
+int completion_command(const std::vector<std::string>& args) {
+  return run_command(completion_spec(), args, [](const Arguments& given, const Problems& problems) {
+    if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+    Shell shell{};
+    if (std::optional<Problem> wrong = into::choice(shell, "shell").read({given.positionals().front()})) {
+      wrong->where = "millrace completion";
+      return exit_with(ExitCode::Usage, {*wrong});
+    }
+    std::fputs(completion_script(command_tree(), shell).c_str(), stdout);
+    return 0;
+  });
+}
+
+int write_manual_pages(const std::string& folder) {
+  if (const Status made = make_writable_folder(folder); !made)
+    return exit_with(ExitCode::Usage, made.problems());
+  const auto pages = manual_pages(command_tree(), MILLRACE_VERSION, kExitCodes);
+  for (const auto& [name, text] : pages) {
+    if (const Status written = write_file_atomically(std::filesystem::path(folder) / name, text); !written)
+      return exit_with(ExitCode::RunFailed, written.problems());
+  }
+  std::printf("%zu manual pages in %s; `man -M` wants them in a folder man1\n", pages.size(), folder.c_str());
+  return 0;
+}
+
+// ---- dispatch
 
 int unknown_command(const std::string& name) {
   std::vector<std::string> names;
-  for (const Command& command : kCommands) names.emplace_back(command.name);
+  for (const Command& command : kCommands) names.emplace_back(command.command.name);
   const std::optional<std::string> nearest = nearest_name(name, names);
   std::fprintf(stderr, "millrace: '%s' is not a command. Hint: %s\n", name.c_str(),
                nearest ? ("did you mean `millrace " + *nearest + "`?").c_str()
@@ -169,20 +256,41 @@ int unknown_command(const std::string& name) {
   return static_cast<int>(ExitCode::Usage);
 }
 
-int dispatch(const std::vector<std::string>& args) {
-  if (args.size() > 1 && args[0] == "help") {  // help plan: as plan --help
-    std::vector<std::string> words{args.begin() + 1, args.end()};
-    words.emplace_back("--help");
-    return dispatch(words);
+int dispatch(const std::vector<std::string>& args);
+
+/// `help train data` is `train --help data`, `help trace plot` is `trace plot --help`.
+int help_of(std::vector<std::string> words) {
+  if (words[0] == "--man") {
+    if (words.size() == 2) return write_manual_pages(words[1]);
+    return exit_with(ExitCode::Usage,
+                     {{"millrace help --man", "needs one folder", "`millrace help --man DIR`"}});
   }
+  if (words[0].starts_with('-')) words = {"--help"};
+  std::size_t depth = 0;
+  std::vector<Subcommand> level;
+  for (const Command& command : kCommands) level.push_back(command.command);
+  while (depth < words.size()) {
+    const auto found = std::find_if(level.begin(), level.end(),
+                                    [&](const Subcommand& one) { return words[depth] == one.name; });
+    if (found == level.end()) break;
+    ++depth;
+    const auto below = found->below ? found->below() : std::span<const Subcommand>();
+    level = std::vector<Subcommand>(below.begin(), below.end());
+  }
+  if (depth > 0) words.insert(words.begin() + static_cast<std::ptrdiff_t>(depth), "--help");
+  return dispatch(words);
+}
+
+int dispatch(const std::vector<std::string>& args) {
+  if (args.size() > 1 && args[0] == "help") return help_of({args.begin() + 1, args.end()});
   if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
-    print_help();
+    print_overview();
     return args.empty() ? static_cast<int>(ExitCode::Usage) : 0;
   }
   if (args[0] == "--version" || args[0] == "-V" || args[0] == "version")
     return std::printf("millrace %s\n", MILLRACE_VERSION), 0;
   for (const Command& command : kCommands) {
-    if (args[0] == command.name) return command.run({args.begin() + 1, args.end()});
+    if (args[0] == command.command.name) return command.command.run({args.begin() + 1, args.end()});
   }
   return unknown_command(args[0]);
 }

@@ -6,6 +6,7 @@
 #define CXXOPTS_NO_REGEX true  // patterns would be compiled before main, and walk long values recursively
 #include <cxxopts.hpp>
 
+#include "driver/cli/other_words.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 
@@ -128,6 +129,7 @@ class Parser {
   std::vector<std::string> left;
   Problems problems;
   bool help = false;
+  std::string help_topic;
 
  private:
   bool has_value_next() const { return next_ < args_.size() && !looks_like_flag(args_[next_]); }
@@ -136,16 +138,21 @@ class Parser {
     std::optional<std::string> value = written.attached;
     if (!value && has_value_next()) value = args_[next_];
     const auto match = known_.match(written.word, value);
-    if (match && match->name == "help") {
-      help = true;
-      return;
-    }
+    if (match && match->name == "help") return take_help(written);
     const Flag* flag = find([&](const Flag& f) {
       return match ? f.name == match->name
                    : "--" + f.name == written.word || std::string{'-', f.short_name} == written.word;
     });
     if (!flag) return unknown(written);
     take(*flag, written, match ? match->value : "");
+  }
+
+  void take_help(const WrittenFlag& written) {
+    help = true;
+    if (written.attached)
+      help_topic = *written.attached;
+    else if (positionals.empty() && has_value_next())
+      help_topic = args_[next_++];
   }
 
   void take(const Flag& flag, const WrittenFlag& written, std::string value) {
@@ -178,15 +185,22 @@ class Parser {
       if (!written.attached && has_value_next()) ++next_;
       return;
     }
-    std::vector<std::string> names{"help"};
-    for (const Flag& flag : spec_.flags) names.push_back(flag.name);
-    const std::optional<std::string> nearest = nearest_name(written.name, names);
-    const std::string all = spec_.program + (spec_.command.empty() ? "" : " " + spec_.command) + " --help";
+    const OtherWord* other = other_word(written.name, spec_.flags);
+    const std::optional<std::string> nearest =
+        other ? std::optional<std::string>(other->here) : nearest_name(written.name, names());
     problems.push_back({written.word, "is not a flag of this command",
-                        nearest ? "did you mean --" + *nearest + "?" : "`" + all + "` lists the flags"});
+                        other     ? hint_of(*other, "--")
+                        : nearest ? "did you mean --" + *nearest + "?"
+                                  : "`" + name_of(spec_) + " --help all` lists the flags"});
     // The value of a misspelt flag is no argument of its own.
     const Flag* meant = nearest ? find([&](const Flag& f) { return f.name == *nearest; }) : nullptr;
     if (meant && !meant->value.empty() && !written.attached && has_value_next()) ++next_;
+  }
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> all{"help"};
+    for (const Flag& flag : spec_.flags) all.push_back(flag.name);
+    return all;
   }
 
   void check_positionals() {
@@ -250,7 +264,10 @@ void append_wrapped(std::string& out, const std::string& text, std::size_t at, s
   out += '\n';
 }
 
-void append_flag(std::string& out, const Flag& flag) {
+/// Brief: as the short help says it.
+enum class Length { Brief, Whole };
+
+void append_flag(std::string& out, const Flag& flag, Length length) {
   std::string head = flag.short_name ? std::string("  -") + flag.short_name + ", " : std::string(6, ' ');
   head += "--" + flag.name + (flag.value.empty() ? "" : " " + flag.value);
   if (head.size() + 2 > kHelpColumn) {
@@ -258,7 +275,7 @@ void append_flag(std::string& out, const Flag& flag) {
   } else {
     out += head + std::string(kHelpColumn - head.size(), ' ');
   }
-  std::string text = flag.help;
+  std::string text = length == Length::Brief && !flag.brief.empty() ? flag.brief : flag.help;
   if (flag.required) text += " Required.";
   if (flag.repeatable) text += " May be repeated.";
   if (!flag.required && !flag.target.fallback.empty())
@@ -274,7 +291,118 @@ std::vector<std::string> groups_of(const std::vector<Flag>& flags) {
   return groups;
 }
 
+std::string heading_of(const std::string& group) {
+  return group.empty() ? "Options" : group;
+}
+
+/// A heading or a flag as it is compared: "Job array" is job-array, "--lr" is lr.
+std::string topic_of(std::string text) {
+  text.erase(0, std::min(text.find_first_not_of('-'), text.size()));
+  for (char& c : text) {
+    if (c == ' ' || c == '_') c = '-';
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
+std::vector<Flag> flags_with_help(const CommandSpec& spec) {
+  std::vector<Flag> flags = spec.flags;
+  const bool is_short = !spec.first.empty();
+  flags.push_back({.name = "help",
+                   .short_name = 'h',
+                   .value = is_short ? "[TOPIC]" : "",
+                   .help = is_short
+                               ? "Print the flags of a first use, or of a TOPIC: all, a heading as below, "
+                                 "or a flag."
+                               : "Print this text."});
+  return flags;
+}
+
+std::string help_head(const CommandSpec& spec) {
+  const std::string name = name_of(spec);
+  std::string out = name + ": ";
+  append_wrapped(out, spec.summary, out.size(), 2);
+  std::string usage = "Usage: " + name + " [FLAGS]";
+  for (const std::string& positional : spec.positionals) usage += " " + positional;
+  return out + "\n" + usage + "\n";
+}
+
+void append_groups(std::string& out, const std::vector<Flag>& flags, Length length) {
+  for (const std::string& group : groups_of(flags)) {
+    out += "\n" + heading_of(group) + ":\n";
+    for (const Flag& flag : flags) {
+      if (flag.group == group) append_flag(out, flag, length);
+    }
+  }
+}
+
+void append_examples(std::string& out, const CommandSpec& spec) {
+  if (!spec.examples.empty()) out += "\nExamples:\n";
+  for (const std::string& example : spec.examples) {
+    out += "  ";
+    append_wrapped(out, example, 2, 6, " \\");
+  }
+}
+
+std::string whole_help(const CommandSpec& spec) {
+  std::string out = help_head(spec);
+  append_groups(out, flags_with_help(spec), Length::Whole);
+  append_examples(out, spec);
+  return out;
+}
+
+std::string short_help(const CommandSpec& spec) {
+  const std::vector<Flag> all = flags_with_help(spec);
+  std::vector<Flag> flags;
+  for (const Flag& flag : all) {
+    const bool shown =
+        flag.name == "help" || std::find(spec.first.begin(), spec.first.end(), flag.name) != spec.first.end();
+    if (shown) flags.push_back(flag);
+  }
+  std::string out = help_head(spec);
+  append_groups(out, flags, Length::Brief);
+  append_examples(out, spec);
+  std::string more = std::to_string(all.size() - flags.size()) + " more flags: `" + name_of(spec) +
+                     " --help all`, or `--help TOPIC` with one of";
+  const char* before = " ";
+  for (const std::string& topic : help_topics(spec)) more += before + topic, before = ", ";
+  out += '\n';
+  append_wrapped(out, more + ".", 0, 2);
+  return out;
+}
+
+/// Those of this heading, else the one of this name, else those of the heading that begins so.
+std::vector<Flag> flags_about(const CommandSpec& spec, const std::string& topic) {
+  const std::vector<Flag> all = flags_with_help(spec);
+  const auto those = [&](auto is_it) {
+    std::vector<Flag> flags;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(flags), is_it);
+    return flags;
+  };
+  const auto heading = [](const Flag& flag) { return topic_of(heading_of(flag.group)); };
+  std::vector<Flag> flags = those([&](const Flag& flag) { return heading(flag) == topic; });
+  if (flags.empty()) flags = those([&](const Flag& flag) { return flag.name == topic; });
+  if (flags.empty()) flags = those([&](const Flag& flag) { return heading(flag).starts_with(topic); });
+  return flags;
+}
+
 }  // namespace
+
+std::string name_of(const CommandSpec& spec) {
+  return spec.program + (spec.command.empty() ? "" : " " + spec.command);
+}
+
+std::string wrapped(const std::string& text, std::size_t at, std::size_t indent) {
+  std::string out;
+  append_wrapped(out, text, at, indent);
+  return out;
+}
+
+std::vector<std::string> help_topics(const CommandSpec& spec) {
+  std::vector<std::string> topics;
+  for (const std::string& group : groups_of(spec.flags)) topics.push_back(topic_of(heading_of(group)));
+  return topics;
+}
 
 // ---- Arguments
 // ----------------------------------------------------------------------------------------------
@@ -298,6 +426,7 @@ Result<Arguments> parse_arguments(const CommandSpec& spec, const std::vector<std
   parser.run();
   Arguments result;
   result.help_ = parser.help;
+  result.help_topic_ = parser.help_topic;
   if (!parser.help && !parser.problems.empty()) return parser.problems;
   result.positionals_ = std::move(parser.positionals);
   result.left_ = std::move(parser.left);
@@ -317,25 +446,23 @@ Result<Arguments> parse_arguments(const CommandSpec& spec, const std::vector<std
 }
 
 std::string help_text(const CommandSpec& spec) {
-  const std::string name = spec.program + (spec.command.empty() ? "" : " " + spec.command);
-  std::string out = name + ": ";
-  append_wrapped(out, spec.summary, out.size(), 2);
-  std::string usage = "Usage: " + name + " [FLAGS]";
-  for (const std::string& positional : spec.positionals) usage += " " + positional;
-  out += "\n" + usage + "\n";
-  std::vector<Flag> flags = spec.flags;
-  flags.push_back({.name = "help", .short_name = 'h', .help = "Print this text."});
-  for (const std::string& group : groups_of(flags)) {
-    out += "\n" + (group.empty() ? std::string("Options") : group) + ":\n";
-    for (const Flag& flag : flags) {
-      if (flag.group == group) append_flag(out, flag);
-    }
+  return spec.first.empty() ? whole_help(spec) : short_help(spec);
+}
+
+Result<std::string> help_text(const CommandSpec& spec, const std::string& topic) {
+  if (topic.empty()) return help_text(spec);
+  const std::string name = topic_of(topic);
+  if (name == kHelpAll) return whole_help(spec);
+  const std::vector<Flag> flags = name.empty() ? std::vector<Flag>() : flags_about(spec, name);
+  if (flags.empty()) {
+    const OtherWord* other = other_word(name, spec.flags);
+    std::string topics = kHelpAll;
+    for (const std::string& one : help_topics(spec)) topics += ", " + one;
+    return Problem{name_of(spec) + " --help", "'" + topic + "' is no heading and no flag",
+                   other ? hint_of(*other, "--") : topics + ", or the name of a flag"};
   }
-  if (!spec.examples.empty()) out += "\nExamples:\n";
-  for (const std::string& example : spec.examples) {
-    out += "  ";
-    append_wrapped(out, example, 2, 6, " \\");
-  }
+  std::string out = help_head(spec);
+  append_groups(out, flags, Length::Whole);
   return out;
 }
 

@@ -28,6 +28,8 @@ struct Flag {
   std::string group;        ///< heading in --help ("" = "Options")
   bool repeatable = false;  ///< may be given more than once (into::texts)
   Target target = {};
+  std::string brief = {};                 ///< what the short help says instead of `help`; empty: the same
+  std::vector<std::string> choices = {};  ///< values that a shell may complete; empty: those of "a|b|c"
 };
 
 /// Returns a flag with a value: flag("Plan", "steps", "N", "Updates.", into::integer(options.steps, 0,
@@ -56,7 +58,15 @@ struct CommandSpec {
   std::vector<std::string> positionals;  ///< names, all required; a last one "DIR..." stands for one or more
   std::vector<Flag> flags;               ///< --help is added
   std::vector<std::string> examples;     ///< full command lines
+  /// The flags that a first use needs. `--help` shows only these; empty: all flags. Each is in `flags`.
+  std::vector<std::string> first = {};
+  /// What is said when SIGINT or SIGTERM ends the command before its end, e.g. "nothing was written"; empty:
+  /// nothing is.
+  std::string interrupted = {};
 };
+
+/// The name that a user types, for example "millrace trace plot".
+std::string name_of(const CommandSpec& spec);
 
 /// The flags as text alone: their defaults are shown, their values go nowhere.
 CommandSpec without_targets(CommandSpec spec);
@@ -83,6 +93,8 @@ class Arguments {
   const std::vector<std::string>& positionals() const { return positionals_; }
   const std::vector<std::string>& left() const { return left_; }  ///< names of the flags that were left
   bool wants_help() const { return help_; }
+  /// The word after --help: "all", a heading or a flag; empty: none was given.
+  const std::string& help_topic() const { return help_topic_; }
   /// Values that do not fit ("--lr: '0.5x' is not a number"); their targets are as before.
   const Problems& problems() const { return problems_; }
 
@@ -93,13 +105,24 @@ class Arguments {
   std::vector<std::string> left_;
   Problems problems_;
   bool help_ = false;
+  std::string help_topic_;
 };
 
 /// Problems: unknown flag (nearest as hint), missing value, flag twice, missing required flag, too many
 /// positionals. `--help` wins over all of them. Writes the targets of the flags that are given.
 Result<Arguments> parse_arguments(const CommandSpec& spec, const std::vector<std::string>& args,
                                   UnknownFlags unknown = UnknownFlags::Refuse);
-/// Grouped, with defaults, value names and examples; at most 100 columns.
+/// The topic of --help that shows every flag.
+inline constexpr const char* kHelpAll = "all";
+/// Grouped, with defaults, value names and examples; at most 100 columns. Only the first flags, if there are.
 std::string help_text(const CommandSpec& spec);
+/// The same about one topic: kHelpAll, a heading (its first letters are enough) or the name of a flag; empty:
+/// help_text(spec). Problem: the command has no such topic.
+Result<std::string> help_text(const CommandSpec& spec, const std::string& topic);
+/// The headings of the flags as --help takes them: lower case, with dashes. In the order of the help.
+std::vector<std::string> help_topics(const CommandSpec& spec);
+/// The text broken at spaces into lines of at most 100 columns, which end with a line feed. The first line
+/// begins at column `at`, the others are indented by `indent`.
+std::string wrapped(const std::string& text, std::size_t at, std::size_t indent);
 
 }  // namespace millrace

@@ -1,5 +1,7 @@
 #include "driver/cli/compute_specs.h"
 
+#include <algorithm>
+
 #include "data/files/data_kinds.h"
 
 namespace millrace {
@@ -31,11 +33,15 @@ CommandSpec train_spec(TrainFlags& f) {
       .command = "train",
       .summary = "Train a model through a plan: as a rank of a job, or all its ranks as threads.",
       .flags = {model_flag(f.model)},
-      .examples = {"millrace train --model mlp --plan plan.json --steps 100 --seed 0 "
-                   "--deterministic --threads 1 --output-dir out --save-weights w.safetensors",
+      .examples = {"millrace train --model mlp --stages 2 --epochs 2 --output-dir runs/first",
                    "millrace train --model vgg16_bn --image-size 32 --classes 10 --stages 2 "
                    "--data cifar10 --epochs 5",
-                   "millrace train --model mlp --fused --lr 0.1 0.2 0.3 --seed 1 2 3 --output-dir out"}};
+                   "millrace train --model mlp --plan plan.json --steps 100 --seed 0 "
+                   "--deterministic --threads 1 --output-dir out --save-weights w.safetensors",
+                   "millrace train --model mlp --fused --lr 0.1 0.2 0.3 --seed 1 2 3 --output-dir out"},
+      .first = {"model",      "classes",      "image-size", "plan",         "stages", "schedule", "data",
+                "microbatch", "microbatches", "steps",      "epochs",       "seed",   "threads",  "rule",
+                "lr",         "precision",    "output-dir", "save-weights", "resume", "device"}};
   const std::vector<Flag> own{
       flag("Plan", "plan", "FILE", "Plan (JSON) from `millrace plan` or written by hand.",
            into::text(f.plan)),
@@ -233,7 +239,38 @@ CommandSpec train_spec(TrainFlags& f) {
                                         loss_scale_flags(o.loss_scale),
                                         running})
     spec.flags.insert(spec.flags.end(), part.begin(), part.end());
+  std::vector<std::string>& kinds = std::ranges::find(spec.flags, "schedule", &Flag::name)->choices;
+  for (const bool asynchronous : {false, true})
+    for (ScheduleKind kind : named_kinds(asynchronous)) kinds.push_back(to_string(kind));
   return spec;
+}
+
+CommandSpec evaluate_spec(EvaluateFlags& f) {
+  CommandSpec spec{
+      .command = "evaluate",
+      .summary = "Judge weights on the test data: loss and metrics, computed as `train` evaluates.",
+      .flags = {model_flag(f.train.model)},
+      .examples = {"millrace evaluate --model mlp --weights runs/first",
+                   "millrace evaluate --model resnet18 --image-size 32 --classes 10 --weights w.safetensors "
+                   "--data cifar10 --format json"},
+      .interrupted = "nothing was written"};
+  spec.flags.push_back({.name = "weights",
+                        .value = "PATH",
+                        .help = "A run's output folder, a checkpoint of any plan, or a safetensors file.",
+                        .required = true,
+                        .group = "Model",
+                        .target = into::text(f.weights)});
+  for (const Flag& flag : train_spec(f.train).flags) {
+    for (const char* name : {"plan", "stages", "replicas", "microbatches", "microbatch", "data", "workers",
+                             "length-buckets", "threads", "deterministic", "init-from-ignore", "precision",
+                             "device", "timeout", "cpp-frames", "format"})
+      if (flag.name == name) spec.flags.push_back(flag);
+  }
+  return spec;
+}
+
+CommandSpec evaluate_spec() {
+  return without_targets<EvaluateFlags>(evaluate_spec);
 }
 
 namespace {
@@ -298,7 +335,10 @@ CommandSpec profile_spec(ProfileFlags& f) {
                    "millrace profile --model resnet50 --ranks 4 --blocks 5 --out profile.json",
                    "millrace profile --model mlp --jobs 2,4,8 --ranks 2 --out profile.json",
                    "millrace profile --network --cluster cluster.yaml --out measured.yaml",
-                   "millrace profile --network --job job.yaml --out measured.yaml"}};
+                   "millrace profile --network --job job.yaml --out measured.yaml"},
+      .first = {"model", "classes", "image-size", "microbatch", "threads", "precision", "device", "data",
+                "ranks", "network", "cluster", "out", "format"},
+      .interrupted = "nothing was written"};
   const std::vector<Flag> own{
       flag("", "microbatch", "N", "Samples per microbatch.", into::integer(f.options.microbatch, 1, 1 << 20)),
       flag("", "repetitions", "N",

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "driver/cli/compute_specs.h"
+#include "driver/cli/other_words.h"
 #include "driver/launch/pipedream_job.h"
 #include "runtime/base/files.h"
 #include "runtime/base/text.h"
@@ -24,7 +25,7 @@ constexpr const char* kLauncherVariables[] = {
     "RANK",           "LOCAL_RANK",          "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
     "MASTER_ADDR",    "MASTER_PORT",         "MILLRACE_STORE", "MILLRACE_LAUNCHER_PID",
     "MILLRACE_TOKEN", "MILLRACE_TOKEN_FILE", "MILLRACE_RUN",   "MILLRACE_FOLDERS",
-    "MILLRACE_HOST"};
+    "MILLRACE_HOST",  "MILLRACE_TERMINAL"};
 // Keys of a job that are no flags of `train`, in the order of messages.
 constexpr const char* kJobKeys[] = {"name",        "ranks",           "worker",    "env",
                                     "args",        "hosts",           "on",        "workdir",
@@ -438,10 +439,12 @@ class JobReader {
     for (const Flag& flag : flags_) names.push_back(flag.name);
     for (const ModelDescription& model : models)
       for (const ModelOption& option : model.options) names.push_back(option.name);
+    const OtherWord* other = other_word(value.flag, flags_);
     const std::optional<std::string> nearest = nearest_name(value.flag, names);
-    problems_.push_back(
-        {value.where, "unknown key '" + value.key + "'",
-         nearest ? "did you mean '" + *nearest + "'?" : "`millrace train --help` lists the flags"});
+    problems_.push_back({value.where, "unknown key '" + value.key + "'",
+                         other     ? hint_of(*other, "")
+                         : nearest ? "did you mean '" + *nearest + "'?"
+                                   : "`millrace train --help all` lists the flags"});
   }
 
   /// A scalar as the text of a flag.

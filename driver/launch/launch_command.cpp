@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/hosts/allocation.h"
+#include "driver/hosts/program_answer.h"
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/batch_job.h"
 #include "driver/launch/console.h"
@@ -39,6 +41,8 @@ namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::chrono::minutes kWorkerDeadline{10};  // it may have to read large data
 
 std::string seconds_text(double seconds) {
   return printed("%.2f s", seconds);
@@ -104,6 +108,11 @@ void hide_secrets(std::vector<std::pair<std::string, std::string>>& environment)
     if (is_secret(name)) value = "(hidden)";
 }
 
+std::string assignment(const std::pair<std::string, std::string>& variable) {
+  return variable.first + "=" + quoted(variable.second);
+}
+
+/// Says once what all ranks have in common.
 void print_dry_run(JobSpec job, std::vector<RankProcess> processes, OutputFormat format) {
   hide_secrets(job.environment);
   for (RankProcess& process : processes) hide_secrets(process.environment);
@@ -123,12 +132,28 @@ void print_dry_run(JobSpec job, std::vector<RankProcess> processes, OutputFormat
     return;
   }
   std::printf("%s\n", to_yaml(job).c_str());
+  const bool together = processes.size() > 1;
+  const RankProcess& first = processes.front();
+  const auto is_of_all = [&](const auto& variable) {
+    return together && std::ranges::all_of(processes, [&](const RankProcess& other) {
+             return std::ranges::count(other.environment, variable) > 0;
+           });
+  };
+  const bool one_command =
+      together && std::ranges::all_of(processes, [&](const RankProcess& p) { return p.argv == first.argv; });
+  std::string all;
+  for (const auto& variable : first.environment)
+    if (is_of_all(variable)) all += " " + assignment(variable);
+  if (one_command) all += " " + command_line(first.argv);
+  if (!all.empty()) std::printf("every rank:%s\n", all.c_str());
   for (const RankProcess& process : processes) {
-    std::string line;
-    for (const auto& [name, value] : process.environment) line += name + "=" + quoted(value) + " ";
-    const std::string on = process.host < 0 ? "" : " on " + job.hosts.entries[process.host].login();
-    std::printf("rank %d%s: %s%s\n", process.rank, on.c_str(), line.c_str(),
-                command_line(process.argv).c_str());
+    std::string line = "rank " + std::to_string(process.rank);
+    if (process.host >= 0) line += " on " + job.hosts.entries[process.host].login();
+    line += ":";
+    for (const auto& variable : process.environment)
+      if (!is_of_all(variable)) line += " " + assignment(variable);
+    if (!one_command) line += " " + command_line(process.argv);
+    std::printf("%s\n", line.c_str());
   }
 }
 
@@ -430,7 +455,10 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
   const StoreFolder store;
   SteadyClock clock;
   std::vector<RankProcess> processes = rank_processes(job, worker, store.path());
-  for (RankProcess& process : processes) process.environment.emplace_back("MILLRACE_RUN", run);
+  for (RankProcess& process : processes) {
+    process.environment.emplace_back("MILLRACE_RUN", run);
+    if (::isatty(STDERR_FILENO)) process.environment.emplace_back(kLauncherHasTerminal, "1");
+  }
   LaunchOptions options;
   if (!job.hosts.entries.empty()) {
     processes = host_processes(job, std::move(processes), new_run_id() + new_run_id());
@@ -492,6 +520,21 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
 }
 
 namespace {
+
+/// Has the worker check the job, with its model, plan and data. Nothing where the ranks are on other hosts or
+/// in containers: there the worker may be another one.
+Problems answer_of_worker(const JobSpec& job, const std::string& worker) {
+  if (!job.hosts.on.empty()) return {};
+  std::vector<std::string> argv{"env"};
+  for (const auto& [name, value] : job.environment) argv.push_back(name + "=" + value);
+  argv.push_back(worker);
+  const std::vector<std::string> arguments = train_arguments(job);
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  argv.emplace_back("--dry-run");
+  const Result<std::string> answer = answer_of(argv, kWorkerDeadline);
+  if (answer) return {};
+  return {{job.source, "the worker refuses it: " + answer.problems().front().what, {}}};
+}
 
 /// A scheduler that starts this command several times would have the whole job trained so often.
 Status check_started_once() {
@@ -635,6 +678,8 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
   if (is_batch) return run_batch(*job, flags, args);
   if (flags.detach && !flags.dry_run) return launch_detached(*job, words_of_launch(args));
   if (flags.dry_run) {
+    if (const Problems found = answer_of_worker(*job, worker); !found.empty())
+      return exit_with(ExitCode::Usage, found);
     std::vector<RankProcess> processes = rank_processes(*job, worker, "FOLDER");
     if (!job->hosts.entries.empty()) processes = host_processes(*job, std::move(processes), "TOKEN");
     print_dry_run(*job, std::move(processes), flags.format);

@@ -47,6 +47,7 @@ Flag flag_of(const Models& models, const std::string& name) {
     if (takers.empty()) texts.push_back(option->help);
     takers.push_back(model.name);
   }
+  flag.brief = texts.front();
   for (const std::string& text : texts)
     flag.help += (flag.help.empty() ? "" : " ") + takers_text(models, takers_of_text[text]) + text;
   flag.target.fallback = joined(fallbacks);  // shown only: a model that is not told takes its own
@@ -65,6 +66,8 @@ CommandSpec with_model_options(CommandSpec spec, const Models& models, GivenOpti
       if (std::ranges::find(options, option.name) == options.end()) options.push_back(option.name);
     }
   }
+  place->brief = place->help;
+  place->choices = names;
   place->help = joined(names) + ". `millrace models` says more.";
   std::vector<Flag> flags;
   for (const std::string& name : options) {

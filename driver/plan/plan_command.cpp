@@ -391,6 +391,11 @@ void add_faster_ways(std::vector<std::string>& notes, const Plan& plan, const La
 std::vector<std::string> notes_on(const PlanFlags& flags, const Plan& plan, const LayerGraph& graph,
                                   const ClusterSpec& cluster, const PlannerOptions& options) {
   std::vector<std::string> notes;
+  if (flags.profile && flags.profile->ends_with(".txt"))
+    notes.push_back(
+        "the layers of this plan are nodes of PipeDream's graph: it is drawn and simulated, but `train` "
+        "needs a "
+        "plan of a profile that `millrace profile` has measured");
   Bytes peak = 0;
   bool bounded = true;
   for (const PlanStage& stage : plan.stages) {
@@ -695,13 +700,17 @@ CommandSpec spec_of(PlanFlags& f) {
            into::on(f.original.as_original)),
   };
   spec.examples = {
+      "millrace plan --profile profile.json --ranks 2 --microbatches 8 --out plan.json",
       "millrace plan --profile profile.json --cluster cluster.yaml --batch 256 --device h100-80g",
       "millrace plan --from-run run --profile profile.json --ranks 2 --out better.json",
-      "millrace plan --profile profile.json --ranks 2 --microbatches 8 --out plan.json",
       "millrace plan --profile profile.json --cluster cluster.yaml --explain --draw plan.svg",
       "millrace plan --profile profile.json --ranks 2 --compare plan.json other.json",
       "millrace plan --profile profile.json --ranks 2 --jobs 12 --memory 8GiB --out plan.json",
       "millrace plan --pipedream --profile graph.txt --machines 8,2 --bandwidth 25e9,3.125e9 --format json"};
+  spec.interrupted = "nothing was written";
+  spec.first = {"profile", "cluster",  "ranks",  "microbatches", "batch",     "memory",
+                "device",  "schedule", "stages", "straight",     "recompute", "rule",
+                "explain", "compare",  "draw",   "out",          "format"};
   return spec;
 }
 

@@ -4,6 +4,7 @@
 #include <deque>
 #include <filesystem>
 
+#include "driver/cli/command_support.h"
 #include "driver/worker/worker_options.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
@@ -94,7 +95,7 @@ Status save_in(const std::string& folder, const std::vector<JobSource>& jobs, bo
 int parse(const CommandSpec& spec, const std::vector<std::string>& args, std::vector<std::string>& folders) {
   const Result<Arguments> parsed = parse_arguments(spec, args);
   if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
-  if (parsed->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+  if (parsed->wants_help()) return print_help(spec, *parsed);
   if (!parsed->problems().empty()) return report_problems(parsed->problems(), ExitCode::Usage);
   folders = parsed->positionals();
   return -1;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "driver/cli/command_support.h"
 #include "driver/worker/worker_options.h"
 #include "runtime/base/json.h"
 
@@ -34,7 +35,7 @@ int models_command(const std::vector<std::string>& args, const Additions& own) {
     const CommandSpec spec = models_spec(flags);
     const Result<Arguments> arguments = parse_arguments(spec, args);
     if (!arguments) return report_problems(arguments.problems(), ExitCode::Usage);
-    if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+    if (arguments->wants_help()) return print_help(spec, *arguments);
     if (!arguments->problems().empty()) return report_problems(arguments->problems(), ExitCode::Usage);
     Models models = model_descriptions(own.models);
     if (!flags.model.empty()) {

@@ -142,7 +142,7 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     const CommandSpec spec = with_additions(profile_spec(flags), own, flags.model.options);
     const Result<Arguments> parsed = parse_arguments(spec, args);
     if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
-    if (parsed->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+    if (parsed->wants_help()) return print_help(spec, *parsed);
     if (flags.network) return profile_network_rank(flags, *parsed, accelerator);
     if (const Problems problems = network_flags_without_network(*parsed); !problems.empty())
       return report_problems(problems, ExitCode::Usage);
@@ -162,6 +162,11 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     if (place->distributed) {
       die_with_launcher();
       set_log_prefix("rank" + std::to_string(place->rank));
+    }
+    if (place->rank == 0) {
+      tell_of_interrupt(spec);
+      if (const std::string slow = slow_precision(flags.options.precision, flags.device); !slow.empty())
+        log_warning(slow);
     }
     const Result<std::shared_ptr<Device>> device = device_from(flags.device, place->local_rank, accelerator);
     if (!device) return report_problems(device.problems(), ExitCode::Usage);

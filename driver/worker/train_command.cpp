@@ -3,14 +3,19 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "driver/cli/command_support.h"
+#include "driver/launch/launch_command.h"
 #include "driver/worker/train_dry_run.h"
 #include "driver/worker/train_ranks.h"
 #include "runtime/base/log.h"
 #include "runtime/base/private_folder.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
+#include "runtime/base/unfinished_file.h"
 
 namespace millrace {
 namespace {
@@ -34,6 +39,11 @@ void stop_on_signals() {
 /// Beyond a limit on the size of files (ulimit -f) a write then fails, instead of ending the process.
 void ignore_size_limit_signal() {
   ::signal(SIGXFSZ, SIG_IGN);
+}
+
+/// A terminal sees every step go by, also through `millrace launch`, which says that it has one.
+std::chrono::milliseconds print_interval() {
+  return std::getenv(kLauncherHasTerminal) ? std::chrono::seconds(1) : progress_interval();
 }
 
 /// Decides what `--resume auto` means in this output folder. It goes on from a checkpoint, or begins over
@@ -92,7 +102,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
       const CommandSpec command = with_additions(train_spec(flags[job]), own, flags[job].model.options);
       const Result<Arguments> parsed = parse_arguments(command, lists->args[job]);
       if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
-      if (parsed->wants_help()) return std::fputs(help_text(command).c_str(), stdout), 0;
+      if (parsed->wants_help()) return print_help(command, *parsed);
       for (const Problem& problem : parsed->problems())
         if (job == 0 || lists->has(problem.where.substr(2))) flag_problems.push_back(problem);
     }
@@ -102,6 +112,9 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     if (!job) return report_problems(job.problems(), ExitCode::Usage);
     for (TrainFlags& told : flags) told.options.host_folder = job->host_folder;
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
+    for (TrainFlags& told : flags) told.options.print_interval = print_interval();
+    std::optional<WorkingLine> working;
+    if (job->rank == 0) working.emplace("prepares data and model");
     if (const Status settled = settle_resume(flags, job->rank); !settled)
       return report_problems(settled.problems(), ExitCode::Usage);
     Result<Rounds> made = rounds_from(flags, *lists, own, flag_problems);
@@ -135,14 +148,40 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     if (job->rank == 0) log_notes(first, rounds.all.front().sets);
     if (const Status resumed = go_on(rounds); !resumed)
       return report_problems(resumed.problems(), ExitCode::Checkpoint);
-    if (first.dry_run) return print_dry_run(rounds);
+    if (first.dry_run) return working.reset(), print_dry_run(rounds);
     if (rounds.flags.options.saves()) {  // else there is nowhere to save: the signals just end it
       for (Round& round : rounds.all) round.spec.options.stop = &stop_flag;
       stop_on_signals();
+    } else if (job->rank == 0) {
+      tell_when_interrupted(
+          "millrace train: stopped before its end; no weights were saved: give --output-dir DIR");
     }
+    working.reset();
     use_threads(first);
     return static_cast<int>(job->distributed ? train_process(rounds, *job, accelerator)
                                              : train_in_threads(rounds, accelerator));
+  });
+}
+
+int evaluate_command(const std::vector<std::string>& args, const Accelerator& accelerator,
+                     const Additions& own) {
+  return guarded([&] {
+    EvaluateFlags flags;
+    const CommandSpec spec = with_additions(evaluate_spec(flags), own, flags.train.model.options);
+    const Result<Arguments> parsed = parse_arguments(spec, args);
+    if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
+    if (parsed->wants_help()) return print_help(spec, *parsed);
+    if (!parsed->problems().empty()) return report_problems(parsed->problems(), ExitCode::Usage);
+    tell_of_interrupt(spec);
+    // A run of no steps: it starts from the weights and evaluates.
+    std::vector<std::string> words{"--steps=0", "--init-from=" + flags.weights};
+    for (std::size_t i = 0; i < args.size(); ++i) {
+      if (args[i] == "--weights")
+        ++i;
+      else if (!args[i].starts_with("--weights="))
+        words.push_back(args[i]);
+    }
+    return train_command(words, accelerator, own);
   });
 }
 

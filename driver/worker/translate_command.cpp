@@ -10,6 +10,7 @@
 
 #include "data/files/file_writer.h"
 #include "data/text/output_files.h"
+#include "driver/cli/command_support.h"
 #include "driver/launch/translate_launch.h"
 #include "driver/worker/translation.h"
 #include "driver/worker/worker_environment.h"
@@ -280,7 +281,7 @@ int translate_command(const std::vector<std::string>& args) {
     const CommandSpec spec = translate_spec(flags);
     const Result<Arguments> parsed = parse_arguments(spec, args);
     if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
-    if (parsed->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+    if (parsed->wants_help()) return print_help(spec, *parsed);
     Problems problems = complete(*parsed, flags);
     Result<JobEnvironment> job = read_environment();
     Result<TranslateRanks> who = translate_ranks(flags);

@@ -39,6 +39,10 @@ enum class Missing { Refuse, Warn };
 void set_compute_threads(int threads, bool deterministic, Missing missing = Missing::Refuse);
 
 /// Prints problems to stderr and returns the code.
+/// Says that this processor has no units for `precision`, so that it computes slowly in it; empty: it has, or
+/// another device computes.
+std::string slow_precision(Precision precision, ComputeDevice device);
+
 int report_problems(const Problems& problems, ExitCode code);
 /// Runs a command's body; maps exceptions to messages and exit codes.
 int guarded(const std::function<int()>& body);
@@ -47,6 +51,8 @@ int guarded(const std::function<int()>& body);
 int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator);
 int train_command(const std::vector<std::string>& args, const Accelerator& accelerator,
                   const Additions& own = {});
+int evaluate_command(const std::vector<std::string>& args, const Accelerator& accelerator,
+                     const Additions& own = {});
 int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator,
                     const Additions& own = {});
 int fuse_command(const std::vector<std::string>& args);

@@ -130,6 +130,7 @@ CommandSpec spec_of(GenerateFlags& f) {
            into::integer(o.image_side, 8, 16384)),
       flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format")),
   };
+  spec.interrupted = "files that are finished stay";
   spec.examples = {"millrace data generate --workload imseg --out data/unet3d --size 16GB",
                    "millrace data generate -w bert -o data/bert -s 391434146993",
                    "millrace data generate -w text -o data/text -s 100MB --correlation 0.5 --format json"};
@@ -179,11 +180,16 @@ CommandSpec data_check_spec() {
   return without_targets<CheckFlags>(spec_of);
 }
 
+std::span<const Subcommand> data_subcommands() {
+  static const std::vector<Subcommand> table{
+      {"generate", data_generate_spec, generate_command},
+      {"check", data_check_spec, check_command},
+      {"text", data_text_spec, data_text_command, data_text_subcommands}};
+  return table;
+}
+
 int data_command(const std::vector<std::string>& args) {
-  static const std::vector<Subcommand> table{{"generate", data_generate_spec, generate_command},
-                                             {"check", data_check_spec, check_command},
-                                             {"text", data_text_spec, data_text_command}};
-  return run_group(data_spec(), table, args);
+  return run_group(data_spec(), data_subcommands(), args);
 }
 
 }  // namespace millrace

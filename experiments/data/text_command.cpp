@@ -664,6 +664,10 @@ CommandSpec data_text_spec() {
                     "Text to token files: cleaning, byte-pair codes, vocabularies, WordPiece, and back.");
 }
 
+std::span<const Subcommand> data_text_subcommands() {
+  return text_table();
+}
+
 std::vector<CommandSpec> data_text_specs() {
   std::vector<CommandSpec> specs;
   for (const Subcommand& entry : text_table()) specs.push_back(entry.spec());

@@ -19,6 +19,10 @@ CommandSpec instrument_spec() {
   return group_spec("instrument", "Step times of many runs: the kit's tables, charts, fitted distributions.");
 }
 
+std::span<const Subcommand> instrument_subcommands() {
+  return kInstrumentCommands;
+}
+
 int instrument_command(const std::vector<std::string>& args) {
   return run_group(instrument_spec(), kInstrumentCommands, args);
 }

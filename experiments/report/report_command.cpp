@@ -1,20 +1,34 @@
 #include "experiments/report/report_command.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
+#include <thread>
+#include <utility>
 
 #include "driver/cli/command_support.h"
+#include "driver/launch/run_state.h"
 #include "experiments/report/error_split.h"
 #include "experiments/report/report.h"
+#include "experiments/report/run_evidence.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/files.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
 
 namespace millrace {
 namespace {
 
+constexpr std::chrono::minutes kPatience{10};  // for a run to begin
+
 struct ReportFlags {
-  std::string run;
+  std::string run, index;
   std::optional<std::string> out, chrome_trace;
+  std::vector<std::string> against;
+  bool follow = false;
+  std::chrono::milliseconds every{5000};
   OutputFormat format = OutputFormat::Text;
 };
 
@@ -26,10 +40,21 @@ CommandSpec spec_of(ReportFlags& f) {
       {.name = "run",
        .short_name = 'r',
        .value = "DIR",
-       .help = "Output folder of `millrace train` or `millrace launch`.",
-       .required = true,
+       .help = "Output folder of `millrace train` or `millrace launch`. Required, unless --index.",
        .target = into::text(f.run)},
       flag("", "out", "FILE", "Where to write the page (default: DIR/report.html).", into::text(f.out), 'o'),
+      flag("", "index", "DIR",
+           "Instead: DIR/index.html with a line for each run in DIR and below, and the page of each that has "
+           "none or an old one.",
+           into::text(f.index)),
+      flag("", "against", "DIRS",
+           "Runs to show beside it, comma-separated: settings that differ, times, results, curves.",
+           into::list(f.against)),
+      flag("", "follow",
+           "Write the page again and again until the run has ended. The page reloads itself in a browser.",
+           into::on(f.follow)),
+      flag("", "every", "SECONDS", "With --follow: from one page to the next.",
+           into::duration(f.every, 1, 3600)),
       flag("", "format", "text|json", "What to print: the page's place and the step times.",
            into::choice(f.format, "format")),
       {.name = "chrome-trace",
@@ -37,17 +62,69 @@ CommandSpec spec_of(ReportFlags& f) {
        .help = "Also write the traced steps of all ranks for chrome://tracing or Perfetto.",
        .target = into::text(f.chrome_trace)},
   };
-  spec.examples = {"millrace report --run out", "millrace report --run out --chrome-trace trace.json",
+  spec.interrupted = "nothing was written";
+  spec.examples = {"millrace report --run out",
+                   "millrace report --run out --against before,after",
+                   "millrace report --run out --follow",
+                   "millrace report --index runs",
+                   "millrace report --run out --chrome-trace trace.json",
                    "millrace report --run out --out page.html --format json"};
   return spec;
 }
 
+std::string page_path(const ReportFlags& flags) {
+  return flags.out.value_or((std::filesystem::path(flags.run) / run_files::kReport).string());
+}
+
+Result<PageOptions> page_options(const ReportFlags& flags) {
+  PageOptions page;
+  for (const std::string& folder : flags.against) {
+    Result<RunData> other = read_run(folder);
+    if (!other) return other.problems();
+    page.against.push_back(*std::move(other));
+  }
+  return page;
+}
+
+/// Writes the page every few seconds while the run goes on. A run that has not written anything yet is waited
+/// for.
+int follow(const ReportFlags& flags) {
+  const std::string out = page_path(flags);
+  bool said = false;
+  const auto began = std::chrono::steady_clock::now();
+  for (;;) {
+    const RunState state = read_run_state(flags.run);
+    const bool goes_on = state.phase == RunPhase::None || state.phase == RunPhase::Running;
+    const Result<RunData> run = read_run(flags.run);
+    if (run) {
+      Result<PageOptions> page = page_options(flags);
+      if (!page) return exit_with(ExitCode::InputData, page.problems());
+      page->reload_s = goes_on ? std::max(1, static_cast<int>(flags.every.count() / 1000)) : 0;
+      if (const Status written = write_file_atomically(out, report_html(*run, *page)); !written)
+        return exit_with(ExitCode::Usage, written.problems());
+      if (!std::exchange(said, true))
+        std::fprintf(stderr, "%s is written again every %lld s\n", out.c_str(),
+                     static_cast<long long>(flags.every.count() / 1000));
+    } else if (!goes_on) {
+      return exit_with(ExitCode::InputData, run.problems());
+    }
+    if (!goes_on) return 0;
+    if (!run && std::chrono::steady_clock::now() - began > kPatience)
+      return exit_with(ExitCode::InputData,
+                       {{flags.run, "no run has begun there in ten minutes", "is it the folder of a run?"}});
+    std::this_thread::sleep_for(flags.every);
+  }
+}
+
 int write_report(const ReportFlags& flags) {
+  std::optional<WorkingLine> working("reads the run");
   const Result<RunData> run = read_run(flags.run);
   if (!run) return exit_with(ExitCode::InputData, run.problems());
-  const std::string out =
-      flags.out.value_or((std::filesystem::path(flags.run) / run_files::kReport).string());
-  if (const Status written = write_file_atomically(out, report_html(*run)); !written)
+  const Result<PageOptions> page = page_options(flags);
+  if (!page) return exit_with(ExitCode::InputData, page.problems());
+  working.emplace("draws the run");
+  const std::string out = page_path(flags);
+  if (const Status written = write_file_atomically(out, report_html(*run, *page)); !written)
     return exit_with(ExitCode::Usage, written.problems());
   if (flags.chrome_trace) {
     std::vector<std::vector<Span>> spans;
@@ -57,6 +134,7 @@ int write_report(const ReportFlags& flags) {
   }
   const Comparison comparison = compare(*run);
   const Result<ErrorSplit> split = split_error(*run);
+  working.reset();
   if (flags.format == OutputFormat::Json) {
     Json notes = Json::array();
     for (const std::string& note : run->notes) notes.push_back(note);
@@ -88,6 +166,49 @@ int write_report(const ReportFlags& flags) {
   return 0;
 }
 
+/// Whether the page is older than what the ranks wrote last.
+bool is_old(const std::filesystem::path& page, const std::filesystem::path& run) {
+  std::error_code error;
+  const auto written = std::filesystem::last_write_time(page, error);
+  if (error) return true;
+  for (const auto& entry : std::filesystem::directory_iterator(run, error)) {
+    const bool counts =
+        entry.path().filename() == run_files::kSummary || entry.path().extension() == ".jsonl";
+    if (counts && entry.last_write_time(error) > written) return true;
+  }
+  return false;
+}
+
+int write_index(const ReportFlags& flags) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (!fs::is_directory(flags.index, ignored))
+    return exit_with(ExitCode::Usage, {{flags.index, "is not a folder", "give a folder with runs"}});
+  const fs::path out = flags.out.value_or((fs::path(flags.index) / "index.html").string());
+  const std::vector<fs::path> folders = runs_below(flags.index);
+  SteadyClock clock;
+  ProgressLine line(clock, "report");
+  std::vector<RunData> runs;
+  std::vector<std::string> links;
+  for (std::size_t i = 0; i < folders.size(); ++i) {
+    line.show(static_cast<std::int64_t>(i), std::ssize(folders), "runs");
+    Result<RunData> run = read_run(folders[i].string());
+    if (!run) continue;  // it has begun and written nothing yet
+    const fs::path page = folders[i] / run_files::kReport;
+    if (is_old(page, folders[i])) {
+      if (const Status written = write_file_atomically(page, report_html(*run)); !written)
+        return exit_with(ExitCode::Usage, written.problems());
+    }
+    links.push_back(fs::proximate(page, fs::absolute(out).parent_path(), ignored).string());
+    runs.push_back(*std::move(run));
+  }
+  line.clear();
+  if (const Status written = write_file_atomically(out, index_html(flags.index, runs, links)); !written)
+    return exit_with(ExitCode::Usage, written.problems());
+  std::printf("%s: %zu runs\n", out.c_str(), runs.size());
+  return 0;
+}
+
 }  // namespace
 
 CommandSpec report_spec() {
@@ -96,8 +217,13 @@ CommandSpec report_spec() {
 
 int report_command(const std::vector<std::string>& args) {
   ReportFlags flags;
-  return run_command(spec_of(flags), args, [&](const Arguments&, const Problems& problems) {
-    return problems.empty() ? write_report(flags) : exit_with(ExitCode::Usage, problems);
+  return run_command(spec_of(flags), args, [&](const Arguments&, Problems problems) {
+    if (flags.run.empty() == flags.index.empty())
+      problems.push_back({"--run", "or --index is required, and not both", "for example --run out"});
+    if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+    if (!flags.index.empty()) return write_index(flags);
+    const int followed = flags.follow ? follow(flags) : 0;
+    return followed != 0 ? followed : write_report(flags);
   });
 }
 

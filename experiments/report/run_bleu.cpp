@@ -219,7 +219,7 @@ int run_bleu_command(const std::vector<std::string>& args) {
   spec.positionals = {"REF..."};
   const Result<Arguments> given = parse_arguments(spec, args);
   if (!given) return exit_with(ExitCode::Usage, given.problems());
-  if (given->wants_help()) return std::fputs(help_text(bleu_spec()).c_str(), stdout), 0;
+  if (given->wants_help()) return print_help(bleu_spec(), *given);
   Problems problems = wrong_flags(*given);
   append(problems, given->problems());
   return problems.empty() ? score_run(flags, *given) : exit_with(ExitCode::Usage, problems);

@@ -30,6 +30,10 @@ CommandSpec trace_spec() {
   return group_spec("trace", "Traces of I/O, GPU and CPU: read the kit's raw runs, draw, compare, convert.");
 }
 
+std::span<const Subcommand> trace_subcommands() {
+  return trace_commands();
+}
+
 int trace_command(const std::vector<std::string>& args) {
   return run_group(trace_spec(), trace_commands(), args);
 }

@@ -11,9 +11,14 @@
 
 namespace millrace {
 
+struct JobOptions;
 struct TrainOptions;
 
-/// Returns the settings of the run by the names of their flags, for all of options.jobs (at least one),
+/// Returns options.jobs, or where there are none the one job that the options of the run tell. Each knows the
+/// steps that its rate counts with.
+std::vector<JobOptions> jobs_of(const TrainOptions& options);
+
+/// Returns the settings of the run by the names of their flags, for all of jobs_of(options),
 /// JobOptions::settings included. It leaves out what may change without changing the run: the plan (any plan
 /// gives the same), output, and the number of steps unless the rate depends on it.
 Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOptions& options);
@@ -27,6 +32,12 @@ struct SettingChange {
   std::string then, now;  ///< the two values; "(none)" if one side lacks the key
 };
 std::vector<SettingChange> changes_between(const Settings& then, const Settings& now);
+/// Returns how the settings of a run, `now`, differ from those of the checkpoint that it goes on from. Throws
+/// CheckpointError for a difference that is not among `allowed` ("all": every one), and ConfigError for a key
+/// in it that no checkpoint records.
+std::vector<SettingChange> resumed_changes(const Checkpoint& found, const Settings& now,
+                                           const std::vector<std::string>& allowed);
+
 /// "microbatch: 8 there, 16 here" for each, joined by "; ".
 std::string to_string(const std::vector<SettingChange>& changes);
 

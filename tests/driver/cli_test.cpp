@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 
+#include "driver/cli/compute_specs.h"
+#include "driver/cli/other_words.h"
+#include "driver/plan/plan_command.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -334,6 +338,83 @@ TEST(Cli, HelpIsGroupedAndFitsTheTerminal) {
   EXPECT_NE(help.find("-h, --help"), std::string::npos);
   EXPECT_NE(help.find("\nExamples:\n  millrace run --batch-size 4\n"), std::string::npos);
   EXPECT_NE(help.find(" \\\n      "), std::string::npos) << "a long example is continued";
+}
+
+CommandSpec example_with_first() {
+  CommandSpec spec = example();
+  spec.first = {"lr", "memory"};
+  spec.flags[1].brief = "The rate in brief.";
+  return spec;
+}
+
+TEST(Cli, ShortHelpShowsTheFirstFlagsAndTheWayToTheOthers) {
+  const CommandSpec spec = example_with_first();
+  const std::string help = help_text(spec);
+  for (const char* part : {"--lr F", "The rate in brief. [default: 0.1]", "--memory BYTES",
+                           "\nExamples:\n  millrace run --batch-size 4\n",
+                           "5 more flags: `millrace run --help all`", "one of options, training."})
+    EXPECT_NE(help.find(part), std::string::npos) << part << "\n" << help;
+  EXPECT_EQ(help.find("--compare"), std::string::npos) << help;
+  const Result<std::string> all = help_text(spec, "all");
+  ASSERT_TRUE(all);
+  for (const Flag& flag : spec.flags)
+    EXPECT_NE(all->find("--" + flag.name + " "), std::string::npos) << flag.name;
+}
+
+TEST(Cli, HelpOfATopic) {
+  const CommandSpec spec = example_with_first();
+  for (const char* topic : {"training", "Training", "tr", "lr", "--lr"}) {
+    const Result<std::string> help = help_text(spec, topic);
+    ASSERT_TRUE(help) << topic;
+    EXPECT_NE(help->find("Rate. [default: 0.1]"), std::string::npos) << topic << "\n" << *help;
+    EXPECT_EQ(help->find("--memory"), std::string::npos) << topic;
+  }
+  const Result<std::string> unknown = help_text(spec, "nonsense");
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(
+      to_string(unknown.problems()),
+      "millrace run --help: 'nonsense' is no heading and no flag. Hint: all, options, training, or the name "
+      "of a flag");
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {"--help", "training"}, {"--help=training"}, {"-h", "training", "-f"}}) {
+    const Parsed asked(args);
+    EXPECT_TRUE(asked.arguments.wants_help());
+    EXPECT_EQ(asked.arguments.help_topic(), "training") << args[0];
+  }
+  EXPECT_EQ(Parsed({"--help", "--lr", "1"}).arguments.help_topic(), "");
+}
+
+TEST(Cli, KnowsTheWordsOfOtherTools) {
+  CommandSpec spec = example();
+  spec.flags.push_back({.name = "microbatch", .value = "N", .help = "Samples."});
+  spec.flags.push_back({.name = "precision", .value = "NAME", .help = "Form of numbers."});
+  EXPECT_NE(problems_of({"--train-batch-size", "32"}, spec)
+                .find("--train-batch-size: is not a flag of this command. Hint: here it is --microbatch"),
+            std::string::npos);
+  EXPECT_NE(problems_of({"--amp"}, spec).find("here it is --precision: for example --precision float16"),
+            std::string::npos);
+  EXPECT_NE(problems_of({"--tp", "2"}, spec).find("no tensor parallelism"), std::string::npos);
+  EXPECT_EQ(problems_of({"--amp"}).find("here it is"), std::string::npos)
+      << "this command has no --precision";
+}
+
+TEST(Cli, EveryWordOfOtherToolsIsNoFlagHere) {
+  std::set<std::pair<std::string_view, std::string_view>> seen;
+  const CommandSpec train = train_spec();
+  for (const OtherWord& word : other_words()) {
+    EXPECT_TRUE(seen.insert({word.theirs, word.here}).second) << word.theirs << " stands twice";
+    EXPECT_EQ(std::ranges::count(train.flags, word.theirs, &Flag::name), 0) << word.theirs;
+    EXPECT_FALSE(word.here.empty() && word.note.empty()) << word.theirs;
+  }
+}
+
+TEST(Cli, FirstFlagsAreFlags) {
+  for (const CommandSpec& spec : {train_spec(), profile_spec(), plan_spec()}) {
+    const std::set<std::string> of_models{"classes", "image-size"};
+    EXPECT_LE(spec.first.size(), 20u);
+    for (const std::string& name : spec.first)
+      EXPECT_TRUE(of_models.contains(name) || std::ranges::count(spec.flags, name, &Flag::name) == 1) << name;
+  }
 }
 
 }  // namespace

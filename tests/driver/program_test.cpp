@@ -13,6 +13,7 @@
 #include "driver/launch/model_flags.h"
 #include "driver/plan/plan_command.h"
 #include "driver/simulate/simulate_command.h"
+#include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "tests/driver/temporary_folder.h"
 #include "tests/harness/shell.h"
@@ -190,7 +191,7 @@ TEST_F(Program, LaunchGivesUpWhereRestartsDoNotHelp) {
 }
 
 TEST_F(Program, LaunchIsStartedOnce) {
-  worker("touch out/ran");
+  worker("case \"$*\" in *--dry-run*) exit 0;; esac\ntouch out/ran");
   folder_.write("job.yaml", kJob);
   const std::string job = "launch job.yaml --output-dir out";
   for (const auto& [name, value] : {std::pair{"SLURM_STEP_NUM_TASKS", "2"},
@@ -212,17 +213,28 @@ TEST_F(Program, LaunchIsStartedOnce) {
 }
 
 TEST_F(Program, DryRunTouchesNothing) {
-  worker("touch ran");
+  worker("case \"$*\" in *--dry-run*) echo \"$COLOUR\" > asked; exit 0;; esac\ntouch ran");
   folder_.write("job.yaml", kJob);
   const Answer answer = millrace("launch job.yaml --dry-run -o new/out");
   EXPECT_EQ(answer.code, 0) << answer.text;
-  EXPECT_NE(answer.text.find("rank 1: COLOUR=blue RANK=1"), std::string::npos) << answer.text;
+  EXPECT_NE(answer.text.find("every rank: COLOUR=blue"), std::string::npos) << answer.text;
+  EXPECT_NE(answer.text.find("\nrank 1: RANK=1 LOCAL_RANK=1\n"), std::string::npos) << "what differs alone\n"
+                                                                                    << answer.text;
   EXPECT_NE(answer.text.find("millrace-worker train --model=mlp"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(folder_.path("new")));
   EXPECT_FALSE(std::filesystem::exists(folder_.path("ran")));
   const Result<Json> json = parse_json(millrace("launch job.yaml --dry-run --format json").text, "stdout");
   ASSERT_TRUE(json) << to_string(json.problems());
   EXPECT_EQ(json->find("ranks")->size(), 2u);
+  EXPECT_EQ(*read_file(folder_.path("asked")), "blue\n") << "the worker is asked, with the job's environment";
+  worker(
+      "echo 'error: plan.json: is of another model'; echo 'error: plan.json: is of another model' >&2\n"
+      "echo 'Hint: plan again' >&2; exit 2");
+  const Answer refused = millrace("launch job.yaml --dry-run");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.text.find("the worker refuses it: plan.json: is of another model Hint: plan again"),
+            std::string::npos)
+      << refused.text;
 }
 
 TEST_F(Program, LaunchRefusesWhatCannotRun) {

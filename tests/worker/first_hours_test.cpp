@@ -1,0 +1,260 @@
+// What a newcomer types first: the commands of README and of `millrace --help`, flags of other tools,
+// completion.
+#include <set>
+#include <sstream>
+
+#include "driver/cli/other_words.h"
+#include "runtime/base/text.h"
+#include "tests/worker/job_fixture.h"
+
+namespace millrace {
+namespace {
+
+/// The commands of a page: lines between fences, continued ones joined, without comments.
+std::vector<std::string> commands_of(const std::string& page) {
+  std::vector<std::string> commands;
+  std::istringstream lines(page);
+  bool inside = false, goes_on = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("```")) {
+      inside = !inside;
+      continue;
+    }
+    if (!inside) continue;
+    line = line.substr(0, line.find(" # "));
+    const bool continued = line.ends_with("\\");
+    if (continued) line.pop_back();
+    if (goes_on)
+      commands.back() += line;
+    else if (!line.empty())
+      commands.push_back(line);
+    goes_on = continued;
+  }
+  return commands;
+}
+
+/// The lines under "Examples:" of a help.
+std::vector<std::string> examples_of(const std::string& help) {
+  std::vector<std::string> examples;
+  std::istringstream lines(help.substr(help.find("\nExamples:\n") + 11));
+  for (std::string line; std::getline(lines, line) && line.starts_with("  ");)
+    examples.push_back(line.substr(2));
+  return examples;
+}
+
+class FirstHours : public Jobs {
+ protected:
+  /// Runs a command of a page in the test's folder, which looks like the root of the sources.
+  void expect_works(std::string command) {
+    const std::string built = "build/release/bin/millrace";
+    if (command.starts_with(built)) command.erase(0, built.size() - 8);
+    ASSERT_TRUE(command.starts_with("millrace ") || command.starts_with("scripts/")) << command;
+    if (command.starts_with("scripts/")) {  // their own tests run them whole
+      const std::string script = MILLRACE_SOURCE_DIR "/" + command.substr(0, command.find(' '));
+      EXPECT_EQ(std::system((script + " --help >/dev/null").c_str()), 0) << command;
+      return;
+    }
+    const Ran ran = run(command.substr(9));
+    EXPECT_EQ(ran.code, 0) << command << "\n" << ran.output;
+  }
+};
+
+TEST_F(FirstHours, TheCommandsOfPagesWorkWhenPasted) {
+  fs::create_directory_symlink(MILLRACE_SOURCE_DIR "/docs", folder_ / "docs");
+  for (const auto& [name, least] : {std::pair("README.md", 4), {"docs/commands/evaluate.md", 2}}) {
+    const auto page = read_file(std::string(MILLRACE_SOURCE_DIR) + "/" + name);
+    ASSERT_TRUE(page) << name;
+    const std::vector<std::string> commands = commands_of(*page);
+    EXPECT_GE(static_cast<int>(commands.size()), least) << name;
+    for (const std::string& command : commands) expect_works(command);
+  }
+}
+
+TEST_F(FirstHours, TheExamplesOfTheOverviewWorkInTheirOrder) {
+  const Ran overview = run("--help");
+  std::istringstream lines(overview.output);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+  const std::vector<std::string> examples = examples_of(overview.output);
+  EXPECT_GE(examples.size(), 5u) << overview.output;
+  for (const std::string& command : examples) expect_works(command);
+  EXPECT_TRUE(fs::exists(folder_ / "runs/first/report.html"));
+}
+
+TEST_F(FirstHours, HelpIsShortAndLeadsOn) {
+  const Ran brief = run("train --help");
+  EXPECT_LE(std::count(brief.output.begin(), brief.output.end(), '\n'), 90) << brief.output;
+  EXPECT_NE(brief.output.find("--image-size PIXELS         Height and width of images"), std::string::npos)
+      << brief.output;
+  EXPECT_EQ(brief.output.find("--nvlamb"), std::string::npos);
+  EXPECT_NE(run("help train all").output.find("--nvlamb"), std::string::npos);
+  const Ran rule = run("help train update-rule");
+  EXPECT_NE(rule.output.find("--nvlamb"), std::string::npos) << rule.output;
+  EXPECT_EQ(rule.output.find("--image-size"), std::string::npos) << rule.output;
+  EXPECT_EQ(run("train --help nonsense").code, 2);
+  EXPECT_EQ(run("help data text encode").output, run("data text encode --help").output);
+  for (const char* group : {"data", "data text", "trace", "instrument"})
+    EXPECT_NE(
+        run(std::string(group) + " --help").output.find("\nExamples:\n  millrace " + std::string(group)),
+        std::string::npos)
+        << group;
+}
+
+TEST_F(FirstHours, BashCompletesCommandsFlagsAndValues) {
+  const Ran script = run("completion bash");
+  ASSERT_EQ(script.code, 0) << script.output;
+  write("completion.bash", script.output);
+  const auto completed = [&](const std::string& line) {
+    write("ask.bash", "source completion.bash\nCOMP_WORDS=(" + line +
+                          ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n" +
+                          "_millrace\necho \"${COMPREPLY[@]}\" > answer\n");
+    EXPECT_EQ(std::system(("cd " + folder_.string() + " && bash ask.bash").c_str()), 0) << line;
+    return bytes("answer");
+  };
+  EXPECT_EQ(completed("millrace pro"), "profile\n");
+  EXPECT_EQ(completed("millrace trace pl"), "plot\n");
+  EXPECT_EQ(completed("millrace data text le"), "learn-bpe\n");
+  EXPECT_EQ(completed("millrace train --model vgg"), "vgg16 vgg16_bn\n");
+  EXPECT_EQ(completed("millrace train --image"), "--image-size\n");
+  EXPECT_EQ(completed("millrace train --schedule v-h"), "v-half\n");
+  EXPECT_EQ(completed("millrace plan --format j"), "json\n");
+  EXPECT_EQ(completed("millrace plan --profile ''"), "\n") << "files are the shell's own";
+  EXPECT_EQ(completed("millrace launch jo"), "\n");
+  // Every word that other tools' words lead to is a flag of some command.
+  for (const OtherWord& word : other_words())
+    EXPECT_NE(script.output.find("--" + std::string(word.here)), std::string::npos) << word.theirs;
+  for (const char* shell : {"zsh", "fish"})
+    EXPECT_NE(run(std::string("completion ") + shell).output.find("learn-bpe"), std::string::npos) << shell;
+  EXPECT_EQ(run("completion tcsh").code, 2);
+}
+
+TEST_F(FirstHours, ManualPagesOfEveryCommand) {
+  const Ran written = run("help --man man1");
+  EXPECT_EQ(written.code, 0) << written.output;
+  std::set<std::string> pages;
+  const std::set<std::string> requests{".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".nf", ".fi"};
+  for (const auto& entry : fs::directory_iterator(folder_ / "man1")) {
+    pages.insert(entry.path().filename().string());
+    const auto page = read_file(entry.path());
+    ASSERT_TRUE(page && page->starts_with(".TH MILLRACE")) << entry.path();
+    std::istringstream lines(*page);
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_TRUE(!line.starts_with('.') || requests.contains(line.substr(0, line.find(' '))))
+          << entry.path() << ": " << line;
+  }
+  for (const char* name : {"millrace.1", "millrace-train.1", "millrace-data-text-encode.1"})
+    EXPECT_TRUE(pages.contains(name)) << name;
+  EXPECT_NE(bytes("man1/millrace-train.1").find("\\-\\-image\\-size"), std::string::npos);
+}
+
+TEST_F(FirstHours, EvaluateGivesTheNumbersOfTheTraining) {
+  const std::string model = "--model mlp --width 16 --data synthetic:256 ";
+  const Ran trained = run("train " + model + "--epochs 2 --output-dir out --save-weights w.safetensors");
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const std::size_t at = trained.output.find("evaluation: loss ");
+  ASSERT_NE(at, std::string::npos) << trained.output;
+  const std::string numbers = trained.output.substr(at, trained.output.find('\n', at) - at);
+  for (const char* weights : {"--weights out", "--weights=w.safetensors", "--weights out --stages 2"}) {
+    const Ran judged = run("evaluate " + model + weights);
+    EXPECT_EQ(judged.code, 0) << judged.output;
+    EXPECT_NE(judged.output.find(numbers), std::string::npos) << numbers << "\n" << judged.output;
+  }
+  EXPECT_EQ(run("evaluate --model mlp --width 32 --weights out").code, 4);
+  EXPECT_EQ(run("evaluate " + model).code, 2) << "without weights";
+  EXPECT_EQ(run("evaluate " + model + "--weights out --lr 0.1").code, 2);
+}
+
+TEST_F(FirstHours, ADryRunOfAResumedRunComparesItsSettings) {
+  const std::string train = "train --model mlp --width 16 --steps 4 ";
+  ASSERT_EQ(run(train + "--output-dir out --checkpoint-at-end").code, 0);
+  const Ran same = run(train + "--resume out --dry-run");
+  EXPECT_EQ(same.code, 0) << same.output;
+  const Ran other = run(train + "--resume out --dry-run --lr 0.5 --microbatch 4");
+  EXPECT_EQ(other.code, 4) << other.output;
+  EXPECT_NE(other.output.find("--resume-changes lr,microbatch"), std::string::npos) << other.output;
+  EXPECT_EQ(run(train + "--resume out --dry-run --lr 0.5 --resume-changes lr").code, 0);
+  EXPECT_EQ(run("train --model autoencoder --resume out --dry-run").code, 4);
+}
+
+TEST_F(FirstHours, ADryRunOfAJobAsksTheWorker) {
+  const std::string profile = "plan --profile " MILLRACE_SOURCE_DIR "/docs/examples/branches.json --ranks 2 ";
+  ASSERT_EQ(run(profile + "--out plan.json").code, 0);
+  std::string plan = bytes("plan.json");  // of the model's name, with layers that it does not have
+  plan.replace(plan.find("\"branches\""), 10, "\"mlp\"");
+  write("plan.json", plan);
+  write("job.yaml", "model: mlp\nplan: plan.json\n");
+  const Ran refused = run("launch job.yaml --dry-run");
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("the worker refuses it: plan.json"), std::string::npos) << refused.output;
+  write("job.yaml", "model: mlp\nstages: 2\n");
+  const Ran taken = run("launch job.yaml --dry-run");
+  EXPECT_EQ(taken.code, 0) << taken.output;
+  EXPECT_NE(taken.output.find("every rank:"), std::string::npos) << taken.output;
+}
+
+TEST_F(FirstHours, TheConsoleHasMetricLinesWhereverTheLastStageIs) {
+  for (const auto& [schedule, rank] : {std::pair("1f1b", "[rank1] "), {"zb-v", "[rank0] "}}) {
+    write("job.yaml",
+          std::string("model: mlp\nwidth: 16\nstages: 2\nsteps: 4\noverwrite: true\nschedule: ") + schedule);
+    const Ran ran = run("launch job.yaml --output-dir out");
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    const std::size_t at = ran.output.find("step=4/4 loss=");
+    ASSERT_NE(at, std::string::npos) << ran.output;
+    const std::size_t line = ran.output.rfind('\n', at) + 1;
+    EXPECT_EQ(ran.output.substr(line, 8), rank) << ran.output;
+  }
+}
+
+TEST_F(FirstHours, AReportComparesNothingWithAPlanOfOtherMicrobatches) {
+  ASSERT_EQ(run("profile --model mlp --microbatch 8 --repetitions 2 --blocks 1 --out profile.json").code, 0);
+  ASSERT_EQ(run("plan --profile profile.json --ranks 2 --out plan.json").code, 0);
+  for (const auto& [microbatch, compares] : {std::pair("8", true), {"4", false}}) {
+    const std::string out = std::string("out") + microbatch;
+    const Ran ran = run("train --model mlp --plan plan.json --steps 6 --microbatch " +
+                        std::string(microbatch) + " --output-dir " + out);
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    ASSERT_EQ(run("report --run " + out).code, 0);
+    const std::string page = bytes(out + "/report.html");
+    EXPECT_EQ(page.find("was predicted to take") != std::string::npos, compares);
+    EXPECT_EQ(
+        page.find("microbatches of 8 samples, the run had 4, so nothing is compared") != std::string::npos,
+        !compares);
+  }
+}
+
+TEST_F(FirstHours, ReportsShowRunsSideBySideAndInAnIndex) {
+  const std::string train = "train --model mlp --width 16 --data synthetic:256 --epochs 2 --output-dir runs/";
+  ASSERT_EQ(run(train + "slow --lr 0.01").code, 0);
+  ASSERT_EQ(run(train + "fast --lr 0.1 --threads 2").code, 0);
+  ASSERT_EQ(run("report --run runs/slow --against runs/fast").code, 0);
+  const std::string page = bytes("runs/slow/report.html");
+  for (const char* part : {"Side by side: what differs", "<td>lr</td><td>0.01</td><td>0.1</td>",
+                           "<td>threads</td>", "Top-1, last evaluation", "What was run", "Learning rate",
+                           "<td>command</td>", "<td>processor</td>", "--lr 0.01"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  EXPECT_EQ(page.find("<td>rule</td><td>sgd</td><td>sgd</td>"), std::string::npos) << "that is the same";
+  const Ran followed = run("report --run runs/slow --follow");
+  EXPECT_EQ(followed.code, 0) << followed.output;
+  EXPECT_EQ(bytes("runs/slow/report.html").find("http-equiv=\"refresh\""), std::string::npos)
+      << "it has ended";
+  ASSERT_EQ(run("report --index runs").code, 0);
+  const std::string index = bytes("runs/index.html");
+  for (const char* part : {"href=\"slow/report.html\"", "href=\"fast/report.html\"", "Top-1", "done"})
+    EXPECT_NE(index.find(part), std::string::npos) << part;
+  EXPECT_TRUE(fs::exists(folder_ / "runs/fast/report.html"));
+  EXPECT_EQ(run("report --run runs/slow --index runs").code, 2);
+  EXPECT_EQ(run("report").code, 2);
+}
+
+TEST_F(FirstHours, ACommandThatIsInterruptedSaysWhatItLeaves) {
+  const std::string line = "timeout --preserve-status -s INT 1 " MILLRACE_BIN_DIR
+                           "/millrace simulate --sweep --stages 64,128 --microbatches 1024,2048 2>" +
+                           (folder_ / "said").string();
+  const int status = std::system(line.c_str());
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status) + 128, 130);
+  EXPECT_NE(bytes("said").find("millrace simulate: stopped before its end; nothing was written"),
+            std::string::npos)
+      << bytes("said");
+}
+
+}  // namespace
+}  // namespace millrace
