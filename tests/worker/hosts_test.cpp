@@ -448,13 +448,13 @@ TEST_F(Hosts, ASpareTakesThePlaceOfALostHost) {
       " ]; do sleep 0.02; done\n"
       "echo 'Connection to 127.0.0.3 closed by remote host.' >&2; kill -9 $agent; exit 255");
   const Ran ran =
-      launch("--max-restarts 2 --spare-hosts 127.0.0.4 --set steps=4000 --set checkpoint_every=500");
+      launch("--max-restarts 2 --spare-hosts 127.0.0.4 --set steps=2000 --set checkpoint_every=200");
   ASSERT_EQ(ran.code, 0) << ran.output;
   EXPECT_NE(ran.output.find("restart 1 of 2 in 1 s, from step-"), std::string::npos) << ran.output;
   EXPECT_NE(ran.output.find("127.0.0.4 takes the place of 127.0.0.3"), std::string::npos) << ran.output;
   EXPECT_NE(bytes("logins").find("127.0.0.4\n"), std::string::npos);
   ASSERT_EQ(
-      run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps 4000 --seed 3 "
+      run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps 2000 --seed 3 "
           "--output-dir long")
           .code,
       0);
@@ -471,11 +471,11 @@ TEST_F(Hosts, TrainOnWithASmallerPlanWithoutASpare) {
       "while [ ! -e " +
       (folder_ / "out/checkpoints/latest").string() + " ]; do sleep 0.02; done\nkill -9 $agent; exit 255");
   const Ran ran =
-      launch("--max-restarts 2 --set smaller_plans=one.json --set steps=4000 --set checkpoint_every=500");
+      launch("--max-restarts 2 --set smaller_plans=one.json --set steps=2000 --set checkpoint_every=200");
   ASSERT_EQ(ran.code, 0) << ran.output;
   EXPECT_NE(ran.output.find("one.json on 127.0.0.2:1"), std::string::npos) << ran.output;
   ASSERT_EQ(
-      run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps 4000 --seed 3 "
+      run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps 2000 --seed 3 "
           "--output-dir long")
           .code,
       0);
