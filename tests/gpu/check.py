@@ -350,7 +350,7 @@ def checks():
     listed["processes auto"] = processes("auto")
     listed["processes gloo"] = processes("gloo")
     listed["replicas in processes"] = processes("auto", "--replicas 2")
-    listed["three replicas in processes"] = processes("auto", "--replicas 3", "--model mlp --width 1024 --depth 4 --microbatch 256 --microbatches 3 --data synthetic:1024", 3)
+    listed["three replicas in processes"] = processes("auto", "--replicas 3", "--model mlp --width 1024 --depth 4 --microbatch 512 --microbatches 3 --data synthetic:1536", 3)
     listed["zero-1 in processes"] = processes("auto", "--replicas 2 --rule adam --zero-1 --checkpoint-at-end")
     listed["ties in processes"] = processes("auto", model="--model bert_base " + TRANSFORMER + " --microbatches 4 --dropout-masks host")
     listed["batch norm in processes"] = processes("auto", "--replicas 2 --sync-batch-norm", RESNET, tolerance=2e-3)
