@@ -28,7 +28,7 @@ struct LayerNode {
   double backward_weight_s = 0;
   Bytes parameter_bytes = 0;
   /// Bytes of the copies of its parameters in each weight version: copies in lower precision, or
-  /// Layer::copies(). And of the gradients and values of parameters that other layers own (tied).
+  /// Layer::copies(). And of the gradients of parameters that other layers own (tied).
   Bytes lowered_bytes = 0;
   /// Bytes of the batch's fields that the layer reads. The last layer's also count the fields that the heads
   /// read.

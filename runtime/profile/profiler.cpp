@@ -694,7 +694,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .backward_input_s = seconds(&LayerSeconds::backward_input),
                            .backward_weight_s = seconds(&LayerSeconds::backward_weight),
                            .parameter_bytes = parameter_bytes,
-                           .lowered_bytes = store.bytes_of_copies(static_cast<int>(i)) + 2 * tied_bytes,
+                           .lowered_bytes = store.bytes_of_copies(static_cast<int>(i)) + tied_bytes,
                            .field_bytes = batches_wait_on_device ? fields[i] : 0,
                            .activation_bytes = mean_outputs[i],
                            .saved_bytes = most(&Pass::saved_bytes, i),

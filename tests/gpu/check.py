@@ -96,7 +96,7 @@ def losses(folder):
             for line in open(os.path.join(folder, name)):
                 step = json.loads(line)
                 found += [(step["step"], key, value) for key, value in sorted(step.items())
-                          if LOSS.search(key) and value is not None]  # null on ranks without a head
+                          if LOSS.search(key) and value is not None and "step" in step]  # null on ranks without a head
     return found
 
 
@@ -252,14 +252,14 @@ def exported(millrace, folder):
     return same(f"--model {os.path.join(folder, 'mlp.pt2')} --microbatches 4 --microbatch 6", "--stages 2", 1e-5)(millrace, folder)
 
 
-def processes(backend, shape="--stages 2", model=MLP, ranks=2, tolerance=1e-5):
+def processes(backend, shape="--stages 2", model=MLP, ranks=2, tolerance=1e-5, more="--no-evaluation"):
     """Some processes, as many on a GPU as there have to be, against threads of one on the CPU."""
     def check(millrace, folder):
         flags = f"{model} {shape} --steps 3"
         expected = train(millrace, flags + " --device cpu", folder, "expected")
         store = os.path.join(folder, "store")
         os.mkdir(store)
-        started = [subprocess.Popen(PREFIX + [millrace, "train", *flags.split(), "--no-evaluation", "--threads", "1", "--device", DEVICE,
+        started = [subprocess.Popen(PREFIX + [millrace, "train", *flags.split(), *more.split(), "--threads", "1", "--device", DEVICE,
                                    "--backend", backend, "--output-dir", os.path.join(folder, "found")], cwd=folder, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True,
                                   env=dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks),
@@ -369,10 +369,11 @@ def checks():
     listed["processes auto"] = processes("auto")
     listed["processes gloo"] = processes("gloo")
     listed["replicas in processes"] = processes("auto", "--replicas 2")
-    listed["three replicas in processes"] = processes("auto", "--replicas 3", "--model mlp --width 1024 --depth 4 --microbatch 256 --microbatches 3 --data synthetic:1024", 3)
+    listed["three replicas in processes"] = processes("auto", "--replicas 3", "--model mlp --width 1024 --depth 4 --microbatch 512 --microbatches 3 --data synthetic:1536", 3)
     listed["zero-1 in processes"] = processes("auto", "--replicas 2 --rule adam --zero-1 --checkpoint-at-end")
     listed["ties in processes"] = processes("auto", model="--model bert_base " + TRANSFORMER + " --microbatches 4 --dropout-masks host")
     listed["batch norm in processes"] = processes("auto", "--replicas 2 --sync-batch-norm", RESNET, tolerance=2e-3)
+    listed["evaluation in processes"] = processes("auto", more="--evaluate-every 1")
     listed["launch"] = launched
     listed["four GPUs"] = four_gpus
     listed["exported"] = exported

@@ -58,7 +58,7 @@ FAULTS = [
     ("staged: the wait for a message", CHANNEL, "message_->wait();", "", STAGED),
     ("stage: the wait for what comes in", BORDERS, "message.pending->wait();", "", PROCESSES),
     ("stage: the wait before sends are dropped", BORDERS, "in_flight.front()->wait();", "", PROCESSES),
-    ("stage: the wait for the last sends", BORDERS, "for (auto& pending : in_flight) pending->wait();", "", PROCESSES),
+    ("stage: the wait for the last sends", BORDERS, "for (auto& pending : in_flight) pending->wait();", "", "evaluation in processes"),
     ("stage: the wait for reduced gradients", "runtime/stage/gradient_reducer.cpp", "for (auto& pending : pending_) pending->wait();", "",
      "replicas in processes"),
     ("ties: the wait for a gradient", TIES, "world_.exchange({&transfer, 1})->wait();", "world_.exchange({&transfer, 1});", "ties in processes"),
