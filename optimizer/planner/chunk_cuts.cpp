@@ -183,8 +183,9 @@ Cuts improved(Score& score, Cuts cuts, int last) {
   return cuts;
 }
 
-/// Finds the folded cut of a V whose busiest rank or wire takes least. Place r has the layers between states
-/// (a, a') and (c', c), place r + 1 those inside of (a', c'), and so on.
+/// Finds the folded cut of a V whose busiest rank takes least if it waits for its messages. Place r has the
+/// layers between states (a, a') and (c', c), place r + 1 those inside of (a', c'), and so on. In a V ranks
+/// do wait for large messages, which Score does not know.
 class Folds {
  public:
   Folds(const CostModel& model, const CutSpace& space, const Layout& layout)
@@ -211,7 +212,8 @@ class Folds {
       for (std::size_t c = a + 1; c < n; ++c) {
         if (states_[c] - states_[a] < 2) continue;
         const double value =
-            std::max(worst[places_ - 1][a * n + c], busy(places_ - 1, states_[a], states_[c]));
+            std::max(worst[places_ - 1][a * n + c],
+                     busy(places_ - 1, states_[a], states_[c]) + messages_s(places_ - 1, a * n + c));
         if (value < least) std::tie(least, inner) = std::pair(value, a * n + c);
       }
     if (least == kInfinite) return {};
@@ -266,20 +268,26 @@ class Folds {
   void extend(int r, std::size_t a, std::size_t c, std::vector<std::vector<double>>& worst,
               std::vector<std::vector<std::pair<std::size_t, std::size_t>>>& from) const {
     const std::size_t n = states_.size();
-    const RankId here = layout_.ranks[r].front(), next = layout_.ranks[r + 1].front();
+    const double outer = messages_s(r, a * n + c);
     for (std::size_t i = a + 1; i < c; ++i)
       for (std::size_t k = i + 1; k < c; ++k) {
         double& known = worst[r + 1][i * n + k];
-        const double so_far =
-            std::max(worst[r][a * n + c], busy(r, states_[a], states_[i]) + busy(r, states_[k], states_[c]));
-        if (so_far >= known) continue;
-        const auto& [in, out] = bytes_[i * n + k];
-        const double wire = layout_.rounds[r] * std::max(transfer_seconds(model_.cluster(), here, next, in),
-                                                         transfer_seconds(model_.cluster(), next, here, out));
-        if (std::max(so_far, wire) >= known) continue;
-        known = std::max(so_far, wire);
+        const double own = outer + busy(r, states_[a], states_[i]) + busy(r, states_[k], states_[c]);
+        if (std::max(worst[r][a * n + c], own) >= known) continue;
+        const double found = std::max(worst[r][a * n + c], own + messages_s(r + 1, i * n + k));
+        if (found >= known) continue;
+        known = found;
         from[r + 1][i * n + k] = {a, c};
       }
+  }
+
+  /// Returns the seconds of the messages into and out of the layers of `place` and those inside of it.
+  double messages_s(int place, std::size_t states) const {
+    if (place == 0) return 0;
+    const RankId outer = layout_.ranks[place - 1].front(), inner = layout_.ranks[place].front();
+    const auto& [in, out] = bytes_[states];
+    return layout_.rounds[place] * std::max(transfer_seconds(model_.cluster(), outer, inner, in),
+                                            transfer_seconds(model_.cluster(), inner, outer, out));
   }
 
   /// Returns the state that halves the innermost place's layers by time.
@@ -304,13 +312,12 @@ std::vector<std::vector<int>> likely_chunk_cuts(const CostModel& model, const Cu
                                                 const Layout& layout, const std::vector<int>& start,
                                                 std::size_t most) {
   Score score(model, space, layout);
+  const bool folds = is_v_shaped(layout.kind) && !skips_of(space).empty();
+  const Cuts folded = folds ? Folds(model, space, layout).best() : Cuts();
   if (choices(space.last() - 1, layout.stages() - 1) > kMostCutsCompared) {
     std::vector<Cuts> starts;
-    if (!start.empty()) starts.push_back(start);
-    if (is_v_shaped(layout.kind) && !skips_of(space).empty()) {
-      if (Cuts folded = Folds(model, space, layout).best(); !folded.empty())
-        starts.push_back(std::move(folded));
-    }
+    for (const Cuts& one : {start, folded})
+      if (!one.empty()) starts.push_back(one);
     std::vector<Cuts> likely;
     for (const Cuts& one : starts) likely.push_back(improved(score, one, space.last()));
     std::ranges::stable_sort(likely, {}, std::ref(score));
@@ -327,6 +334,7 @@ std::vector<std::vector<int>> likely_chunk_cuts(const CostModel& model, const Cu
   std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(most), found.end());
   std::vector<Cuts> likely;
   for (std::size_t i = 0; i < most; ++i) likely.push_back(std::move(found[i].second));
+  if (!folded.empty() && std::ranges::find(likely, folded) == likely.end()) likely.back() = folded;
   return likely;
 }
 
