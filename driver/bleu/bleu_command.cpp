@@ -531,6 +531,7 @@ CommandSpec bleu_spec(BleuFlags& f) {
       flag(output, "width", "N", "Decimals in text; JSON has all.", into::integer(f.width, 0, 17), 'w'),
       flag(output, "short", "The short form of the signature.", into::on(f.short_signature)),
   };
+  spec.interrupted = "nothing was written";
   spec.examples = {"millrace bleu out.de newstest2014.de",
                    "millrace bleu - ref.a ref.b --lowercase --tokenize intl --format json",
                    "millrace bleu out.bpe newstest2014.de --detokenize --bleu-compat 1.2.10 --tokenize intl "

@@ -12,15 +12,15 @@ namespace {
 
 void print_list(std::FILE* out, const CommandSpec& group, std::span<const Subcommand> table) {
   const std::string name = group.program + " " + group.command;
-  std::fprintf(out, "%s: %s\n\nUsage: %s COMMAND [FLAGS]\n\n", name.c_str(), group.summary.c_str(),
-               name.c_str());
+  std::fprintf(out, "%s: %s\nUsage: %s COMMAND [FLAGS]\n\n", name.c_str(),
+               wrapped(group.summary, name.size() + 2, 2).c_str(), name.c_str());
   std::size_t width = 0;
   for (const Subcommand& entry : table) width = std::max(width, std::string(entry.name).size());
   for (const Subcommand& entry : table)
     std::fputs(list_entry(entry.name, width, entry.spec().summary).c_str(), out);
   std::fputs("\nExamples:\n", out);
   for (const Subcommand& entry : table) {
-    const std::vector<std::string> examples = entry.spec().examples;
+    const std::vector<std::string> examples = (entry.below ? entry.below().front() : entry).spec().examples;
     if (!examples.empty()) std::fprintf(out, "  %s\n", examples.front().c_str());
   }
   std::fprintf(out, "\n`%s COMMAND --help` explains its flags.\n", name.c_str());
@@ -28,11 +28,12 @@ void print_list(std::FILE* out, const CommandSpec& group, std::span<const Subcom
 
 }  // namespace
 
-std::string first_sentence(const std::string& summary) {
-  std::size_t end = std::min(summary.find(". "), summary.find(": "));
-  while (end != std::string::npos && summary.substr(0, end).ends_with("e.g"))
-    end = std::min(summary.find(". ", end + 1), summary.find(": ", end + 1));
-  return end == std::string::npos ? summary : summary.substr(0, end) + ".";
+std::string first_sentence(const std::string& text, std::string_view ends) {
+  for (std::size_t i = 0; i + 1 < text.size(); ++i) {
+    const bool is_end = ends.find(text[i]) != std::string_view::npos && text[i + 1] == ' ';
+    if (is_end && !text.substr(0, i).ends_with("e.g")) return text.substr(0, i) + ".";
+  }
+  return text;
 }
 
 std::string list_entry(const std::string& name, std::size_t width, const std::string& summary) {

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "driver/cli/cli.h"
@@ -17,8 +18,8 @@ struct Subcommand {
   std::span<const Subcommand> (*below)() = nullptr;  ///< the commands of a group; null: it is none
 };
 
-/// The first sentence of a summary, up to a full stop or a colon, for lists of commands.
-std::string first_sentence(const std::string& summary);
+/// The text up to the first of the characters `ends` that a space follows, for lists. "e.g." ends nothing.
+std::string first_sentence(const std::string& text, std::string_view ends = ".:");
 /// A line of a list of commands: the name in `width` columns, then the first sentence of the summary. It
 /// may take several lines of at most 100 columns.
 std::string list_entry(const std::string& name, std::size_t width, const std::string& summary);

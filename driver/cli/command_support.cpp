@@ -8,6 +8,7 @@
 
 #include "optimizer/pipedream/pipedream_planner.h"
 #include "optimizer/planner/planner.h"
+#include "runtime/base/unfinished_file.h"
 #include "runtime/plan/pipedream_formats.h"
 
 namespace millrace {
@@ -23,11 +24,17 @@ int print_help(const CommandSpec& spec, const Arguments& arguments) {
   return std::fputs(text->c_str(), stdout), 0;
 }
 
+void tell_of_interrupt(const CommandSpec& spec) {
+  if (!spec.interrupted.empty())
+    tell_when_interrupted(name_of(spec) + ": stopped before its end; " + spec.interrupted);
+}
+
 int run_command(const CommandSpec& spec, const std::vector<std::string>& args,
                 const std::function<int(const Arguments& given, Problems problems)>& run) {
   const Result<Arguments> given = parse_arguments(spec, args);
   if (!given) return exit_with(ExitCode::Usage, given.problems());
   if (given->wants_help()) return print_help(spec, *given);
+  tell_of_interrupt(spec);
   return run(*given, given->problems());
 }
 

@@ -21,6 +21,9 @@ int exit_with(ExitCode code, const Problems& problems);
 /// Answers --help: prints what it was asked for. Returns the exit code.
 int print_help(const CommandSpec& spec, const Arguments& arguments);
 
+/// From here on a signal that ends the process says what `spec` has of it.
+void tell_of_interrupt(const CommandSpec& spec);
+
 /// A command from its first line: parses `args` into the targets of `spec`; prints --help, or what is wrong
 /// with the line; else runs `run` with what was given and the problems of the values, for it to add its own
 /// and report all. Returns the exit code.

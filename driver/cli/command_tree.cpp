@@ -31,6 +31,10 @@ std::vector<Flag> flags_of(const CommandTree& command) {
   return flags;
 }
 
+std::string brief_of(const Flag& flag) {
+  return first_sentence(flag.brief.empty() ? flag.help : flag.brief, ".");
+}
+
 std::string all_commands(const CommandTree& tree) {
   std::string text;
   each_command(tree, [&](const CommandTree& one) { text += "|" + in_quotes(one.spec.command); });
@@ -91,7 +95,7 @@ std::string bash_script(const CommandTree& tree) {
 
 /// 'name:what it is', for _describe.
 std::string described(const std::string& name, const std::string& text) {
-  std::string plain = first_sentence(text);
+  std::string plain = text;
   std::replace(plain.begin(), plain.end(), ':', ';');
   return in_quotes(name + ":" + plain);
 }
@@ -108,13 +112,15 @@ std::string zsh_script(const CommandTree& tree) {
       ") command=$next ;;\n      *) break ;;\n    esac\n  done\n"
       "  case \"$command $before\" in\n" +
       value_cases(tree, "(", ")") + "    *) case \"$command\" in\n      '') candidates=(";
-  for (const CommandTree& one : tree.below) text += " " + described(one.word(), one.spec.summary);
+  for (const CommandTree& one : tree.below)
+    text += " " + described(one.word(), first_sentence(one.spec.summary));
   text += ") ;;\n";
   each_command(tree, [&](const CommandTree& command) {
     text += "      " + in_quotes(command.spec.command) + ") candidates=(";
-    for (const CommandTree& one : command.below) text += " " + described(one.word(), one.spec.summary);
+    for (const CommandTree& one : command.below)
+      text += " " + described(one.word(), first_sentence(one.spec.summary));
     for (const Flag& flag : command.below.empty() ? flags_of(command) : std::vector<Flag>())
-      text += " " + described("--" + flag.name, flag.brief.empty() ? flag.help : flag.brief);
+      text += " " + described("--" + flag.name, brief_of(flag));
     text += ") ;;\n";
   });
   return text +
@@ -152,7 +158,7 @@ std::string fish_script(const CommandTree& tree) {
                             (flag.value.empty() ? ""
                              : values.empty()   ? " -r"
                                                 : " -x -a " + in_quotes(spaced(values))) +
-                            " -d " + in_quotes(first_sentence(flag.brief.empty() ? flag.help : flag.brief)));
+                            " -d " + in_quotes(brief_of(flag)));
     }
   });
   return text;

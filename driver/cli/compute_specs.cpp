@@ -237,6 +237,9 @@ CommandSpec train_spec(TrainFlags& f) {
                                         loss_scale_flags(o.loss_scale),
                                         running})
     spec.flags.insert(spec.flags.end(), part.begin(), part.end());
+  std::vector<std::string>& kinds = std::ranges::find(spec.flags, "schedule", &Flag::name)->choices;
+  for (const bool asynchronous : {false, true})
+    for (ScheduleKind kind : named_kinds(asynchronous)) kinds.push_back(to_string(kind));
   return spec;
 }
 
@@ -304,7 +307,8 @@ CommandSpec profile_spec(ProfileFlags& f) {
                    "millrace profile --network --cluster cluster.yaml --out measured.yaml",
                    "millrace profile --network --job job.yaml --out measured.yaml"},
       .first = {"model", "classes", "image-size", "microbatch", "threads", "precision", "device", "data",
-                "ranks", "network", "cluster", "out", "format"}};
+                "ranks", "network", "cluster", "out", "format"},
+      .interrupted = "nothing was written"};
   const std::vector<Flag> own{
       flag("", "microbatch", "N", "Samples per microbatch.", into::integer(f.options.microbatch, 1, 1 << 20)),
       flag("", "repetitions", "N",

@@ -419,7 +419,10 @@ Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std:
   const StoreFolder store;
   SteadyClock clock;
   std::vector<RankProcess> processes = rank_processes(job, worker, store.path());
-  for (RankProcess& process : processes) process.environment.emplace_back("MILLRACE_RUN", run);
+  for (RankProcess& process : processes) {
+    process.environment.emplace_back("MILLRACE_RUN", run);
+    if (::isatty(STDERR_FILENO)) process.environment.emplace_back(kLauncherHasTerminal, "1");
+  }
   LaunchOptions options;
   if (!job.hosts.entries.empty()) {
     processes = host_processes(job, std::move(processes), new_run_id() + new_run_id());

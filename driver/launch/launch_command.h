@@ -10,6 +10,9 @@
 
 namespace millrace {
 
+/// Set for ranks whose launcher has a terminal: they print a line every second, of which it draws a bar.
+inline constexpr const char* kLauncherHasTerminal = "MILLRACE_TERMINAL";
+
 CommandSpec launch_spec();
 
 /// Writes a finished run in other tools' formats (--log). The exporters live above this folder, so the

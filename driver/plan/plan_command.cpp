@@ -701,6 +701,7 @@ CommandSpec spec_of(PlanFlags& f) {
       "millrace plan --profile profile.json --ranks 2 --compare plan.json other.json",
       "millrace plan --profile profile.json --ranks 2 --jobs 12 --memory 8GiB --out plan.json",
       "millrace plan --pipedream --profile graph.txt --machines 8,2 --bandwidth 25e9,3.125e9 --format json"};
+  spec.interrupted = "nothing was written";
   spec.first = {"profile", "cluster",  "ranks",  "microbatches", "batch",     "memory",
                 "device",  "schedule", "stages", "straight",     "recompute", "rule",
                 "explain", "compare",  "draw",   "out",          "format"};

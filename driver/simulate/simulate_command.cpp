@@ -9,8 +9,10 @@
 
 #include "driver/cli/command_support.h"
 #include "driver/simulate/simulate_subject.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
 #include "runtime/drawing/gantt.h"
 #include "runtime/schedule/csv.h"
@@ -350,14 +352,19 @@ int sweep(const SimulateFlags& flags, const Arguments& given, Problems problems)
   const std::vector<int> stages = given.has("stages") ? flags.stages : std::vector{4, 8};
   const std::vector<int> microbatches = given.has("microbatches") ? flags.microbatches : std::vector{8, 32};
   std::vector<SweepRow> rows;
+  SteadyClock clock;
+  ProgressLine line(clock, "simulate");
+  const auto total = static_cast<std::int64_t>(stages.size() * microbatches.size() * kinds.size());
   for (int s : stages) {
     for (int m : microbatches) {
       for (ScheduleKind kind : kinds) {
         if (!problems.empty()) break;
         rows.push_back(sweep_one(flags, given, kind, s, m, problems));
+        line.show(static_cast<std::int64_t>(rows.size()), total, "schedules");
       }
     }
   }
+  line.clear();
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   mark_best(rows);
   if (flags.format == OutputFormat::Json) {
@@ -442,6 +449,7 @@ CommandSpec spec_of(SimulateFlags& f) {
       flag("", "format", "text|json", "What to print.", into::choice(f.format, "format")),
   };
   for (Flag& flag : simulation_subject_flags(f)) spec.flags.push_back(std::move(flag));
+  spec.interrupted = "nothing was written";
   spec.examples = {
       "millrace simulate --schedule 1f1b --stages 4 --microbatches 8 --draw schedule.svg",
       "millrace simulate --schedule zb-v --stages 4 --microbatches 8 --write-csv zbv.csv",

@@ -4,6 +4,7 @@
 #include <deque>
 #include <filesystem>
 
+#include "driver/cli/command_support.h"
 #include "driver/worker/worker_options.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "driver/cli/command_support.h"
 #include "driver/worker/worker_options.h"
 #include "runtime/base/json.h"
 

@@ -3,13 +3,18 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "driver/cli/command_support.h"
+#include "driver/launch/launch_command.h"
 #include "driver/worker/train_dry_run.h"
 #include "driver/worker/train_ranks.h"
 #include "runtime/base/log.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
+#include "runtime/base/unfinished_file.h"
 
 namespace millrace {
 namespace {
@@ -33,6 +38,11 @@ void stop_on_signals() {
 /// Beyond a limit on the size of files (ulimit -f) a write then fails, instead of ending the process.
 void ignore_size_limit_signal() {
   ::signal(SIGXFSZ, SIG_IGN);
+}
+
+/// A terminal sees every step go by, also through `millrace launch`, which says that it has one.
+std::chrono::milliseconds print_interval() {
+  return std::getenv(kLauncherHasTerminal) ? std::chrono::seconds(1) : progress_interval();
 }
 
 /// Decides what `--resume auto` means in this output folder. It goes on from a checkpoint, or begins over
@@ -101,6 +111,9 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     if (!job) return report_problems(job.problems(), ExitCode::Usage);
     for (TrainFlags& told : flags) told.options.folders_apart = job->folders_apart;
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
+    for (TrainFlags& told : flags) told.options.print_interval = print_interval();
+    std::optional<WorkingLine> working;
+    if (job->rank == 0) working.emplace("prepares data and model");
     if (const Status settled = settle_resume(flags, job->rank); !settled)
       return report_problems(settled.problems(), ExitCode::Usage);
     Result<Rounds> made = rounds_from(flags, *lists, own, flag_problems);
@@ -134,11 +147,15 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     if (job->rank == 0) log_notes(first, rounds.all.front().sets);
     if (const Status resumed = go_on(rounds); !resumed)
       return report_problems(resumed.problems(), ExitCode::Checkpoint);
-    if (first.dry_run) return print_dry_run(rounds);
+    if (first.dry_run) return working.reset(), print_dry_run(rounds);
     if (rounds.flags.options.saves()) {  // else there is nowhere to save: the signals just end it
       for (Round& round : rounds.all) round.spec.options.stop = &stop_flag;
       stop_on_signals();
+    } else if (job->rank == 0) {
+      tell_when_interrupted(
+          "millrace train: stopped before its end; no weights were saved: give --output-dir DIR");
     }
+    working.reset();
     use_threads(first);
     return static_cast<int>(job->distributed ? train_process(rounds, *job, accelerator)
                                              : train_in_threads(rounds, accelerator));

@@ -10,6 +10,7 @@
 
 #include "data/files/file_writer.h"
 #include "data/text/output_files.h"
+#include "driver/cli/command_support.h"
 #include "driver/launch/translate_launch.h"
 #include "driver/worker/translation.h"
 #include "driver/worker/worker_environment.h"

@@ -128,6 +128,7 @@ CommandSpec spec_of(GenerateFlags& f) {
            into::integer(o.image_side, 8, 16384)),
       flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format")),
   };
+  spec.interrupted = "files that are finished stay";
   spec.examples = {"millrace data generate --workload imseg --out data/unet3d --size 16GB",
                    "millrace data generate -w bert -o data/bert -s 391434146993",
                    "millrace data generate -w text -o data/text -s 100MB --correlation 0.5 --format json"};

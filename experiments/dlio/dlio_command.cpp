@@ -272,6 +272,7 @@ CommandSpec spec_of(DlioCommand& c) {
       flag("MLPerf Storage", "host-memory", "BYTES", "Memory of one (default: this one's).",
            into::bytes(c.host_memory)),
   };
+  spec.interrupted = "files that are finished stay";
   spec.examples = {
       "millrace dlio workload=unet3d_h100 ++workload.workflow.generate_data=True "
       "++workload.dataset.num_files_train=16 --ranks 2",
@@ -298,6 +299,7 @@ int dlio_command(const std::vector<std::string>& args) {
     if (code == 0) std::printf("\nShipped workloads: %s\nKeys and overrides: docs/dlio.md\n", names.c_str());
     return code;
   }
+  tell_of_interrupt(spec);
   try {
     return run_given(args, std::move(command), *arguments);
   } catch (const Error& error) {

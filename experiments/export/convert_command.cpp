@@ -55,6 +55,7 @@ CommandSpec spec_of(ConvertFlags& f) {
       flag("", "out", "DIR", "Where the files go (default: DIR/export).", into::text(f.out), 'o'),
       flag("", "format", "text|json", "How to print what was written.", into::choice(f.format, "format")),
   };
+  spec.interrupted = "files that are finished stay";
   spec.examples = {"millrace trace convert run --to perfetto,tensorboard",
                    "millrace trace convert processed/unet3d_8g --to chrome --out chrome",
                    "millrace trace convert hydra_log/unet3d/run --to all --format json"};

@@ -7,6 +7,7 @@
 #include "experiments/instrument/instrument_charts.h"
 #include "experiments/instrument/instrument_support.h"
 #include "runtime/base/files.h"
+#include "runtime/base/progress_line.h"
 
 namespace millrace {
 namespace {
@@ -51,11 +52,14 @@ int with_step_data(const CommandSpec& spec, const std::vector<std::string>& args
   return run_command(spec, args, [&](const Arguments& given, Problems problems) {
     append(problems, complete(flags.source, given));
     if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+    std::optional<WorkingLine> working("reads the runs");
     const Result<StepData> data = read_step_data(flags.source.options);
     if (!data) return exit_with(ExitCode::InputData, data.problems());
     if (const Status made = make_writable_folder(flags.out); !made)
       return exit_with(ExitCode::Usage, made.problems());
+    working.emplace("writes the results");
     const Result<std::vector<std::string>> written = write(*data);
+    working.reset();
     if (!written) return exit_with(ExitCode::Usage, written.problems());
     print_left_out(*data);
     std::printf("%lld files, %lld durations or steps, %zu configurations\n",
@@ -82,6 +86,7 @@ CommandSpec process_spec(ProcessFlags& f) {
       "Step times of many runs, pooled by ranks and batch: the kit's tables, throughputs and fits.";
   add_source_flags(spec, f.source);
   spec.flags.push_back(out_flag(f.out));
+  spec.interrupted = "files that are finished stay";
   spec.examples = {"millrace instrument process sets/unet3d_r1 sets/unet3d_r2 --workload unet3d --out tables",
                    "millrace instrument process out --workload millrace --out tables"};
   return spec;
@@ -103,6 +108,7 @@ CommandSpec plot_spec(PlotFlags& f) {
                             into::choices(f.options.figures, "figure")));
   spec.flags.push_back(flag("", "formats", "LIST", "Some of svg, png, pdf, comma-separated.",
                             into::choices(f.options.formats, "format")));
+  spec.interrupted = "files that are finished stay";
   spec.examples = {"millrace instrument plot sets/unet3d --workload unet3d --out figures --formats svg,pdf"};
   return spec;
 }

@@ -7,6 +7,7 @@
 #include "experiments/report/error_split.h"
 #include "experiments/report/report.h"
 #include "runtime/base/files.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
 
 namespace millrace {
@@ -37,14 +38,17 @@ CommandSpec spec_of(ReportFlags& f) {
        .help = "Also write the traced steps of all ranks for chrome://tracing or Perfetto.",
        .target = into::text(f.chrome_trace)},
   };
+  spec.interrupted = "nothing was written";
   spec.examples = {"millrace report --run out", "millrace report --run out --chrome-trace trace.json",
                    "millrace report --run out --out page.html --format json"};
   return spec;
 }
 
 int write_report(const ReportFlags& flags) {
+  std::optional<WorkingLine> working("reads the run");
   const Result<RunData> run = read_run(flags.run);
   if (!run) return exit_with(ExitCode::InputData, run.problems());
+  working.emplace("draws the run");
   const std::string out =
       flags.out.value_or((std::filesystem::path(flags.run) / run_files::kReport).string());
   if (const Status written = write_file_atomically(out, report_html(*run)); !written)
@@ -57,6 +61,7 @@ int write_report(const ReportFlags& flags) {
   }
   const Comparison comparison = compare(*run);
   const Result<ErrorSplit> split = split_error(*run);
+  working.reset();
   if (flags.format == OutputFormat::Json) {
     Json notes = Json::array();
     for (const std::string& note : run->notes) notes.push_back(note);

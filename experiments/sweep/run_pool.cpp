@@ -267,6 +267,7 @@ std::vector<PooledEnd> RunPool::wait() {
     reap(ended);
     sample();
     kill_when_due();
+    if (options_.waits) options_.waits();
   }
   if (running_.empty()) {
     sample_at_.reset();

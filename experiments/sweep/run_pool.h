@@ -5,9 +5,11 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "driver/launch/job_spec.h"
@@ -58,6 +60,7 @@ struct HostUse {
 struct RunPoolOptions {
   std::int64_t memory_limit = 0;            ///< of all jobs together; over it all of them are ended. 0: none
   std::chrono::milliseconds grace{30'000};  ///< from SIGTERM to SIGKILL after an interrupt
+  std::function<void()> waits = {};         ///< called several times a second while jobs run
 };
 
 /// Takes SIGCHLD and the stop signals for itself as long as it lives: one in a process, which has one thread.
@@ -77,6 +80,7 @@ class RunPool {
   std::vector<PooledEnd> wait();
   int interrupt() const { return interrupt_; }  ///< signal that asked for a stop, or 0
 
+  void set_waits(std::function<void()> waits) { options_.waits = std::move(waits); }
   void set_memory_limit(std::int64_t bytes) { options_.memory_limit = bytes; }
   /// Returns the use over the samples since the last call.
   HostUse take_use();

@@ -10,6 +10,7 @@
 #include "experiments/sweep/csv_text.h"
 #include "experiments/sweep/job_outcome.h"
 #include "runtime/base/error.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/plan_rounds.h"
@@ -172,6 +173,12 @@ class Runner {
     std::deque<int> slots;
     for (int slot = 0; slot < at_once; ++slot) slots.push_back(slot);
     std::map<int, int> slot_of;
+    const auto total = static_cast<std::int64_t>(waiting.size());
+    ProgressLine line(steady_clock(), "sweep");
+    pool_.set_waits([&] {
+      const auto open = static_cast<std::int64_t>(waiting.size()) + pool_.num_running();
+      line.show(total - open, total, total == 1 ? "job" : "jobs");
+    });
     while (!waiting.empty() || pool_.num_running() > 0) {
       while (!waiting.empty() && !slots.empty() && pool_.interrupt() == 0) {
         const int i = waiting.front();
@@ -184,9 +191,11 @@ class Runner {
       if (pool_.num_running() == 0) break;
       for (const PooledEnd& end : pool_.wait()) {
         slots.push_front(slot_of[end.id]);
+        line.clear();
         ended(tasks[end.id], end);
       }
     }
+    pool_.set_waits({});
     pool_.take_use();
     if (pool_.interrupt() != 0) throw Cancelled("stopped");
   }

@@ -48,6 +48,7 @@ CommandSpec spec_of(GenerateRunFlags& f) {
       flag("", "clock", "ZONE", "Zone of the traced machine's clock at the start.",
            into::parsed(f.clock, time_zone_from, kClock)),
   };
+  spec.interrupted = "files that are finished stay";
   spec.examples = {"millrace trace generate run --workload unet3d --rows 1000000 --gpus 4 --seed 7"};
   return spec;
 }

@@ -153,6 +153,7 @@ CommandSpec spec_of(PlotRequest& r) {
            into::on(r.options.paper)),
       flag("", "narrow", "", "Half as wide.", into::on(r.options.narrow), 's'),
   };
+  spec.interrupted = "files that are finished stay";
   spec.examples = {
       "millrace trace plot processed/unet3d_8g4b --formats svg,png,html",
       "millrace trace plot processed/unet3d_8g4b --zoom first-epoch --zoom 120..135 --layout all_combined"};

@@ -81,6 +81,7 @@ CommandSpec spec_of(PreprocessFlags& f) {
       flag("", "format", "text|json", "What to print: counts, what was left out and why.",
            into::choice(f.format, "format")),
   };
+  spec.interrupted = "files that are finished stay";
   spec.examples = {
       "millrace trace preprocess runs/unet3d_8g4b --workload unet3d --out processed",
       "millrace trace preprocess runs/dlrm --workload dlrm --kit-timezone Europe/Zurich --format json"};

@@ -85,6 +85,7 @@ CommandSpec spec_of(SimilarityFlags& f) {
       flag("", "seed", "N", "Of the bootstrap.", into::integer(f.seed, 0)),
       flag("", "format", "text|json", "What to print.", into::choice(f.format, "format")),
   };
+  spec.interrupted = "nothing was written";
   spec.examples = {"millrace trace similarity processed/real processed/benchmark --format json",
                    "millrace trace similarity real1 bench1 --more-a real2 --more-a real3 --more-b bench2"};
   return spec;

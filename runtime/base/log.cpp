@@ -56,7 +56,9 @@ void set_log_level(LogLevel level) {
 
 void log_line(LogLevel level, std::string_view message) {
   if (level < lowest_level) return;
-  std::string line = prefix_text.empty() ? "" : "[" + prefix_text + "] ";
+  static const bool terminal = ::isatty(STDERR_FILENO) != 0;
+  std::string line = terminal ? "\r\x1b[K" : "";  // a bar may stand there
+  if (!prefix_text.empty()) line += "[" + prefix_text + "] ";
   line += wall_time() + " " + name_of(level) + " ";
   for (char c : with_option_names(std::string(message)))
     line += static_cast<unsigned char>(c) < 0x20 && c != '\t' ? ' ' : c;

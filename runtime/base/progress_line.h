@@ -1,15 +1,25 @@
 // The progress of a command on stderr: a bar on a terminal, lines elsewhere.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <thread>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/units.h"
 
 namespace millrace {
 
-/// Draws a bar on a terminal at most ten times a second, and removes it when destroyed. Elsewhere it logs a
+/// Returns a duration as people read it: "31s", "3m20s", "2h05m".
+std::string short_duration(double seconds);
+
+/// How often progress is shown on stderr: ten times a second on a terminal, every ten seconds elsewhere.
+std::chrono::milliseconds progress_interval();
+
+/// Draws a bar with rate and time left on a terminal, and removes it when destroyed. Elsewhere it logs a
 /// line every ten seconds. Not thread-safe.
 class ProgressLine {
  public:
@@ -19,9 +29,9 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// Shows "profile: 12 of 90 passes, 31 s left".
+  /// Shows "profile: 12 of 90 passes, 2.5/s, 31s left".
   void show(std::int64_t done, std::int64_t total, const std::string& unit);
-  /// Shows "1.5 of 9.0 MB, 80 MB/s, 1 s left".
+  /// Shows "1.5 of 9.0 MB, 80 MB/s, 1s left".
   void show_bytes(Bytes done);
   /// Removes the bar.
   void clear();
@@ -35,6 +45,26 @@ class ProgressLine {
   TimePoint start_, last_;
   Bytes total_;
   bool terminal_, drawn_ = false;
+};
+
+/// Says that a command works where nothing can be counted: "reads the run: 12s". A thread of its own writes:
+/// on a terminal every second from the first on, elsewhere every ten seconds. What it drew is removed when it
+/// is destroyed. The process must not fork meanwhile.
+class WorkingLine {
+ public:
+  explicit WorkingLine(std::string what);
+  ~WorkingLine();
+  WorkingLine(const WorkingLine&) = delete;
+  WorkingLine& operator=(const WorkingLine&) = delete;
+
+ private:
+  void write(std::stop_token stop);
+
+  std::string what_;
+  bool terminal_;
+  std::mutex mutex_;  ///< of nothing: what the wait wants
+  std::condition_variable_any wake_;
+  std::jthread thread_;
 };
 
 }  // namespace millrace

@@ -23,6 +23,7 @@ struct UnfinishedFile::Entry {
 namespace {
 
 std::atomic<void*> first_entry{nullptr};
+std::atomic<const char*> interrupt_note{nullptr};  // one that was replaced stays: a handler may write it
 static_assert(std::atomic<char*>::is_always_lock_free && std::atomic<void*>::is_always_lock_free);
 
 }  // namespace
@@ -35,6 +36,9 @@ void remove_unfinished_files(int signal) {
     if (!entry->taken.load() || entry->process != process) continue;
     if (const char* const path = entry->path.exchange(nullptr)) ::unlink(path);
   }
+  const char* const note = interrupt_note.load();
+  if (note && signal != SIGHUP) [[maybe_unused]]
+    const ssize_t n = ::write(STDERR_FILENO, note, std::strlen(note));
   ::raise(signal);
 }
 
@@ -54,11 +58,20 @@ void handle_signals() {
   }
 }
 
-}  // namespace
-
-UnfinishedFile::Entry* UnfinishedFile::claim() {
+void handle_signals_once() {
   static std::once_flag once;
   std::call_once(once, handle_signals);
+}
+
+}  // namespace
+
+void tell_when_interrupted(const std::string& note) {
+  if (const char* const text = ::strdup(("\n" + note + "\n").c_str())) interrupt_note = text;
+  handle_signals_once();
+}
+
+UnfinishedFile::Entry* UnfinishedFile::claim() {
+  handle_signals_once();
   for (auto* entry = static_cast<Entry*>(first_entry.load()); entry; entry = entry->next) {
     if (!entry->taken.exchange(true)) return entry;
   }

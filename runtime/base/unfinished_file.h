@@ -5,6 +5,10 @@
 
 namespace millrace {
 
+/// Has SIGINT and SIGTERM print `note` before they end this process ("nothing was written"). The signals of a
+/// program that handles them are left alone. A later note takes the place of an earlier one. Thread-safe.
+void tell_when_interrupted(const std::string& note);
+
 /// Holds the name of a file that is not whole yet. While it does, SIGINT, SIGTERM and SIGHUP remove that file
 /// and then end the process as they would have. Signals that the program handles, blocks or ignores stay as
 /// they are. SIGKILL removes nothing; callers therefore write under a temporary name and rename the whole

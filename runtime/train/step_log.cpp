@@ -12,6 +12,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/numbers.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
 #include "runtime/train/trainer.h"
@@ -220,7 +221,7 @@ std::string text_of(const std::vector<NamedValues>& jobs) {
 }
 }  // namespace
 
-void StepLog::print(const StepRecord& r, std::int64_t total) {
+void StepLog::print(const StepRecord& r, std::int64_t total, double left_s) {
   std::string text = "step=" + std::to_string(r.step + 1) + "/" + std::to_string(total);
   if (r.losses) text += text_of(r.losses->jobs);
   text += printed(" samples/s=%.1f step=%.1fms", r.samples_per_s, r.step_s * 1e3);
@@ -228,6 +229,7 @@ void StepLog::print(const StepRecord& r, std::int64_t total) {
   if (r.loss_scales.size() == 1) text += printed(" loss_scale=%.6g", r.loss_scales.front());
   if (const auto skipped = std::ranges::count(r.skipped, 1); skipped > 0)
     text += r.skipped.size() == 1 ? " skipped" : " skipped=" + std::to_string(skipped);
+  if (left_s >= 1) text += " left=" + short_duration(left_s);
   static const bool terminal = ::isatty(STDERR_FILENO);
   if (!terminal) return log_info(text);
   std::fprintf(stderr, "\r\x1b[K%s %s%s", progress_bar(r.step + 1, total).c_str(), text.c_str(),

@@ -72,7 +72,8 @@ class StepLog {
   void write(const ScoreReport& score);
   std::int64_t lost_lines() const { return lost_lines_; }
   /// Prints to stderr: on a terminal a progress bar that is drawn over itself, elsewhere a plain line.
-  void print(const StepRecord& record, std::int64_t total_steps);
+  /// `left_s`: seconds that the other steps will take; said where it is a second or more.
+  void print(const StepRecord& record, std::int64_t total_steps, double left_s = 0);
   void print(const EvaluationReport& evaluation);
   void print(const ScoreReport& score);
 

@@ -13,6 +13,8 @@
 namespace millrace {
 namespace {
 
+constexpr std::ptrdiff_t kRecentSteps = 32;  // whose median says how long the others will take
+
 /// Nothing is said of jobs that have ended.
 void leave_out(const std::vector<char>& ended, LossSums& losses) {
   if (ended.empty()) return;
@@ -28,7 +30,8 @@ bool StepReports::is_traced(std::int64_t step) const {
 }
 
 void StepReports::begin() {
-  last_update_ = t_.world.clock.now();
+  last_update_ = last_print_ = t_.world.clock.now();
+  if (t_.owns_loss() && step_seconds_.empty()) first_step_.emplace("first step");
   cpu_at_last_update_ = process_cpu_seconds();
 }
 
@@ -51,6 +54,7 @@ void StepReports::step_ended(RankRunner& runner, std::int64_t step, std::vector<
 }
 
 void StepReports::log(std::int64_t step, Measured measured) {
+  first_step_.reset();
   const double seconds = measured.seconds;
   const int steps = t_.steps_per_update();  // of the job: the other replicas had theirs
   step_seconds_.push_back(seconds / steps);
@@ -97,9 +101,20 @@ void StepReports::log(std::int64_t step, Measured measured) {
       if (span.step == step) spans_.push_back(span);
     }
   }
-  const bool prints = std::ranges::count(record.skipped, 1) > 0 || newest + 1 == t_.last_step() ||
-                      (newest + 1) / t_.options.print_every > step / t_.options.print_every;
-  if (t_.owns_loss() && prints) t_.log.print(record, t_.last_step());
+  if (t_.owns_loss()) print_if_due(record, step, measured.ended);
+}
+
+/// Prints at every so many steps, and after so long in any case. `first`: of the steps of the record.
+void StepReports::print_if_due(const StepRecord& record, std::int64_t first, TimePoint now) {
+  const std::int64_t done = record.step + 1, left = t_.last_step() - done;
+  const bool due = std::ranges::count(record.skipped, 1) > 0 || left == 0 ||
+                   done / t_.options.print_every > first / t_.options.print_every ||
+                   now - last_print_ >= t_.options.print_interval;
+  if (!due) return;
+  last_print_ = now;
+  const std::ptrdiff_t recent = std::min<std::ptrdiff_t>(std::ssize(step_seconds_), kRecentSteps);
+  const double step_s = median({step_seconds_.end() - recent, step_seconds_.end()});
+  t_.log.print(record, t_.last_step(), step_s * static_cast<double>(left));
 }
 
 void StepReports::report_jobs(const StepRecord& record) {

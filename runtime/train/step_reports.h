@@ -1,8 +1,10 @@
 // Measures the steps of a rank, logs them, and keeps the spans of those that are traced.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "runtime/base/progress_line.h"
 #include "runtime/trace/trace_windows.h"
 #include "runtime/train/training.h"
 
@@ -48,13 +50,15 @@ class StepReports {
 
  private:
   void report_jobs(const StepRecord& record);
+  void print_if_due(const StepRecord& record, std::int64_t first, TimePoint now);
   void require_a_finite_loss(const LossSums& losses, std::int64_t step) const;
 
   Training& t_;
   std::vector<TraceWindow> windows_;
   std::vector<Span> spans_;                           ///< of traced steps
   std::vector<double> step_seconds_, samples_per_s_;  ///< by update
-  TimePoint last_update_{};
+  TimePoint last_update_{}, last_print_{};
+  std::optional<WorkingLine> first_step_;  ///< until it is done
   double cpu_at_last_update_ = 0;
 };
 

@@ -73,9 +73,10 @@ struct TrainOptions {
   std::int64_t evaluate_every = 0;
   std::int64_t score_every = 0;        ///< steps between the scores of a WeightsScore
   std::optional<double> target_score;  ///< the run ends with the first score of at least so much
-  std::int64_t print_every = 10;
-  std::optional<ScheduleFile> schedule;  ///< the schedule, if the plan's is Custom
-  std::int64_t trace_first = 0;          ///< the first step in trace.rank<k>.json
+  std::int64_t print_every = 10;       ///< steps between console lines
+  std::chrono::milliseconds print_interval{10'000};  ///< a line is printed after so long in any case
+  std::optional<ScheduleFile> schedule;              ///< the schedule, if the plan's is Custom
+  std::int64_t trace_first = 0;                      ///< the first step in trace.rank<k>.json
   /// number of steps in the trace; trace_windows() places them in the steps of this run
   std::int64_t trace_count = 15;
   std::string save_weights;  ///< safetensors file for the final weights; empty: none
