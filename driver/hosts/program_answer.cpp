@@ -20,6 +20,16 @@ namespace {
 constexpr std::size_t kMostAnswerBytes = 4 << 20;
 constexpr int kPollMs = 20;  // how late the end of a program is seen that has closed its outputs
 
+/// From the last "error: " on, with its hint, in one line; else the last line.
+std::string last_words(const std::string& text) {
+  const std::size_t at = text.rfind("error: ");
+  if (at == std::string::npos || (at > 0 && text[at - 1] != '\n')) return last_line(text);
+  std::string said;
+  for (const std::string& line : words_of(std::string_view(text).substr(at + 7), '\n'))
+    said += (said.empty() ? "" : " ") + line;
+  return said;
+}
+
 /// An ignored SIGCHLD, inherited, would make exit codes vanish.
 class PlainChildSignal {
  public:
@@ -101,7 +111,7 @@ Result<std::string> answer_of(const std::vector<std::string>& argv, std::chrono:
             argv.front(), "gave no answer within " + printed("%.0f s", Seconds(deadline).count()), {}};
     }
     if (asked.end().signal == 0 && asked.end().status == 0) return asked.out;
-    std::string why = last_line(asked.err);
+    std::string why = last_words(asked.err);
     if (why.empty())
       why = asked.end().signal != 0 ? "was killed by signal " + std::to_string(asked.end().signal)
                                     : "ended with exit code " + std::to_string(asked.end().status);

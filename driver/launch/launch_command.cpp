@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/hosts/allocation.h"
+#include "driver/hosts/program_answer.h"
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/batch_job.h"
 #include "driver/launch/console.h"
@@ -35,6 +37,8 @@ namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::chrono::minutes kWorkerDeadline{10};  // it may have to read large data
 
 std::string seconds_text(double seconds) {
   return printed("%.2f s", seconds);
@@ -485,6 +489,21 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
 
 namespace {
 
+/// Has the worker check the job, with its model, plan and data. Nothing where the ranks are on other hosts or
+/// in containers: there the worker may be another one.
+Problems answer_of_worker(const JobSpec& job, const std::string& worker) {
+  if (!job.hosts.on.empty()) return {};
+  std::vector<std::string> argv{"env"};
+  for (const auto& [name, value] : job.environment) argv.push_back(name + "=" + value);
+  argv.push_back(worker);
+  const std::vector<std::string> arguments = train_arguments(job);
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  argv.emplace_back("--dry-run");
+  const Result<std::string> answer = answer_of(argv, kWorkerDeadline);
+  if (answer) return {};
+  return {{job.source, "the worker refuses it: " + answer.problems().front().what, {}}};
+}
+
 /// A scheduler that starts this command several times would have the whole job trained so often.
 Status check_started_once() {
   const Result<std::optional<TaskPlace>> task = task_of_environment();
@@ -603,6 +622,8 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
   if (is_batch) return run_batch(*job, flags, args);
   if (flags.detach && !flags.dry_run) return launch_detached(*job, words_of_launch(args));
   if (flags.dry_run) {
+    if (const Problems found = answer_of_worker(*job, worker); !found.empty())
+      return exit_with(ExitCode::Usage, found);
     std::vector<RankProcess> processes = rank_processes(*job, worker, "FOLDER");
     if (!job->hosts.entries.empty()) processes = host_processes(*job, std::move(processes), "TOKEN");
     print_dry_run(*job, processes, flags.format);

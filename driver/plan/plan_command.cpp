@@ -391,6 +391,11 @@ void add_faster_ways(std::vector<std::string>& notes, const Plan& plan, const La
 std::vector<std::string> notes_on(const PlanFlags& flags, const Plan& plan, const LayerGraph& graph,
                                   const ClusterSpec& cluster, const PlannerOptions& options) {
   std::vector<std::string> notes;
+  if (flags.profile && flags.profile->ends_with(".txt"))
+    notes.push_back(
+        "the layers of this plan are nodes of PipeDream's graph: it is drawn and simulated, but `train` "
+        "needs a "
+        "plan of a profile that `millrace profile` has measured");
   Bytes peak = 0;
   bool bounded = true;
   for (const PlanStage& stage : plan.stages) {

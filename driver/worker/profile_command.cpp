@@ -163,7 +163,11 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
       die_with_launcher();
       set_log_prefix("rank" + std::to_string(place->rank));
     }
-    if (place->rank == 0) tell_of_interrupt(spec);
+    if (place->rank == 0) {
+      tell_of_interrupt(spec);
+      if (const std::string slow = slow_precision(flags.options.precision, flags.device); !slow.empty())
+        log_warning(slow);
+    }
     const Result<std::shared_ptr<Device>> device = device_from(flags.device, place->local_rank, accelerator);
     if (!device) return report_problems(device.problems(), ExitCode::Usage);
     set_compute_threads(flags.threads, false);

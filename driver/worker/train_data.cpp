@@ -115,6 +115,8 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
   } else if (spec.evaluate) {
     notes.push_back("no evaluation: " + spec.data + " has no test or val folder");
   }
+  if (std::string slow = slow_precision(spec.options.precision, spec.device); !slow.empty())
+    notes.push_back(std::move(slow));
   for (const std::string& note : notes) log_warning(note);
   for (const std::string& note : spec.plan_notes) log_warning(note);
   if (spec.plan.empty() && spec.pipeline.stages.size() > 1) log_info(cut_text(spec.pipeline));

@@ -3,8 +3,10 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "runtime/base/log.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/plan/plan_rounds.h"
+#include "runtime/train/run_settings.h"
 
 namespace millrace {
 namespace {
@@ -29,12 +31,28 @@ void check_initial_weights(const TrainSpec& spec) {
   check({&*file});
 }
 
+/// The checkpoint that the run goes on from must be of its model and of its settings.
+void check_resumed(const TrainSpec& spec) {
+  const TrainOptions& o = spec.options;
+  if (o.resume.empty() || spec.networks.size() > 1) return;  // of several arrays: where they are joined
+  const Result<Checkpoint> checkpoint = open_checkpoint(o.resume);
+  if (!checkpoint) throw CheckpointError("cannot resume: " + to_string(checkpoint.problems()));
+  if (checkpoint->info.model != spec.pipeline.model)
+    throw CheckpointError("cannot resume: " + checkpoint->path + " is a checkpoint of model " +
+                              checkpoint->info.model + ", this run trains " + spec.pipeline.model,
+                          "give the same --model, or start without --resume");
+  const std::vector<SettingChange> changes =
+      resumed_changes(*checkpoint, run_settings(spec.networks.front(), spec.pipeline, o), o.resume_changes);
+  if (!changes.empty()) log_warning("resuming with other settings: " + to_string(changes));
+}
+
 }  // namespace
 
 int print_dry_run(const Rounds& rounds) {
   const TrainSpec& spec = rounds.all.front().spec;
   const Datasets& sets = rounds.all.front().sets;
   check_initial_weights(spec);
+  check_resumed(spec);
   std::int64_t parameters = 0;
   for (const LayeredModel& network : spec.networks) parameters += network.num_parameters();
   std::printf("model %s, %lld parameters; data %s\n", spec.alone.name.c_str(),

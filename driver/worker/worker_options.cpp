@@ -48,6 +48,19 @@ CommandSpec with_additions(CommandSpec spec, const Additions& own, GivenOptions&
   return with_model_options(std::move(spec), model_descriptions(own.models), given);
 }
 
+std::string slow_precision(Precision precision, ComputeDevice device) {
+  if (device != ComputeDevice::Cpu || precision == Precision::Float32) return "";
+  __builtin_cpu_init();
+  const bool is_brain = precision == Precision::BFloat16;
+  const bool has_units =
+      is_brain ? __builtin_cpu_supports("avx512bf16") != 0 : __builtin_cpu_supports("avx512fp16") != 0;
+  if (has_units) return "";
+  return "--precision " + to_string(precision) + ": this processor has no units for it (" +
+         (is_brain ? "avx512_bf16" : "avx512_fp16") +
+         "), so a step can take many times as long as in float32; the numbers are those of a processor that "
+         "has";
+}
+
 int report_problems(const Problems& problems, ExitCode code) {
   for (const Problem& problem : problems) std::fprintf(stderr, "error: %s\n", to_string(problem).c_str());
   return static_cast<int>(code);

@@ -39,6 +39,10 @@ enum class Missing { Refuse, Warn };
 void set_compute_threads(int threads, bool deterministic, Missing missing = Missing::Refuse);
 
 /// Prints problems to stderr and returns the code.
+/// Says that this processor has no units for `precision`, so that it computes slowly in it; empty: it has, or
+/// another device computes.
+std::string slow_precision(Precision precision, ComputeDevice device);
+
 int report_problems(const Problems& problems, ExitCode code);
 /// Runs a command's body; maps exceptions to messages and exit codes.
 int guarded(const std::function<int()>& body);

@@ -16,6 +16,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/median.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -144,6 +145,8 @@ class Emulation {
       if (const Status good = begin_dlio_folder(config_); !good) throw DataError(to_string(good.problems()));
     }
     group_.barrier("generation");
+    std::optional<WorkingLine> working;
+    if (leads_) working.emplace("generates data");
     const auto started = std::chrono::steady_clock::now();
     const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / group_.size());
     const double own =
@@ -151,6 +154,7 @@ class Emulation {
     double bytes = 0;
     for (const auto& values : group_.exchange({&own, 1}, "generation")) bytes += values[0];
     const double seconds = seconds_between(started, std::chrono::steady_clock::now());
+    working.reset();
     say(printed("Generation done: %.3f MB in %.2f s, %.0f MB/s", bytes / 1e6, seconds,
                 bytes / 1e6 / std::max(seconds, 1e-9)));
     summary_["millrace_generated_bytes"] = bytes;
@@ -232,7 +236,9 @@ class Emulation {
     std::vector<State> states(ranks_.size());
     const TimePoint block_start = std::chrono::steady_clock::now();
     TimePoint start = block_start;
+    ProgressLine line(steady_clock(), phase.name);
     for (std::int64_t step = 0; step < steps; ++step) {
+      if (leads_) line.show(step, steps, "steps");
       std::fill(states.begin(), states.end(), State{});
       for (std::size_t open = states.size(); open > 0;) {
         bool loading = false;

@@ -69,10 +69,23 @@ Problem no_simulation(const std::string& why) {
   return {run_files::kPlan, why, {}};
 }
 
+/// Says that the plan's times are for other microbatches than the run's; empty: nothing is known against
+/// them.
+std::string other_microbatches(const RunData& run) {
+  const Json* samples = run.summary.is_object() ? run.summary.find("microbatch") : nullptr;
+  const int planned = run.plan ? run.plan->planned_for.microbatch : 0;
+  if (!samples || !samples->is_number() || planned == 0) return "";
+  const int had = static_cast<int>(samples->as_double());
+  if (had == planned) return "";
+  return "the plan was made for microbatches of " + std::to_string(planned) + " samples, the run had " +
+         std::to_string(had);
+}
+
 /// Simulates the plan with the planner's own costs if there is a profile, else with those that the plan
 /// carries. The Problem says why neither can be had.
 Result<Simulation> simulation_of(const RunData& run, int microbatches) {
   if (!run.plan) return no_simulation("there is no plan");
+  if (const std::string other = other_microbatches(run); !other.empty()) return no_simulation(other);
   if (!validate(*run.plan).empty()) return no_simulation("the plan is not valid");
   const Plan& plan = *run.plan;
   const ClusterSpec cluster = run.cluster && run.cluster->num_ranks() >= plan.num_ranks()
@@ -534,8 +547,10 @@ class Page {
              duration_figure(measured) + "</b> (<span class=\"" + (is_good(off) ? "good" : "bad") + "\">" +
              per_cent(off) + "</span>).";
     }
+    const std::string other = other_microbatches(run_);
     if (measured > 0)
-      return what + " took <b>" + duration_figure(measured) + "</b>; the plan predicts nothing.";
+      return what + " took <b>" + duration_figure(measured) + "</b>; " +
+             (other.empty() ? "the plan predicts nothing." : other + ", so nothing is compared.");
     return predicted > 0 ? what + " was predicted to take <b>" + duration_figure(predicted) +
                                "</b>; nothing was measured."
                          : "Neither predictions nor measurements.";
@@ -906,14 +921,17 @@ Comparison compare(const RunData& run) {
   if (!run.plan) return result;
   const bool each = counts_minibatches(run);
   const double planned = each ? std::max(1, run.plan->microbatches) : 1;
-  result.predicted_step_s = run.plan->predicted_step_s / planned;
+  const bool holds = other_microbatches(run).empty();
+  result.predicted_step_s = holds ? run.plan->predicted_step_s / planned : 0;
   const Result<Simulation> simulation = simulation_of(run, 0);
   for (int s = 0; s < run.plan->num_stages(); ++s) {
     const PlanStage& stage = run.plan->stages[s];
-    StageComparison c{.stage = s,
-                      .predicted_forward_s = stage.forward_s,
-                      .predicted_backward_s = stage.backward_s,
-                      .predicted_peak_bytes = stage.peak_bytes};
+    StageComparison c{.stage = s};
+    if (holds) {
+      c.predicted_forward_s = stage.forward_s;
+      c.predicted_backward_s = stage.backward_s;
+      c.predicted_peak_bytes = stage.peak_bytes;
+    }
     std::vector<double> forward, backward;
     for (const RankRun& rank : run.ranks) {
       const std::vector<int> held = stages_of(run, rank.rank);

@@ -17,6 +17,7 @@
 #include "experiments/sweep/trial_run.h"
 #include "experiments/sweep/tune_journal.h"
 #include "runtime/base/error.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
 
@@ -92,13 +93,23 @@ class Tuner {
       at_once = spec_.at_once > 0 ? spec_.at_once : RunSlots(*first).count();
     for (int slot = 0; slot < at_once; ++slot) slots_.push_back(slot);
     take_next();
+    ProgressLine line(steady_clock(), "tune");
+    pool_.set_waits([&] {
+      std::size_t ahead = open_.size();
+      for (const auto& [id, work] : running_) ahead += work.run.steps.size();
+      line.show(std::ssize(order_) - static_cast<std::int64_t>(ahead), std::ssize(order_),
+                "trainings so far");
+    });
     while (!open_.empty() || !running_.empty()) {
       while (!open_.empty() && !slots_.empty() && pool_.interrupt() == 0) start();
       if (running_.empty()) break;
-      for (const PooledEnd& end : pool_.wait()) ended(end);
+      const std::vector<PooledEnd> ends = pool_.wait();
+      line.clear();
+      for (const PooledEnd& end : ends) ended(end);
       take_next();
       clean_up([&](int trial) { return search_->is_over(trial); });
     }
+    pool_.set_waits({});
     if (pool_.interrupt() != 0) throw Cancelled("stopped");
   }
 

@@ -95,43 +95,7 @@ void RunCheckpoints::check_model(const Checkpoint& found) const {
 }
 
 void RunCheckpoints::check_settings(const Checkpoint& found) const {
-  const auto& allowed = t_.options.resume_changes;
-  std::vector<std::string> keys{"all"};
-  for (const Settings& side : {settings_, found.info.settings}) {
-    for (const auto& [key, value] : side) keys.push_back(key);
-  }
-  for (const std::string& key : allowed) {
-    if (std::ranges::find(keys, key) != keys.end()) continue;
-    const auto near = nearest_name(key, keys);
-    throw ConfigError("--resume-changes: a checkpoint does not record '" + key + "'",
-                      near ? "did you mean '" + *near + "'?" : "docs/commands.md lists what it records");
-  }
-  const auto is_allowed = [&](const SettingChange& change) {
-    return std::ranges::any_of(allowed, [&](const auto& a) { return a == "all" || a == change.key; });
-  };
-  Settings then = found.info.settings;
-  const std::vector<JobProgress> progress = progress_of(found);
-  if (std::ranges::any_of(progress, &JobProgress::is_new)) {  // which are what this run says
-    const std::size_t count = progress.size();
-    std::vector<Settings> of_jobs = split_settings(then, count), now = split_settings(settings_, count);
-    for (std::size_t job = 0; job < count; ++job)
-      if (progress[job].is_new) of_jobs[job] = now[job];
-    then = joined_settings(of_jobs);
-    then.emplace_back("jobs", std::to_string(count));
-  }
-  const std::vector<SettingChange> changes = changes_between(then, settings_);
-  std::vector<SettingChange> refused;
-  std::string names;
-  for (const SettingChange& change : changes) {
-    if (is_allowed(change)) continue;
-    refused.push_back(change);
-    names += (names.empty() ? "" : ",") + change.key;
-  }
-  if (!refused.empty()) {
-    throw CheckpointError(
-        "cannot resume: " + found.path + " is of a run with other settings: " + to_string(refused),
-        "give the same ones, or --resume-changes " + names + " to go on with these");
-  }
+  const std::vector<SettingChange> changes = resumed_changes(found, settings_, t_.options.resume_changes);
   if (!changes.empty() && t_.owns_loss()) log_warning("resuming with other settings: " + to_string(changes));
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/checkpoint/job_checkpoints.h"
 #include "runtime/train/trainer.h"
@@ -202,6 +203,47 @@ std::string to_text(const Settings& settings) {
     text += '\n';
   }
   return text;
+}
+
+std::vector<SettingChange> resumed_changes(const Checkpoint& found, const Settings& now,
+                                           const std::vector<std::string>& allowed) {
+  std::vector<std::string> keys{"all"};
+  for (const Settings& side : {now, found.info.settings}) {
+    for (const auto& [key, value] : side) keys.push_back(key);
+  }
+  for (const std::string& key : allowed) {
+    if (std::ranges::find(keys, key) != keys.end()) continue;
+    const auto near = nearest_name(key, keys);
+    throw ConfigError("--resume-changes: a checkpoint does not record '" + key + "'",
+                      near ? "did you mean '" + *near + "'?" : "docs/commands.md lists what it records");
+  }
+  const auto is_allowed = [&](const SettingChange& change) {
+    return std::ranges::any_of(allowed, [&](const auto& a) { return a == "all" || a == change.key; });
+  };
+  Settings then = found.info.settings;
+  const std::vector<JobProgress> progress = progress_of(found);
+  if (std::ranges::any_of(progress, &JobProgress::is_new)) {  // which are what this run says
+    const std::size_t count = progress.size();
+    std::vector<Settings> of_jobs = split_settings(then, count), today = split_settings(now, count);
+    for (std::size_t job = 0; job < count; ++job)
+      if (progress[job].is_new) of_jobs[job] = today[job];
+    then = joined_settings(of_jobs);
+    then.emplace_back("jobs", std::to_string(count));
+  }
+  const std::vector<SettingChange> changes = changes_between(then, now);
+  std::vector<SettingChange> refused;
+  std::string names;
+  for (const SettingChange& change : changes) {
+    if (is_allowed(change)) continue;
+    refused.push_back(change);
+    names += (names.empty() ? "" : ",") + change.key;
+  }
+  if (!refused.empty()) {
+    throw CheckpointError(
+        "cannot resume: " + found.path + " is of a run with other settings: " + to_string(refused),
+        "give the same ones, or --resume-changes " + names + " to go on with these");
+  }
+  return changes;
 }
 
 Settings settings_from(const std::string& text) {

@@ -27,6 +27,12 @@ struct SettingChange {
   std::string then, now;  ///< the two values; "(none)" if one side lacks the key
 };
 std::vector<SettingChange> changes_between(const Settings& then, const Settings& now);
+/// Returns how the settings of a run, `now`, differ from those of the checkpoint that it goes on from. Throws
+/// CheckpointError for a difference that is not among `allowed` ("all": every one), and ConfigError for a key
+/// in it that no checkpoint records.
+std::vector<SettingChange> resumed_changes(const Checkpoint& found, const Settings& now,
+                                           const std::vector<std::string>& allowed);
+
 /// "microbatch: 8 there, 16 here" for each, joined by "; ".
 std::string to_string(const std::vector<SettingChange>& changes);
 

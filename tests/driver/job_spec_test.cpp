@@ -204,7 +204,7 @@ TEST(ModelFlags, AreThoseOfAllModelsEachOnce) {
     if (flag.group == "Model") names.push_back(flag.name);
   }
   EXPECT_EQ(names, (std::vector<std::string>{"model", "width", "dropout", "image-size"}));
-  const std::string help = help_text(spec);
+  const std::string help = *help_text(spec, kHelpAll);
   for (const char* part :
        {"mlp, vgg16. `millrace models` says more.", "--width N                   mlp: Width of",
         "--dropout P                 Probability. [default: -1]"})

@@ -13,6 +13,7 @@
 #include "driver/launch/model_flags.h"
 #include "driver/plan/plan_command.h"
 #include "driver/simulate/simulate_command.h"
+#include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "tests/driver/temporary_folder.h"
 #include "tests/harness/shell.h"
@@ -181,7 +182,7 @@ TEST_F(Program, LaunchIsStartedOnce) {
 }
 
 TEST_F(Program, DryRunTouchesNothing) {
-  worker("touch ran");
+  worker("case \"$*\" in *--dry-run*) echo \"$COLOUR\" > asked; exit 0;; esac\ntouch ran");
   folder_.write("job.yaml", kJob);
   const Answer answer = millrace("launch job.yaml --dry-run -o new/out");
   EXPECT_EQ(answer.code, 0) << answer.text;
@@ -194,6 +195,15 @@ TEST_F(Program, DryRunTouchesNothing) {
   const Result<Json> json = parse_json(millrace("launch job.yaml --dry-run --format json").text, "stdout");
   ASSERT_TRUE(json) << to_string(json.problems());
   EXPECT_EQ(json->find("ranks")->size(), 2u);
+  EXPECT_EQ(*read_file(folder_.path("asked")), "blue\n") << "the worker is asked, with the job's environment";
+  worker(
+      "echo 'error: plan.json: is of another model'; echo 'error: plan.json: is of another model' >&2\n"
+      "echo 'Hint: plan again' >&2; exit 2");
+  const Answer refused = millrace("launch job.yaml --dry-run");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.text.find("the worker refuses it: plan.json: is of another model Hint: plan again"),
+            std::string::npos)
+      << refused.text;
 }
 
 TEST_F(Program, LaunchRefusesWhatCannotRun) {
