@@ -46,6 +46,14 @@ Json git_state() {
 
 }  // namespace
 
+Json run_facts() {
+  return Json::object({{"millrace", MILLRACE_VERSION},
+                       {"date", time_now()},
+                       {"host", host_name()},
+                       {"processor", processor()},
+                       {"git", git_state()}});
+}
+
 Json run_manifest(const JobSpec& job, const std::string& run, const std::string& command) {
   Json inputs = Json::array();
   for (const AgentInput& input : inputs_of(train_arguments(job), job.output_dir))

@@ -5,11 +5,16 @@
 #include <filesystem>
 #include <map>
 
+#include "driver/launch/run_manifest.h"
+#include "driver/launch/shell_words.h"
 #include "driver/worker/train_arrays.h"
 #include "driver/worker/worker_data_report.h"
+#include "driver/worker/worker_environment.h"
+#include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
+#include "runtime/train/run_settings.h"
 #include "runtime/train/step_log.h"
 
 namespace millrace {
@@ -194,6 +199,26 @@ void print_result(const RunReport& report) {
 
 }  // namespace
 
+/// The settings, and for a run that no launcher has described also the command and the machine.
+void add_what_was_run(Json& summary, const TrainSpec& spec) {
+  if (spec.networks.size() == 1) {
+    Json settings = Json::object({});
+    for (const auto& [name, value] : run_settings(spec.networks.front(), spec.pipeline, spec.options))
+      settings[name] = value;
+    settings["threads"] = std::to_string(spec.threads);
+    summary["settings"] = std::move(settings);
+  }
+  if (spec.options.output_dir.empty() || !launched_run().empty()) return;
+  summary["made"] = run_facts();
+  std::string command;
+  if (const Result<std::string> words = read_file("/proc/self/cmdline"))
+    for (const std::string& word : words_of(*words, '\0'))
+      command += !command.empty()                                    ? " " + quoted(word)
+                 : word.find("millrace-worker") != std::string::npos ? "millrace"
+                                                                     : quoted(word);
+  summary["made"]["command"] = command;
+}
+
 Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files, RankId rank) {
   if (rank != spec.pipeline.stages.back().ranks.front()) return {};
   for (const char* set : {"train", "test"}) {
@@ -202,6 +227,7 @@ Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
     if (!text.empty()) log_info(std::string("data ") + set + ": " + text);
   }
   Json summary = summary_of(spec, report, files);
+  add_what_was_run(summary, spec);
   if (!spec.options.output_dir.empty()) {
     const auto path = std::filesystem::path(spec.options.output_dir) / run_files::kSummary;
     if (Status saved = write_file_atomically(path, summary.dump(1) + "\n"); !saved)

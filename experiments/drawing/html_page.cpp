@@ -77,7 +77,10 @@ footer{color:var(--tick);font-size:13px;margin-top:22px}
 }  // namespace
 
 std::string html_page(const HtmlPage& page) {
-  return "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+  return "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n" +
+         (page.reload_s > 0
+              ? "<meta http-equiv=\"refresh\" content=\"" + std::to_string(page.reload_s) + "\">\n"
+              : std::string()) +
          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
          "'unsafe-inline'\">\n"
          "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>" +

@@ -10,6 +10,7 @@ struct HtmlPage {
   std::string body;    ///< HTML
   std::string footer;  ///< HTML
   std::string data;    ///< JSON for programs, without "</"; empty: none
+  int reload_s = 0;    ///< seconds after which a browser reads the page again; 0: never
 };
 std::string html_page(const HtmlPage& page);
 

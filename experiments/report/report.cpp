@@ -13,6 +13,7 @@
 #include "experiments/report/error_split.h"
 #include "experiments/report/plan_drawing.h"
 #include "experiments/report/run_bleu.h"
+#include "experiments/report/run_evidence.h"
 #include "experiments/report/time_bars.h"
 #include "optimizer/cost/cost_model.h"
 #include "optimizer/cost/predicted_costs.h"
@@ -267,18 +268,21 @@ std::optional<TraceWindow> typical_steps(const RunData& run, double typical_s) {
 
 class Page {
  public:
-  explicit Page(const RunData& run) : run_(run), comparison_(compare(run)), loss_(loss_rank(run)) {}
+  Page(const RunData& run, const PageOptions& options)
+      : run_(run), options_(options), comparison_(compare(run)), loss_(loss_rank(run)) {}
 
   std::string html() {
-    std::string body = header() + tiles() + jobs_card() + plan_card() + comparison_card() +
-                       error_split_html(run_) + gantt_card() + curves_card() + bleu_card() + time_card() +
-                       ranks_card() + data_card() + notes_card();
+    std::string body = header() + tiles() + side_by_side_html(run_, options_.against) + jobs_card() +
+                       plan_card() + comparison_card() + error_split_html(run_) + gantt_card() +
+                       curves_card() + bleu_card() + time_card() + ranks_card() + what_was_run_html(run_) +
+                       data_card() + notes_card();
     return html_page(
         {.title = title(),
          .body = body,
          .footer = "Written by millrace report. Times are medians over the steps after the first unless said "
                    "otherwise; MiB are 2^20 bytes.",
-         .data = embedded_data()});
+         .data = embedded_data(),
+         .reload_s = options_.reload_s});
   }
 
  private:
@@ -348,7 +352,7 @@ class Page {
     if (loss_)
       html += html_tile(counts_minibatches(run_) ? "Minibatches" : "Steps",
                         std::to_string(done_after(run_, *loss_, loss_->steps.back())), epochs_text());
-    html += loss_tile() + accuracy_tile();
+    html += loss_tile() + metric_tiles();
     if (comparison_.measured_step_s > 0) {
       html += html_tile(
           counts_minibatches(run_) ? "Minibatch" : "Step", duration_figure(comparison_.measured_step_s),
@@ -397,12 +401,20 @@ class Page {
     return html_tile("Loss", printed("%.4g", points.back().second),
                      printed("from %.4g", points.front().second));
   }
-  std::string accuracy_tile() const {
-    if (run_.evaluations.items().empty()) return "";
-    const Json* top1 = run_.evaluations.items().back().find("top1");
-    return top1 && top1->is_number()
-               ? html_tile("Top-1", printed("%.1f %%", top1->as_double() * 100), "last evaluation")
-               : "";
+  /// The last and the best of each metric of the evaluations.
+  std::string metric_tiles() const {
+    std::string html;
+    for (const MetricCurve& curve : metric_curves(run_)) {
+      const bool falls = curve.name == "perplexity" || curve.name.ends_with("_error");
+      const auto by_value = [](const auto& point) { return point.second; };
+      const auto& best = falls ? *std::ranges::min_element(curve.evaluations, {}, by_value)
+                               : *std::ranges::max_element(curve.evaluations, {}, by_value);
+      html += html_tile(escape_xml(curve.name), metric_text(curve.name, curve.evaluations.back().second),
+                        curve.evaluations.size() == 1
+                            ? "evaluation"
+                            : "last evaluation, best " + metric_text(curve.name, best.second));
+    }
+    return html;
   }
 
   std::string plan_card() const {
@@ -665,13 +677,22 @@ class Page {
       series.push_back({"evaluation", "var(--second)", evaluation_points("loss"), Series::Style::Dots});
       charts += "<div>" + chart({.title = "Loss"}, series) + "</div>";
     }
-    if (const auto perplexity = evaluation_points("perplexity"); !perplexity.empty()) {
-      charts += "<div>" +
-                chart({.title = "Perplexity per token, evaluation"},
-                      {{"perplexity", "var(--second)", perplexity},
-                       {"an evaluation", "var(--second)", perplexity, Series::Style::Dots}}) +
-                "</div>";
+    for (const MetricCurve& curve : metric_curves(run_)) {
+      std::vector<Series> series;
+      if (!curve.training.empty()) series = curve_of(curve.training);
+      series.push_back({"evaluation", "var(--second)", curve.evaluations,
+                        curve.training.empty() ? Series::Style::Line : Series::Style::Dots});
+      if (curve.training.empty())
+        series.push_back({"an evaluation", "var(--second)", curve.evaluations, Series::Style::Dots});
+      charts += "<div>" + chart({.title = curve.name}, series) + "</div>";
     }
+    std::vector<std::pair<double, double>> rate;
+    for (const StepLine& step : loss_->steps)
+      if (step.lr) rate.emplace_back(static_cast<double>(done_after(run_, *loss_, step)), *step.lr);
+    if (!rate.empty())
+      charts += "<div>" +
+                chart({.title = "Learning rate", .y_from_zero = true}, {{"rate", "var(--line)", rate}}) +
+                "</div>";
     charts += "<div>" +
               chart({.title = "Throughput", .y_label = "samples/s", .y_from_zero = true}, curve_of(speed)) +
               "</div>";
@@ -880,6 +901,7 @@ class Page {
   }
 
   const RunData& run_;
+  const PageOptions& options_;
   Comparison comparison_;
   const RankRun* loss_;
 };
@@ -1056,8 +1078,8 @@ std::string end_text(const RunData& run) {
   return end.cause.empty() ? "" : "The run is through, but not all of it was saved: " + end.cause;
 }
 
-std::string report_html(const RunData& run) {
-  return Page(run).html();
+std::string report_html(const RunData& run, const PageOptions& options) {
+  return Page(run, options).html();
 }
 
 }  // namespace millrace

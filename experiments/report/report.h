@@ -45,7 +45,11 @@ std::int64_t done_after(const RunData& run, const RankRun& rank, const StepLine&
 /// How the run ended, where that is not as it should: "failed after 334 steps: rank 1: ...". Else empty.
 std::string end_text(const RunData& run);
 
+struct PageOptions {
+  std::vector<RunData> against{};  ///< runs to show beside it
+  int reload_s = 0;                ///< seconds after which a browser reads the page again; 0: never
+};
 /// The whole page. Works with any part missing; all text from files is escaped.
-std::string report_html(const RunData& run);
+std::string report_html(const RunData& run, const PageOptions& options = {});
 
 }  // namespace millrace

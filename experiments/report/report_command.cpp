@@ -1,9 +1,15 @@
 #include "experiments/report/report_command.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
+#include <thread>
+#include <utility>
 
 #include "driver/cli/command_support.h"
+#include "driver/launch/run_state.h"
 #include "experiments/report/error_split.h"
 #include "experiments/report/report.h"
 #include "runtime/base/files.h"
@@ -13,9 +19,14 @@
 namespace millrace {
 namespace {
 
+constexpr std::chrono::minutes kPatience{10};  // for a run to begin
+
 struct ReportFlags {
   std::string run;
   std::optional<std::string> out, chrome_trace;
+  std::vector<std::string> against;
+  bool follow = false;
+  std::chrono::milliseconds every{5000};
   OutputFormat format = OutputFormat::Text;
 };
 
@@ -31,6 +42,14 @@ CommandSpec spec_of(ReportFlags& f) {
        .required = true,
        .target = into::text(f.run)},
       flag("", "out", "FILE", "Where to write the page (default: DIR/report.html).", into::text(f.out), 'o'),
+      flag("", "against", "DIRS",
+           "Runs to show beside it, comma-separated: settings that differ, times, results, curves.",
+           into::list(f.against)),
+      flag("", "follow",
+           "Write the page again and again until the run has ended. The page reloads itself in a browser.",
+           into::on(f.follow)),
+      flag("", "every", "SECONDS", "With --follow: from one page to the next.",
+           into::duration(f.every, 1, 3600)),
       flag("", "format", "text|json", "What to print: the page's place and the step times.",
            into::choice(f.format, "format")),
       {.name = "chrome-trace",
@@ -39,19 +58,66 @@ CommandSpec spec_of(ReportFlags& f) {
        .target = into::text(f.chrome_trace)},
   };
   spec.interrupted = "nothing was written";
-  spec.examples = {"millrace report --run out", "millrace report --run out --chrome-trace trace.json",
+  spec.examples = {"millrace report --run out", "millrace report --run out --against before,after",
+                   "millrace report --run out --follow",
+                   "millrace report --run out --chrome-trace trace.json",
                    "millrace report --run out --out page.html --format json"};
   return spec;
+}
+
+std::string page_path(const ReportFlags& flags) {
+  return flags.out.value_or((std::filesystem::path(flags.run) / run_files::kReport).string());
+}
+
+Result<PageOptions> page_options(const ReportFlags& flags) {
+  PageOptions page;
+  for (const std::string& folder : flags.against) {
+    Result<RunData> other = read_run(folder);
+    if (!other) return other.problems();
+    page.against.push_back(*std::move(other));
+  }
+  return page;
+}
+
+/// Writes the page every few seconds while the run goes on. A run that has not written anything yet is waited
+/// for.
+int follow(const ReportFlags& flags) {
+  const std::string out = page_path(flags);
+  bool said = false;
+  const auto began = std::chrono::steady_clock::now();
+  for (;;) {
+    const RunState state = read_run_state(flags.run);
+    const bool goes_on = state.phase == RunPhase::None || state.phase == RunPhase::Running;
+    const Result<RunData> run = read_run(flags.run);
+    if (run) {
+      Result<PageOptions> page = page_options(flags);
+      if (!page) return exit_with(ExitCode::InputData, page.problems());
+      page->reload_s = goes_on ? std::max(1, static_cast<int>(flags.every.count() / 1000)) : 0;
+      if (const Status written = write_file_atomically(out, report_html(*run, *page)); !written)
+        return exit_with(ExitCode::Usage, written.problems());
+      if (!std::exchange(said, true))
+        std::fprintf(stderr, "%s is written again every %lld s\n", out.c_str(),
+                     static_cast<long long>(flags.every.count() / 1000));
+    } else if (!goes_on) {
+      return exit_with(ExitCode::InputData, run.problems());
+    }
+    if (!goes_on) return 0;
+    if (!run && std::chrono::steady_clock::now() - began > kPatience)
+      return exit_with(ExitCode::InputData,
+                       {{flags.run, "no run has begun there in ten minutes", "is it the folder of a run?"}});
+    std::this_thread::sleep_for(flags.every);
+  }
 }
 
 int write_report(const ReportFlags& flags) {
   std::optional<WorkingLine> working("reads the run");
   const Result<RunData> run = read_run(flags.run);
   if (!run) return exit_with(ExitCode::InputData, run.problems());
+  const Result<PageOptions> page = page_options(flags);
+  if (!page) return exit_with(ExitCode::InputData, page.problems());
   working.emplace("draws the run");
-  const std::string out =
-      flags.out.value_or((std::filesystem::path(flags.run) / run_files::kReport).string());
-  if (const Status written = write_file_atomically(out, report_html(*run)); !written)
+  const std::string out = page_path(flags);
+  if (const Status written = write_file_atomically(out, report_html(*run, *page)); !written)
     return exit_with(ExitCode::Usage, written.problems());
   if (flags.chrome_trace) {
     std::vector<std::vector<Span>> spans;
@@ -102,7 +168,9 @@ CommandSpec report_spec() {
 int report_command(const std::vector<std::string>& args) {
   ReportFlags flags;
   return run_command(spec_of(flags), args, [&](const Arguments&, const Problems& problems) {
-    return problems.empty() ? write_report(flags) : exit_with(ExitCode::Usage, problems);
+    if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+    const int followed = flags.follow ? follow(flags) : 0;
+    return followed != 0 ? followed : write_report(flags);
   });
 }
 

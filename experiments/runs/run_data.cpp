@@ -38,8 +38,10 @@ std::int64_t integer_at(const Json& line, std::string_view key, std::int64_t fal
 }
 
 StepLine step_of(const Json& line) {
-  StepLine step{
-      .step = integer_at(line, "step"), .loss = optional_at(line, "loss"), .top1 = optional_at(line, "top1")};
+  StepLine step{.step = integer_at(line, "step"),
+                .loss = optional_at(line, "loss"),
+                .top1 = optional_at(line, "top1"),
+                .lr = optional_at(line, "lr")};
   step.samples_per_s = number_at(line, "samples_per_s");
   step.step_s = number_at(line, "step_s");
   step.ended_s = optional_at(line, "ended_s");

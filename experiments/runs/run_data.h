@@ -21,6 +21,7 @@ struct StepLine {
   std::int64_t step = 0;
   std::optional<double> loss;  ///< ranks of the last stage
   std::optional<double> top1;
+  std::optional<double> lr;  ///< of a single job
   double samples_per_s = 0;
   double step_s = 0;
   std::optional<double> ended_s;        ///< by the host's monotonic clock

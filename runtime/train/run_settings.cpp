@@ -140,11 +140,26 @@ Settings settings_of_job(const LayeredModel& model, const Plan& plan, const Trai
 
 }  // namespace
 
+std::vector<JobOptions> jobs_of(const TrainOptions& options) {
+  std::vector<JobOptions> jobs = options.jobs;
+  if (jobs.empty())
+    jobs.push_back({.seed = options.seed,
+                    .rule = options.rule,
+                    .clip = options.clip,
+                    .learning_rate = options.learning_rate,
+                    .settings = options.settings});
+  for (JobOptions& job : jobs) {
+    if (job.learning_rate.total_steps <= 1) job.learning_rate.total_steps = job.steps.value_or(options.steps);
+  }
+  return jobs;
+}
+
 Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOptions& options) {
+  const std::vector<JobOptions> jobs = jobs_of(options);
   std::vector<Settings> of_jobs;
-  for (std::size_t job = 0; job < options.jobs.size(); ++job)
-    of_jobs.push_back(settings_of_job(model.of_jobs.empty() ? model : model.of_jobs[job], plan, options,
-                                      options.jobs[job]));
+  for (std::size_t job = 0; job < jobs.size(); ++job)
+    of_jobs.push_back(
+        settings_of_job(model.of_jobs.empty() ? model : model.of_jobs[job], plan, options, jobs[job]));
   if (of_jobs.size() == 1) return of_jobs.front();
   Settings all = joined_settings(of_jobs);
   all.emplace_back("jobs", std::to_string(of_jobs.size()));

@@ -11,9 +11,14 @@
 
 namespace millrace {
 
+struct JobOptions;
 struct TrainOptions;
 
-/// Returns the settings of the run by the names of their flags, for all of options.jobs (at least one),
+/// Returns options.jobs, or where there are none the one job that the options of the run tell. Each knows the
+/// steps that its rate counts with.
+std::vector<JobOptions> jobs_of(const TrainOptions& options);
+
+/// Returns the settings of the run by the names of their flags, for all of jobs_of(options),
 /// JobOptions::settings included. It leaves out what may change without changing the run: the plan (any plan
 /// gives the same), output, and the number of steps unless the rate depends on it.
 Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOptions& options);

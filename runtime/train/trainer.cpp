@@ -251,15 +251,7 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
 Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, TrainOptions options,
                  std::unique_ptr<WeightsScore> score) {
   at::NoGradGuard no_grad;
-  if (options.jobs.empty())  // one job, told by the options of the run
-    options.jobs.push_back({.seed = options.seed,
-                            .rule = options.rule,
-                            .clip = options.clip,
-                            .learning_rate = options.learning_rate,
-                            .settings = options.settings});
-  for (JobOptions& job : options.jobs) {
-    if (job.learning_rate.total_steps <= 1) job.learning_rate.total_steps = job.steps.value_or(options.steps);
-  }
+  options.jobs = jobs_of(options);
   impl_ = std::make_unique<Impl>(world, arrays, std::move(plan), std::move(options));
   impl_->open(arrays, std::move(score));
 }

@@ -144,5 +144,61 @@ TEST_F(FirstHours, ManualPagesOfEveryCommand) {
   EXPECT_NE(bytes("man1/millrace-train.1").find("\\-\\-image\\-size"), std::string::npos);
 }
 
+TEST_F(FirstHours, ADryRunOfAResumedRunComparesItsSettings) {
+  const std::string train = "train --model mlp --width 16 --steps 4 ";
+  ASSERT_EQ(run(train + "--output-dir out --checkpoint-at-end").code, 0);
+  const Ran same = run(train + "--resume out --dry-run");
+  EXPECT_EQ(same.code, 0) << same.output;
+  const Ran other = run(train + "--resume out --dry-run --lr 0.5 --microbatch 4");
+  EXPECT_EQ(other.code, 4) << other.output;
+  EXPECT_NE(other.output.find("--resume-changes lr,microbatch"), std::string::npos) << other.output;
+  EXPECT_EQ(run(train + "--resume out --dry-run --lr 0.5 --resume-changes lr").code, 0);
+  EXPECT_EQ(run("train --model autoencoder --resume out --dry-run").code, 4);
+}
+
+TEST_F(FirstHours, ADryRunOfAJobAsksTheWorker) {
+  const std::string profile = "plan --profile " MILLRACE_SOURCE_DIR "/docs/examples/branches.json --ranks 2 ";
+  ASSERT_EQ(run(profile + "--out plan.json").code, 0);
+  std::string plan = bytes("plan.json");  // of the model's name, with layers that it does not have
+  plan.replace(plan.find("\"branches\""), 10, "\"mlp\"");
+  write("plan.json", plan);
+  write("job.yaml", "model: mlp\nplan: plan.json\n");
+  const Ran refused = run("launch job.yaml --dry-run");
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("the worker refuses it: plan.json"), std::string::npos) << refused.output;
+  write("job.yaml", "model: mlp\nstages: 2\n");
+  const Ran taken = run("launch job.yaml --dry-run");
+  EXPECT_EQ(taken.code, 0) << taken.output;
+  EXPECT_NE(taken.output.find("every rank:"), std::string::npos) << taken.output;
+}
+
+TEST_F(FirstHours, AReportComparesNothingWithAPlanOfOtherMicrobatches) {
+  ASSERT_EQ(run("profile --model mlp --microbatch 8 --repetitions 2 --blocks 1 --out profile.json").code, 0);
+  ASSERT_EQ(run("plan --profile profile.json --ranks 2 --out plan.json").code, 0);
+  for (const auto& [microbatch, compares] : {std::pair("8", true), {"4", false}}) {
+    const std::string out = std::string("out") + microbatch;
+    const Ran ran = run("train --model mlp --plan plan.json --steps 6 --microbatch " +
+                        std::string(microbatch) + " --output-dir " + out);
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    ASSERT_EQ(run("report --run " + out).code, 0);
+    const std::string page = bytes(out + "/report.html");
+    EXPECT_EQ(page.find("was predicted to take") != std::string::npos, compares);
+    EXPECT_EQ(
+        page.find("microbatches of 8 samples, the run had 4, so nothing is compared") != std::string::npos,
+        !compares);
+  }
+}
+
+TEST_F(FirstHours, ACommandThatIsInterruptedSaysWhatItLeaves) {
+  const std::string line = "timeout --preserve-status -s INT 1 " MILLRACE_BIN_DIR
+                           "/millrace simulate --sweep --stages 64,128 --microbatches 1024,2048 2>" +
+                           (folder_ / "said").string();
+  const int status = std::system(line.c_str());
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status) + 128, 130);
+  EXPECT_NE(bytes("said").find("millrace simulate: stopped before its end; nothing was written"),
+            std::string::npos)
+      << bytes("said");
+}
+
 }  // namespace
 }  // namespace millrace
