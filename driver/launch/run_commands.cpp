@@ -30,7 +30,6 @@ constexpr milliseconds kPoll{50};
 constexpr milliseconds kFollowPoll{200};
 // `kill`: from the second signal, which ends the ranks, to SIGKILL.
 constexpr milliseconds kKillPatience{5000};
-constexpr int kDeepest = 4;  // of the folders in which `runs` looks
 
 std::string age_text(const RunState& state) {
   if (state.changed == fs::file_time_type{}) return "-";
@@ -91,21 +90,6 @@ void print_table(const std::vector<std::vector<std::string>>& lines) {
   }
 }
 
-/// The folders of runs at and below `folder`.
-void find_runs(const fs::path& folder, int depth, std::vector<fs::path>& found) {
-  if (read_run_state(folder).phase != RunPhase::None) {
-    found.push_back(folder);
-    return;  // what is below belongs to the run
-  }
-  if (depth == kDeepest) return;
-  std::vector<fs::path> folders;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error))
-    if (entry.is_directory(error) && !entry.is_symlink(error)) folders.push_back(entry.path());
-  std::ranges::sort(folders);
-  for (const fs::path& inner : folders) find_runs(inner, depth + 1, found);
-}
-
 Status check_folder(const std::string& folder) {
   std::error_code error;
   if (fs::is_directory(folder, error)) return Ok{};
@@ -143,8 +127,7 @@ CommandSpec spec_of_status(LookFlags& f) {
 
 int show_runs(const LookFlags& flags, const std::string& folder) {
   if (const Status there = check_folder(folder); !there) return exit_with(ExitCode::Usage, there.problems());
-  std::vector<fs::path> found;
-  find_runs(folder, 0, found);
+  const std::vector<fs::path> found = runs_below(folder);
   if (flags.format == OutputFormat::Json) {
     Json list = Json::array();
     for (const fs::path& run : found) list.push_back(json_of(run, read_run_state(run)));

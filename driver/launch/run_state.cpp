@@ -114,4 +114,30 @@ RunState read_run_state(const fs::path& folder) {
   return state;
 }
 
+namespace {
+
+constexpr int kDeepest = 4;  // of the folders in which `runs` looks
+
+void find_runs(const std::filesystem::path& folder, int depth, std::vector<std::filesystem::path>& found) {
+  if (read_run_state(folder).phase != RunPhase::None) {
+    found.push_back(folder);
+    return;  // what is below belongs to the run
+  }
+  if (depth == kDeepest) return;
+  std::vector<std::filesystem::path> folders;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    if (entry.is_directory(error) && !entry.is_symlink(error)) folders.push_back(entry.path());
+  std::ranges::sort(folders);
+  for (const std::filesystem::path& inner : folders) find_runs(inner, depth + 1, found);
+}
+
+}  // namespace
+
+std::vector<std::filesystem::path> runs_below(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> found;
+  find_runs(folder, 0, found);
+  return found;
+}
+
 }  // namespace millrace

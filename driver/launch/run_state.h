@@ -49,4 +49,8 @@ struct RunState {
 };
 RunState read_run_state(const std::filesystem::path& folder);
 
+/// Returns the folders of the runs at and below `folder`, in the order of their names. What is below a run
+/// belongs to it.
+std::vector<std::filesystem::path> runs_below(const std::filesystem::path& folder);
+
 }  // namespace millrace

@@ -409,10 +409,10 @@ class Page {
       const auto by_value = [](const auto& point) { return point.second; };
       const auto& best = falls ? *std::ranges::min_element(curve.evaluations, {}, by_value)
                                : *std::ranges::max_element(curve.evaluations, {}, by_value);
-      html += html_tile(escape_xml(curve.name), metric_text(curve.name, curve.evaluations.back().second),
-                        curve.evaluations.size() == 1
-                            ? "evaluation"
-                            : "last evaluation, best " + metric_text(curve.name, best.second));
+      html += html_tile(
+          escape_xml(metric_title(curve.name)), metric_text(curve.name, curve.evaluations.back().second),
+          curve.evaluations.size() == 1 ? "evaluation"
+                                        : "last evaluation, best " + metric_text(curve.name, best.second));
     }
     return html;
   }
@@ -684,7 +684,7 @@ class Page {
                         curve.training.empty() ? Series::Style::Line : Series::Style::Dots});
       if (curve.training.empty())
         series.push_back({"an evaluation", "var(--second)", curve.evaluations, Series::Style::Dots});
-      charts += "<div>" + chart({.title = curve.name}, series) + "</div>";
+      charts += "<div>" + chart({.title = metric_title(curve.name)}, series) + "</div>";
     }
     std::vector<std::pair<double, double>> rate;
     for (const StepLine& step : loss_->steps)

@@ -12,6 +12,8 @@
 #include "driver/launch/run_state.h"
 #include "experiments/report/error_split.h"
 #include "experiments/report/report.h"
+#include "experiments/report/run_evidence.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
@@ -22,7 +24,7 @@ namespace {
 constexpr std::chrono::minutes kPatience{10};  // for a run to begin
 
 struct ReportFlags {
-  std::string run;
+  std::string run, index;
   std::optional<std::string> out, chrome_trace;
   std::vector<std::string> against;
   bool follow = false;
@@ -38,10 +40,13 @@ CommandSpec spec_of(ReportFlags& f) {
       {.name = "run",
        .short_name = 'r',
        .value = "DIR",
-       .help = "Output folder of `millrace train` or `millrace launch`.",
-       .required = true,
+       .help = "Output folder of `millrace train` or `millrace launch`. Required, unless --index.",
        .target = into::text(f.run)},
       flag("", "out", "FILE", "Where to write the page (default: DIR/report.html).", into::text(f.out), 'o'),
+      flag("", "index", "DIR",
+           "Instead: DIR/index.html with a line for each run in DIR and below, and the page of each that has "
+           "none or an old one.",
+           into::text(f.index)),
       flag("", "against", "DIRS",
            "Runs to show beside it, comma-separated: settings that differ, times, results, curves.",
            into::list(f.against)),
@@ -58,8 +63,10 @@ CommandSpec spec_of(ReportFlags& f) {
        .target = into::text(f.chrome_trace)},
   };
   spec.interrupted = "nothing was written";
-  spec.examples = {"millrace report --run out", "millrace report --run out --against before,after",
+  spec.examples = {"millrace report --run out",
+                   "millrace report --run out --against before,after",
                    "millrace report --run out --follow",
+                   "millrace report --index runs",
                    "millrace report --run out --chrome-trace trace.json",
                    "millrace report --run out --out page.html --format json"};
   return spec;
@@ -159,6 +166,49 @@ int write_report(const ReportFlags& flags) {
   return 0;
 }
 
+/// Whether the page is older than what the ranks wrote last.
+bool is_old(const std::filesystem::path& page, const std::filesystem::path& run) {
+  std::error_code error;
+  const auto written = std::filesystem::last_write_time(page, error);
+  if (error) return true;
+  for (const auto& entry : std::filesystem::directory_iterator(run, error)) {
+    const bool counts =
+        entry.path().filename() == run_files::kSummary || entry.path().extension() == ".jsonl";
+    if (counts && entry.last_write_time(error) > written) return true;
+  }
+  return false;
+}
+
+int write_index(const ReportFlags& flags) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (!fs::is_directory(flags.index, ignored))
+    return exit_with(ExitCode::Usage, {{flags.index, "is not a folder", "give a folder with runs"}});
+  const fs::path out = flags.out.value_or((fs::path(flags.index) / "index.html").string());
+  const std::vector<fs::path> folders = runs_below(flags.index);
+  SteadyClock clock;
+  ProgressLine line(clock, "report");
+  std::vector<RunData> runs;
+  std::vector<std::string> links;
+  for (std::size_t i = 0; i < folders.size(); ++i) {
+    line.show(static_cast<std::int64_t>(i), std::ssize(folders), "runs");
+    Result<RunData> run = read_run(folders[i].string());
+    if (!run) continue;  // it has begun and written nothing yet
+    const fs::path page = folders[i] / run_files::kReport;
+    if (is_old(page, folders[i])) {
+      if (const Status written = write_file_atomically(page, report_html(*run)); !written)
+        return exit_with(ExitCode::Usage, written.problems());
+    }
+    links.push_back(fs::proximate(page, fs::absolute(out).parent_path(), ignored).string());
+    runs.push_back(*std::move(run));
+  }
+  line.clear();
+  if (const Status written = write_file_atomically(out, index_html(flags.index, runs, links)); !written)
+    return exit_with(ExitCode::Usage, written.problems());
+  std::printf("%s: %zu runs\n", out.c_str(), runs.size());
+  return 0;
+}
+
 }  // namespace
 
 CommandSpec report_spec() {
@@ -167,8 +217,11 @@ CommandSpec report_spec() {
 
 int report_command(const std::vector<std::string>& args) {
   ReportFlags flags;
-  return run_command(spec_of(flags), args, [&](const Arguments&, const Problems& problems) {
+  return run_command(spec_of(flags), args, [&](const Arguments&, Problems problems) {
+    if (flags.run.empty() == flags.index.empty())
+      problems.push_back({"--run", "or --index is required, and not both", "for example --run out"});
     if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+    if (!flags.index.empty()) return write_index(flags);
     const int followed = flags.follow ? follow(flags) : 0;
     return followed != 0 ? followed : write_report(flags);
   });

@@ -146,7 +146,7 @@ std::vector<Row> result_rows(const std::vector<const RunData*>& runs) {
     }
   }
   for (const std::string& name : names)
-    rows.push_back({name + ", last evaluation", [name](const RunData& r) {
+    rows.push_back({metric_title(name) + ", last evaluation", [name](const RunData& r) {
                       for (const MetricCurve& curve : metric_curves(r))
                         if (curve.name == name && !curve.evaluations.empty())
                           return metric_text(name, curve.evaluations.back().second);
@@ -176,7 +176,7 @@ std::string curves_of(const std::vector<const RunData*>& runs) {
       metrics[curve.name].push_back({label_of(*runs[i]), colour_of_run(i), std::move(curve.evaluations)});
   }
   std::string html = overlaid("Training loss", losses);
-  for (const auto& [name, series] : metrics) html += overlaid(name + ", evaluation", series);
+  for (const auto& [name, series] : metrics) html += overlaid(metric_title(name) + ", evaluation", series);
   return html;
 }
 
@@ -216,6 +216,12 @@ std::vector<MetricCurve> metric_curves(const RunData& run) {
                                   *rank->steps[i].top1);
   }
   return curves;
+}
+
+std::string metric_title(const std::string& name) {
+  if (name == "top1") return "Top-1";
+  if (name == "top5") return "Top-5";
+  return name == "perplexity" ? "Perplexity per token" : name;
 }
 
 std::string metric_text(const std::string& name, double value) {
@@ -278,6 +284,40 @@ std::string side_by_side_html(const RunData& run, const std::vector<RunData>& ot
          html_card("Side by side: results",
                    "Times are medians over the steps after the first, with the range of the middle 80 %.",
                    table_of(runs, result_rows(runs)) + curves_of(runs));
+}
+
+std::string index_html(const std::string& folder, const std::vector<RunData>& runs,
+                       const std::vector<std::string>& links) {
+  const auto date_of = [&](std::size_t run) {
+    const Facts facts = machine_of(runs[run]);
+    const std::string launched = value_in(facts, "launched");
+    return launched.empty() ? value_in(facts, "date") : launched;
+  };
+  std::vector<std::size_t> order;
+  for (std::size_t run = 0; run < runs.size(); ++run) order.push_back(run);
+  std::ranges::stable_sort(order, std::greater<>(), date_of);
+  std::vector<const RunData*> all;
+  for (const RunData& run : runs) all.push_back(&run);
+  std::vector<Row> rows{{"end", [](const RunData& r) { return std::string(to_string(r.end.state)); }}};
+  for (const char* name : {"model", "data"})
+    rows.push_back({name, [name](const RunData& r) { return value_in(settings_of(r), name); }});
+  for (Row& row : result_rows(all)) rows.push_back(std::move(row));
+  std::string table = "<div class=\"scroll\"><table><thead><tr><th>run</th><th>date</th>";
+  for (const Row& row : rows) table += "<th>" + escape_xml(row.name) + "</th>";
+  table += "</tr></thead><tbody>";
+  for (const std::size_t run : order) {
+    const std::string name =
+        escape_xml(std::filesystem::path(runs[run].folder).lexically_relative(folder).string());
+    table += "<tr><td>" +
+             (links[run].empty() ? name : "<a href=\"" + escape_xml(links[run]) + "\">" + name + "</a>") +
+             "</td><td>" + escape_xml(date_of(run)) + "</td>";
+    for (const Row& row : rows) table += "<td>" + escape_xml(row.text(runs[run])) + "</td>";
+    table += "</tr>";
+  }
+  return html_page({.title = "Runs in " + folder,
+                    .body = "<header><h1>Runs</h1><p>" + escape_xml(folder) + "</p></header>" +
+                            html_card("Runs", "The newest first.", table + "</tbody></table></div>"),
+                    .footer = "Written by millrace report --index."});
 }
 
 }  // namespace millrace

@@ -18,6 +18,8 @@ struct MetricCurve {
 };
 /// In the order of the evaluations' values. A run of several jobs has none here.
 std::vector<MetricCurve> metric_curves(const RunData& run);
+/// The heading of a metric: "Top-1" of top1.
+std::string metric_title(const std::string& name);
 /// Shares as "93.1 %", other values with four digits.
 std::string metric_text(const std::string& name, double value);
 
@@ -32,5 +34,10 @@ std::string what_was_run_html(const RunData& run);
 /// Cards that show `run` beside `others`: settings that differ first, then times with intervals, results,
 /// and curves over each other.
 std::string side_by_side_html(const RunData& run, const std::vector<RunData>& others);
+
+/// A page with a line for each run, newest first: how it ended, what it was and what came of it. `links`:
+/// where the page of each run is, seen from this page; empty: it has none.
+std::string index_html(const std::string& folder, const std::vector<RunData>& runs,
+                       const std::vector<std::string>& links);
 
 }  // namespace millrace

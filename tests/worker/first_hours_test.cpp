@@ -189,6 +189,30 @@ TEST_F(FirstHours, AReportComparesNothingWithAPlanOfOtherMicrobatches) {
   }
 }
 
+TEST_F(FirstHours, ReportsShowRunsSideBySideAndInAnIndex) {
+  const std::string train = "train --model mlp --width 16 --data synthetic:256 --epochs 2 --output-dir runs/";
+  ASSERT_EQ(run(train + "slow --lr 0.01").code, 0);
+  ASSERT_EQ(run(train + "fast --lr 0.1 --threads 2").code, 0);
+  ASSERT_EQ(run("report --run runs/slow --against runs/fast").code, 0);
+  const std::string page = bytes("runs/slow/report.html");
+  for (const char* part : {"Side by side: what differs", "<td>lr</td><td>0.01</td><td>0.1</td>",
+                           "<td>threads</td>", "Top-1, last evaluation", "What was run", "Learning rate",
+                           "<td>command</td>", "<td>processor</td>", "--lr 0.01"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  EXPECT_EQ(page.find("<td>rule</td><td>sgd</td><td>sgd</td>"), std::string::npos) << "that is the same";
+  const Ran followed = run("report --run runs/slow --follow");
+  EXPECT_EQ(followed.code, 0) << followed.output;
+  EXPECT_EQ(bytes("runs/slow/report.html").find("http-equiv=\"refresh\""), std::string::npos)
+      << "it has ended";
+  ASSERT_EQ(run("report --index runs").code, 0);
+  const std::string index = bytes("runs/index.html");
+  for (const char* part : {"href=\"slow/report.html\"", "href=\"fast/report.html\"", "Top-1", "done"})
+    EXPECT_NE(index.find(part), std::string::npos) << part;
+  EXPECT_TRUE(fs::exists(folder_ / "runs/fast/report.html"));
+  EXPECT_EQ(run("report --run runs/slow --index runs").code, 2);
+  EXPECT_EQ(run("report").code, 2);
+}
+
 TEST_F(FirstHours, ACommandThatIsInterruptedSaysWhatItLeaves) {
   const std::string line = "timeout --preserve-status -s INT 1 " MILLRACE_BIN_DIR
                            "/millrace simulate --sweep --stages 64,128 --microbatches 1024,2048 2>" +
