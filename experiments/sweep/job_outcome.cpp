@@ -9,6 +9,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/schedule_kinds.h"
 
 namespace millrace {
 namespace {
@@ -56,6 +57,24 @@ std::optional<double> step_time_of(const std::string& folder) {
   const Result<Json> json = read_json((std::filesystem::path(folder) / run_files::kSummary).string());
   const Json* step = json ? json->find("median_step_s") : nullptr;
   return step && step->is_number() ? std::optional(step->as_double()) : std::nullopt;
+}
+
+JobWork work_of(const std::string& folder) {
+  const Result<Json> json = read_json((std::filesystem::path(folder) / run_files::kSummary).string());
+  if (!json || !json->is_object()) return {};
+  const auto number = [&](const char* key) {
+    const Json* value = json->find(key);
+    return value && value->is_number() ? value->as_double() : 0;
+  };
+  const Json* name = json->find("schedule");
+  const Result<ScheduleKind> kind =
+      parse_schedule_kind(name && name->is_string() ? name->as_string() : "", "schedule");
+  const double of_update = kind && updates_after_each(*kind) ? 1 : number("microbatches");
+  const double updates = number("first_step") + number("steps");
+  return {.step_s = number("median_step_s"),
+          .samples_per_s = number("samples_per_s"),
+          .updates = static_cast<std::int64_t>(updates),
+          .samples = static_cast<std::int64_t>(updates * of_update * number("microbatch"))};
 }
 
 std::string outcome_text(const std::string& folder) {

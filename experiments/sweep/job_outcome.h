@@ -17,6 +17,16 @@ struct JobOutcome {
   std::string error;
 };
 
+/// What a job did for its result. 0: not known, because it did not come to its end.
+struct JobWork {
+  double step_s = 0;         ///< median; of an array for all its jobs
+  double samples_per_s = 0;  ///< median
+  std::int64_t updates = 0;
+  std::int64_t samples = 0;  ///< that its updates read
+};
+/// Reads the work of each job of the run in this folder.
+JobWork work_of(const std::string& folder);
+
 /// Returns the outcome of a run's only job.
 JobOutcome outcome_of(const std::string& folder);
 /// Returns the outcome of job `member` of an array.

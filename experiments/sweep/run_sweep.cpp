@@ -236,6 +236,7 @@ class Runner {
         result.error = outcome.error;
       }
       result.final_loss = outcome.final_loss;
+      if (result.exit_code == 0) result.work = work_of(result.folder);
       result.metrics = outcome.metrics;
       results.jobs.push_back(std::move(result));
     }
@@ -533,6 +534,14 @@ Curves curves_of(const SweepResults& results, const std::string& precision) {
   return curves;
 }
 
+std::int64_t usual_samples(const std::vector<JobResult>& jobs) {
+  std::map<std::int64_t, int> counts;
+  for (const JobResult& job : jobs)
+    if (job.work.samples > 0) ++counts[job.work.samples];
+  const auto most = std::ranges::max_element(counts, {}, [](const auto& count) { return count.second; });
+  return most == counts.end() ? 0 : most->first;
+}
+
 Status write_tables(const SweepSpec& spec, const SweepResults& results) {
   const fs::path folder = spec.output_dir;
   Problems problems;
@@ -547,12 +556,14 @@ Status write_tables(const SweepSpec& spec, const SweepResults& results) {
     for (const std::string& flag : spec.varied.flags()) text += "," + csv_cell(flag);
     text += ",exit_code,final_loss";
     text += metrics.header();
-    text += ",seconds,cpu_s,instructions,peak_memory_bytes,error\n";
+    text += ",step_s,samples_per_s,updates,samples,seconds,cpu_s,instructions,peak_memory_bytes,error\n";
     for (const JobResult& r : results.jobs) {
       text += std::to_string(r.job) + "," + to_string(r.mode);
       for (const Setting& setting : spec.settings(r.job)) text += "," + csv_cell(setting.text);
       text += "," + std::to_string(r.exit_code) + "," + csv_number(r.final_loss);
       text += metrics.cells(r.metrics);
+      text += printed(",%.9g,%.9g,%lld,%lld", r.work.step_s, r.work.samples_per_s,
+                      static_cast<long long>(r.work.updates), static_cast<long long>(r.work.samples));
       text += printed(",%.3f,%.3f,", r.counters.seconds, r.counters.cpu_s) +
               (r.counters.instructions ? std::to_string(*r.counters.instructions) : "") + "," +
               std::to_string(r.counters.peak_memory_bytes) + "," + csv_cell(r.error) + "\n";

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "experiments/sweep/fused_job.h"
+#include "experiments/sweep/job_outcome.h"
 #include "experiments/sweep/journal.h"
 #include "experiments/sweep/run_pool.h"
 #include "experiments/sweep/sweep_spec.h"
@@ -26,7 +27,11 @@ struct JobResult {
   double final_loss = 0;
   std::vector<std::pair<std::string, double>> metrics;  ///< of the last evaluation
   Counters counters;                                    ///< fused: a job's share of its array's
+  JobWork work{};
 };
+/// The samples that most of the jobs read that came to their end; 0: none did. Times of a job that read
+/// others are those of other work.
+std::int64_t usual_samples(const std::vector<JobResult>& jobs);
 
 /// One measurement: B jobs of a mode at a time.
 struct Measurement {

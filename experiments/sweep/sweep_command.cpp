@@ -36,6 +36,10 @@ Json to_json(const SweepSpec& spec, const SweepResults& results) {
     job["final_loss"] = r.final_loss;
     for (const auto& [name, value] : r.metrics) job["evaluation"][name] = value;
     job["seconds"] = r.counters.seconds;
+    job["step_s"] = r.work.step_s;
+    job["samples_per_s"] = r.work.samples_per_s;
+    job["updates"] = r.work.updates;
+    job["samples"] = r.work.samples;
     job["error"] = r.error;
     job["folder"] = r.folder;
     jobs.push_back(std::move(job));
@@ -54,11 +58,24 @@ Json to_json(const SweepSpec& spec, const SweepResults& results) {
                        {"measurements", measurements}});
 }
 
+/// "; 12.3 ms a step, 650 samples/s, 100 updates"; where a job read other samples than most it says so.
+std::string work_text(const JobWork& work, std::int64_t usual) {
+  if (work.updates == 0) return "";
+  std::string text = printed("; %.4g ms a step, %.4g samples/s, %lld updates", work.step_s * 1e3,
+                             work.samples_per_s, static_cast<long long>(work.updates));
+  if (work.samples != usual)
+    text += " (other work: " + std::to_string(work.samples) + " samples, most jobs read " +
+            std::to_string(usual) + ")";
+  return text;
+}
+
 void print_results(const SweepSpec& spec, const SweepResults& results) {
+  const std::int64_t usual = usual_samples(results.jobs);
   for (const JobResult& r : results.jobs) {
     std::string text = r.exit_code != 0 ? "failed: " + r.error : printed("loss %.6f", r.final_loss);
     for (const auto& [name, value] : r.metrics)
       text += ", " + (name == "loss" ? std::string("evaluation loss") : name) + printed(" %.4f", value);
+    text += work_text(r.work, usual);
     std::printf("%s job %d (%s): %s\n", to_string(r.mode).c_str(), r.job,
                 settings_text(spec.settings(r.job)).c_str(), text.c_str());
   }

@@ -288,7 +288,8 @@ class SweepPage {
     }
     heads.push_back("final loss");
     for (const std::string& name : metrics) heads.push_back("eval. " + name);
-    heads.insert(heads.end(), {"Time", "CPU", "Memory"});
+    heads.insert(heads.end(), {"Step", "samples/s", "updates", "samples", "Time", "CPU", "Memory"});
+    const std::int64_t usual = usual_samples(results_.jobs);
     std::string rows;
     for (const JobResult& r : results_.jobs) {
       rows += "<tr>" + cell(std::to_string(r.job)) + cell(to_string(r.mode));
@@ -298,10 +299,17 @@ class SweepPage {
         const auto found = std::ranges::find(r.metrics, name, &std::pair<std::string, double>::first);
         rows += cell(found == r.metrics.end() ? "–" : printed("%.4g", found->second));
       }
+      rows += cell(duration_figure(r.work.step_s)) + cell(figure(r.work.samples_per_s)) +
+              cell(std::to_string(r.work.updates)) +
+              (r.work.samples == usual ? cell(std::to_string(r.work.samples))
+                                       : cell(std::to_string(r.work.samples), "bad"));
       rows += cell(duration_figure(r.counters.seconds)) + cell(duration_figure(r.counters.cpu_s)) +
               cell(mebibytes(r.counters.peak_memory_bytes)) + "</tr>";
     }
-    return html_card("Jobs", "What each came to. Fused: time, CPU and memory are its share of the array's.",
+    return html_card("Jobs",
+                     "What each came to. Fused: time, CPU and memory are its share of the array's; a step is "
+                     "one of all its jobs. A "
+                     "marked number of samples is not that of most jobs, so times compare other work.",
                      table(heads, rows));
   }
 

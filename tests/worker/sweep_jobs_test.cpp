@@ -78,6 +78,17 @@ class SweepJobs : public Jobs {
   }
 };
 
+TEST_F(SweepJobs, AJobOfOtherWorkIsMarked) {
+  write("sweep.yaml", std::string(kJob) + "lists: {schedule: [gpipe, 1f1b, pipedream]}\nmodes: [serial]\n");
+  const Ran ran = run("sweep sweep.yaml -o out");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  const std::size_t at = ran.output.find("other work"),
+                    pipedream = ran.output.find("schedule=pipedream): loss");
+  EXPECT_NE(at, std::string::npos) << ran.output;
+  EXPECT_LT(pipedream, at) << "its minibatches are one microbatch each\n" << ran.output;
+  EXPECT_EQ(ran.output.find("other work", at + 1), std::string::npos) << ran.output;
+}
+
 TEST_F(SweepJobs, SerialAndConcurrentGiveTheSameNumbersAndTheCurves) {
   write("sweep.yaml", std::string(kJob) +
                           "lists: {lr: [0.1, 0.2, 0.05], seed: [1, 2, 3]}\nmodes: [serial, concurrent]\n"
@@ -89,7 +100,11 @@ TEST_F(SweepJobs, SerialAndConcurrentGiveTheSameNumbersAndTheCurves) {
   for (std::size_t i = 0; i < 3; ++i) {
     for (const char* cell : {"job", "lr", "seed", "final_loss", "loss", "top1"})
       EXPECT_EQ(results[i].at(cell), results[i + 3].at(cell)) << cell;
+    EXPECT_GT(std::stod(results[i].at("step_s")), 0);
+    EXPECT_EQ(results[i].at("samples"), results[0].at("samples"));
   }
+  EXPECT_NE(ran.output.find(" samples/s, "), std::string::npos) << ran.output;
+  EXPECT_EQ(ran.output.find("other work"), std::string::npos) << ran.output;
   // Each as the job by itself.
   ASSERT_EQ(run("train --model mlp --width 16 --depth 1 --classes 10 --data synthetic:128 --steps 12 "
                 "--microbatch 4 --lr 0.2 --seed 2 --output-dir alone")
