@@ -121,6 +121,7 @@ constexpr Command kCommands[] = {
     {"Plan and train", {"plan", plan_spec, plan_command}},
     {"Plan and train", {"simulate", simulate_spec, simulate_command}},
     {"Plan and train", {"train", train_spec, to_worker<train_spec>}},
+    {"Plan and train", {"evaluate", evaluate_spec, to_worker<evaluate_spec>}},
     {"Run on several processes or hosts",
      {"launch", launch_spec,
       [](const std::vector<std::string>& a) {
@@ -160,8 +161,10 @@ constexpr char kExitCodes[] =
 
 const std::vector<std::string>& first_examples() {
   static const std::vector<std::string> examples{
-      "millrace train --model mlp --stages 2 --steps 100 --output-dir runs/first",
-      "millrace report --run runs/first", "millrace profile --model mlp --ranks 2 --out profile.json",
+      "millrace train --model mlp --stages 2 --epochs 2 --output-dir runs/first",
+      "millrace evaluate --model mlp --weights runs/first",
+      "millrace report --run runs/first",
+      "millrace profile --model mlp --ranks 2 --out profile.json",
       "millrace plan --profile profile.json --ranks 2 --out plan.json",
       "millrace train --model mlp --plan plan.json --steps 100 --output-dir runs/planned"};
   return examples;
@@ -201,7 +204,8 @@ CommandTree command_tree() {
   for (const Command& command : kCommands) {
     tree.below.push_back(tree_of(command.command));
     CommandSpec& spec = tree.below.back().spec;
-    if (models && (spec.command == "train" || spec.command == "profile"))
+    if (models && std::ranges::find(spec.flags, "model", &Flag::name) != spec.flags.end() &&
+        spec.command != "models")
       spec = without_targets(with_model_options(std::move(spec), *models, unused));
   }
   return tree;

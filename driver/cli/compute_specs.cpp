@@ -1,5 +1,7 @@
 #include "driver/cli/compute_specs.h"
 
+#include <algorithm>
+
 #include "data/files/data_kinds.h"
 
 namespace millrace {
@@ -31,7 +33,7 @@ CommandSpec train_spec(TrainFlags& f) {
       .command = "train",
       .summary = "Train a model through a plan: as a rank of a job, or all its ranks as threads.",
       .flags = {model_flag(f.model)},
-      .examples = {"millrace train --model mlp --stages 2 --steps 100 --output-dir runs/first",
+      .examples = {"millrace train --model mlp --stages 2 --epochs 2 --output-dir runs/first",
                    "millrace train --model vgg16_bn --image-size 32 --classes 10 --stages 2 "
                    "--data cifar10 --epochs 5",
                    "millrace train --model mlp --plan plan.json --steps 100 --seed 0 "
@@ -241,6 +243,34 @@ CommandSpec train_spec(TrainFlags& f) {
   for (const bool asynchronous : {false, true})
     for (ScheduleKind kind : named_kinds(asynchronous)) kinds.push_back(to_string(kind));
   return spec;
+}
+
+CommandSpec evaluate_spec(EvaluateFlags& f) {
+  CommandSpec spec{
+      .command = "evaluate",
+      .summary = "Judge weights on the test data: loss and metrics, computed as `train` evaluates.",
+      .flags = {model_flag(f.train.model)},
+      .examples = {"millrace evaluate --model mlp --weights runs/first",
+                   "millrace evaluate --model resnet18 --image-size 32 --classes 10 --weights w.safetensors "
+                   "--data cifar10 --format json"},
+      .interrupted = "nothing was written"};
+  spec.flags.push_back({.name = "weights",
+                        .value = "PATH",
+                        .help = "A run's output folder, a checkpoint of any plan, or a safetensors file.",
+                        .required = true,
+                        .group = "Model",
+                        .target = into::text(f.weights)});
+  for (const Flag& flag : train_spec(f.train).flags) {
+    for (const char* name : {"plan", "stages", "replicas", "microbatches", "microbatch", "data", "workers",
+                             "length-buckets", "threads", "deterministic", "init-from-ignore", "precision",
+                             "device", "timeout", "cpp-frames", "format"})
+      if (flag.name == name) spec.flags.push_back(flag);
+  }
+  return spec;
+}
+
+CommandSpec evaluate_spec() {
+  return without_targets<EvaluateFlags>(evaluate_spec);
 }
 
 namespace {

@@ -121,7 +121,14 @@ struct JobFilesFlags {
   int new_jobs = 0;  ///< of fuse
 };
 
+/// `millrace evaluate`: flags of `train`, and the weights to judge.
+struct EvaluateFlags {
+  TrainFlags train;
+  std::string weights;
+};
+
 CommandSpec train_spec(TrainFlags& flags);
+CommandSpec evaluate_spec(EvaluateFlags& flags);
 CommandSpec fuse_spec(JobFilesFlags& flags);
 CommandSpec split_spec(JobFilesFlags& flags);
 CommandSpec fuse_spec();
@@ -130,6 +137,7 @@ CommandSpec profile_spec(ProfileFlags& flags);
 CommandSpec models_spec(ModelsFlags& flags);
 // These specs are for printing and looking up. Their values go nowhere.
 CommandSpec train_spec();
+CommandSpec evaluate_spec();
 CommandSpec profile_spec();
 CommandSpec models_spec();
 

@@ -21,7 +21,8 @@
 namespace millrace {
 namespace {
 
-const std::vector<std::string> kCommands{"models", "profile", "plan", "simulate", "train", "launch"};
+const std::vector<std::string> kCommands{"models", "profile",  "plan",  "simulate",
+                                         "train",  "evaluate", "launch"};
 
 std::string this_program(const char* called) {
   std::error_code error;
@@ -47,8 +48,8 @@ Problems problems_of(const Additions& own) {
 int print_help(const std::string& name) {
   std::printf("%s: millrace %s with models of its own.\n\nUsage: %s COMMAND [FLAGS]\n\n", name.c_str(),
               MILLRACE_VERSION, name.c_str());
-  for (const CommandSpec& spec :
-       {models_spec(), profile_spec(), plan_spec(), simulate_spec(), train_spec(), launch_spec()})
+  for (const CommandSpec& spec : {models_spec(), profile_spec(), plan_spec(), simulate_spec(), train_spec(),
+                                  evaluate_spec(), launch_spec()})
     std::printf("  %-10s %s\n", spec.command.c_str(), spec.summary.c_str());
   std::printf("\n`%s COMMAND --help` explains its flags.\n", name.c_str());
   return 0;
@@ -64,6 +65,7 @@ int dispatch(const std::string& self, const std::vector<std::string>& args, cons
     return command.empty() ? static_cast<int>(ExitCode::Usage) : 0;
   }
   if (command == "train") return train_command(rest, accelerator, own);
+  if (command == "evaluate") return evaluate_command(rest, accelerator, own);
   if (command == "profile")
     return starts_profile_ranks(rest) ? launch_profile(rest, self) : profile_command(rest, accelerator, own);
   if (command == "models") return models_command(rest, own);

@@ -162,4 +162,26 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
   });
 }
 
+int evaluate_command(const std::vector<std::string>& args, const Accelerator& accelerator,
+                     const Additions& own) {
+  return guarded([&] {
+    EvaluateFlags flags;
+    const CommandSpec spec = with_additions(evaluate_spec(flags), own, flags.train.model.options);
+    const Result<Arguments> parsed = parse_arguments(spec, args);
+    if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
+    if (parsed->wants_help()) return print_help(spec, *parsed);
+    if (!parsed->problems().empty()) return report_problems(parsed->problems(), ExitCode::Usage);
+    tell_of_interrupt(spec);
+    // A run of no steps: it starts from the weights and evaluates.
+    std::vector<std::string> words{"--steps=0", "--init-from=" + flags.weights};
+    for (std::size_t i = 0; i < args.size(); ++i) {
+      if (args[i] == "--weights")
+        ++i;
+      else if (!args[i].starts_with("--weights="))
+        words.push_back(args[i]);
+    }
+    return train_command(words, accelerator, own);
+  });
+}
+
 }  // namespace millrace

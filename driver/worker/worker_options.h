@@ -51,6 +51,8 @@ int guarded(const std::function<int()>& body);
 int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator);
 int train_command(const std::vector<std::string>& args, const Accelerator& accelerator,
                   const Additions& own = {});
+int evaluate_command(const std::vector<std::string>& args, const Accelerator& accelerator,
+                     const Additions& own = {});
 int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator,
                     const Additions& own = {});
 int fuse_command(const std::vector<std::string>& args);

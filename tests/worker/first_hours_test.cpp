@@ -144,6 +144,23 @@ TEST_F(FirstHours, ManualPagesOfEveryCommand) {
   EXPECT_NE(bytes("man1/millrace-train.1").find("\\-\\-image\\-size"), std::string::npos);
 }
 
+TEST_F(FirstHours, EvaluateGivesTheNumbersOfTheTraining) {
+  const std::string model = "--model mlp --width 16 --data synthetic:256 ";
+  const Ran trained = run("train " + model + "--epochs 2 --output-dir out --save-weights w.safetensors");
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const std::size_t at = trained.output.find("evaluation: loss ");
+  ASSERT_NE(at, std::string::npos) << trained.output;
+  const std::string numbers = trained.output.substr(at, trained.output.find('\n', at) - at);
+  for (const char* weights : {"--weights out", "--weights=w.safetensors", "--weights out --stages 2"}) {
+    const Ran judged = run("evaluate " + model + weights);
+    EXPECT_EQ(judged.code, 0) << judged.output;
+    EXPECT_NE(judged.output.find(numbers), std::string::npos) << numbers << "\n" << judged.output;
+  }
+  EXPECT_EQ(run("evaluate --model mlp --width 32 --weights out").code, 4);
+  EXPECT_EQ(run("evaluate " + model).code, 2) << "without weights";
+  EXPECT_EQ(run("evaluate " + model + "--weights out --lr 0.1").code, 2);
+}
+
 TEST_F(FirstHours, ADryRunOfAResumedRunComparesItsSettings) {
   const std::string train = "train --model mlp --width 16 --steps 4 ";
   ASSERT_EQ(run(train + "--output-dir out --checkpoint-at-end").code, 0);
