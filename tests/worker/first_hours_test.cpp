@@ -59,13 +59,15 @@ class FirstHours : public Jobs {
   }
 };
 
-TEST_F(FirstHours, TheCommandsOfReadmeWorkWhenPasted) {
+TEST_F(FirstHours, TheCommandsOfPagesWorkWhenPasted) {
   fs::create_directory_symlink(MILLRACE_SOURCE_DIR "/docs", folder_ / "docs");
-  const auto page = read_file(MILLRACE_SOURCE_DIR "/README.md");
-  ASSERT_TRUE(page);
-  const std::vector<std::string> commands = commands_of(*page);
-  EXPECT_GE(commands.size(), 4u);
-  for (const std::string& command : commands) expect_works(command);
+  for (const auto& [name, least] : {std::pair("README.md", 4), {"docs/commands/evaluate.md", 2}}) {
+    const auto page = read_file(std::string(MILLRACE_SOURCE_DIR) + "/" + name);
+    ASSERT_TRUE(page) << name;
+    const std::vector<std::string> commands = commands_of(*page);
+    EXPECT_GE(static_cast<int>(commands.size()), least) << name;
+    for (const std::string& command : commands) expect_works(command);
+  }
 }
 
 TEST_F(FirstHours, TheExamplesOfTheOverviewWorkInTheirOrder) {
