@@ -191,6 +191,19 @@ TEST_F(FirstHours, ADryRunOfAJobAsksTheWorker) {
   EXPECT_NE(taken.output.find("every rank:"), std::string::npos) << taken.output;
 }
 
+TEST_F(FirstHours, TheConsoleHasMetricLinesWhereverTheLastStageIs) {
+  for (const auto& [schedule, rank] : {std::pair("1f1b", "[rank1] "), {"zb-v", "[rank0] "}}) {
+    write("job.yaml",
+          std::string("model: mlp\nwidth: 16\nstages: 2\nsteps: 4\noverwrite: true\nschedule: ") + schedule);
+    const Ran ran = run("launch job.yaml --output-dir out");
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    const std::size_t at = ran.output.find("step=4/4 loss=");
+    ASSERT_NE(at, std::string::npos) << ran.output;
+    const std::size_t line = ran.output.rfind('\n', at) + 1;
+    EXPECT_EQ(ran.output.substr(line, 8), rank) << ran.output;
+  }
+}
+
 TEST_F(FirstHours, AReportComparesNothingWithAPlanOfOtherMicrobatches) {
   ASSERT_EQ(run("profile --model mlp --microbatch 8 --repetitions 2 --blocks 1 --out profile.json").code, 0);
   ASSERT_EQ(run("plan --profile profile.json --ranks 2 --out plan.json").code, 0);
