@@ -102,7 +102,7 @@ int follow(const ReportFlags& flags) {
       page->reload_s = goes_on ? std::max(1, static_cast<int>(flags.every.count() / 1000)) : 0;
       if (const Status written = write_file_atomically(out, report_html(*run, *page)); !written)
         return exit_with(ExitCode::Usage, written.problems());
-      if (!std::exchange(said, true))
+      if (goes_on && !std::exchange(said, true))
         std::fprintf(stderr, "%s is written again every %lld s\n", out.c_str(),
                      static_cast<long long>(flags.every.count() / 1000));
     } else if (!goes_on) {

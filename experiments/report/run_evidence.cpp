@@ -200,8 +200,8 @@ std::vector<MetricCurve> metric_curves(const RunData& run) {
     const Json* step = evaluation.find("step");
     if (!step || !step->is_number()) continue;
     for (const auto& [name, value] : evaluation.members()) {
-      const bool other = name == "step" || name == "samples" || name == "loss" || name == "seconds" ||
-                         name.find(".job") != std::string::npos;
+      const bool other = name == "step" || name == "after_step" || name == "samples" || name == "loss" ||
+                         name == "seconds" || name.find(".job") != std::string::npos;
       if (other || !value.is_number()) continue;
       auto found = std::ranges::find(curves, name, &MetricCurve::name);
       if (found == curves.end()) found = curves.insert(curves.end(), {.name = name});

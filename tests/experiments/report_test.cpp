@@ -528,7 +528,8 @@ TEST_F(Report, AResumedRunShowsItsJointsAndAllEvaluations) {
   for (const char* part :
        {"resumed after step 25", "Dashed upright lines", "<b>50.0 %</b>", "evaluation: 1.5 at 20"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
-  EXPECT_EQ(count(html, "class=\"mark\""), 4u) << "two charts, wide and narrow";
+  EXPECT_EQ(count(html, "class=\"mark\""), 8u) << "loss, top-1, rate and throughput, wide and narrow";
+  EXPECT_EQ(html.find(">after_step<"), std::string::npos) << "that is no metric";
 }
 
 TEST_F(Report, TheMeasuredStepIsOneNumber) {

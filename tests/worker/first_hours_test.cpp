@@ -170,7 +170,7 @@ TEST_F(FirstHours, ADryRunOfAResumedRunComparesItsSettings) {
   EXPECT_EQ(same.code, 0) << same.output;
   const Ran other = run(train + "--resume out --dry-run --lr 0.5 --microbatch 4");
   EXPECT_EQ(other.code, 4) << other.output;
-  EXPECT_NE(other.output.find("--resume-changes lr,microbatch"), std::string::npos) << other.output;
+  EXPECT_NE(other.output.find("--resume-changes microbatch,lr"), std::string::npos) << other.output;
   EXPECT_EQ(run(train + "--resume out --dry-run --lr 0.5 --resume-changes lr").code, 0);
   EXPECT_EQ(run("train --model autoencoder --resume out --dry-run").code, 4);
 }
