@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "runtime/checkpoint/hash.h"
+#include "runtime/saved/hash.h"
 
 namespace millrace {
 namespace {

@@ -13,7 +13,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/base/random.h"
-#include "runtime/checkpoint/hash.h"
+#include "runtime/saved/hash.h"
 
 namespace millrace {
 namespace {

@@ -18,13 +18,16 @@
 
 #include "driver/cli/command_support.h"
 #include "driver/hosts/agent_job.h"
+#include "driver/hosts/delivered_checkpoint.h"
 #include "driver/hosts/frames.h"
 #include "driver/hosts/machine.h"
+#include "driver/hosts/own_shards.h"
 #include "driver/hosts/program_paths.h"
 #include "runtime/base/choices.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
+#include "runtime/base/private_folder.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/version.h"
 
@@ -99,7 +102,7 @@ class ResultFiles {
     for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
       const fs::path name = it->path().filename();
       if (it->is_directory(error) &&
-          (name == run_files::kCheckpoints || name == "logs" || name == "inputs")) {
+          (name.string().starts_with(run_files::kCheckpoints) || name == "logs" || name == "inputs")) {
         it.disable_recursion_pending();
         continue;
       }
@@ -127,14 +130,13 @@ class Agent {
     ::gethostname(host, sizeof host - 1);
     send(FrameType::Hello, Json::object({{"version", MILLRACE_VERSION}, {"host", std::string(host)}}));
     try {
-      while (!started_ || any_alive()) {
+      while (!finished_) {
         wait();
         for ([[maybe_unused]] const int signal : signals_.read()) take_signal();
         read_launcher();
         read_ranks();
-        if (results_ && clock_.now() >= next_status_) send_status();
+        send_news();
       }
-      if (results_) send_results();
       send(FrameType::Done, Json::object());
       return static_cast<int>(ExitCode::Done);
     } catch (const RefusedJob& refused) {
@@ -155,7 +157,7 @@ class Agent {
   /// SIGTERM would end a rank at once, so the ranks get SIGHUP: they save, however often it comes. The
   /// launcher sees how they end. A second signal ends them here.
   void take_signal() {
-    if (!started_ || scheduler_stops_) throw Disconnected();
+    if (!started_ || scheduler_stops_ || has_ended_) throw Disconnected();
     scheduler_stops_ = true;
     pass_on(SIGHUP);
   }
@@ -202,11 +204,16 @@ class Agent {
       case FrameType::Job:
         return prepare(frame.payload);
       case FrameType::File:
-        return keep_input(frame.payload);
+        return take_file(frame.payload);
       case FrameType::Go:
         return start(frame.payload);
       case FrameType::Signal:
         return take_signal_of_launcher(number_of<int>(frame.payload).value_or(0));
+      case FrameType::Collect:
+        return collect(frame.payload);
+      case FrameType::Finish:
+        finished_ = true;
+        return;
       default:
         throw Disconnected();
     }
@@ -242,7 +249,7 @@ class Agent {
                           "each rank has a GPU of its own: give this host fewer ranks"});
     const bool shared = fs::exists(fs::path(job_.output_dir) / job_.probe, error);
     if (!shared) {
-      if (const Status made = make_writable_folder(job_.output_dir); !made) append(problems, made.problems());
+      if (const Status made = make_private_folder(job_.output_dir); !made) append(problems, made.problems());
     }
     Json paths = Json::array();
     for (const AgentInput& input : job_.inputs) {
@@ -250,34 +257,69 @@ class Agent {
         if (!fs::exists(input.path, error))
           problems.push_back(
               {input.path, "is not there", "put it on every host: it is too large to be sent"});
-      } else if (file_hash(input.path) != input.hash) {
+      } else if (!(input_file(input.path) == input)) {
         missing_.insert(input.path);
         paths.push_back(input.path);
       }
     }
     if (!problems.empty()) throw RefusedJob{problems};
+    if (!shared && !job_.checkpoint.folder.empty()) {
+      Result<DeliveredCheckpoint> delivered =
+          DeliveredCheckpoint::begin(job_.checkpoint, own_shards_folder(), job_.host);
+      if (!delivered) throw RefusedJob{delivered.problems()};
+      for (const std::string& path : delivered->missing()) paths.push_back(path);
+      delivered_.emplace(*std::move(delivered));
+    }
     if (!shared) {
       for (const RankProcess& rank : job_.ranks)
         fs::remove(fs::path(job_.output_dir) / run_files::kStatus.of(rank.rank), error);
       results_.emplace(job_.output_dir);
     }
     send(FrameType::Need, Json::object({{"paths", paths}}));
-    if (missing_.empty()) ready();
+    ready_if_all_came();
+  }
+
+  fs::path own_shards_folder() const {
+    return fs::path(job_.output_dir) / run_files::kHostCheckpoints.of(job_.host);
+  }
+
+  /// A piece of an input or of a shard; an empty one ends the file.
+  void take_file(std::string_view payload) {
+    const std::string path = take_path(payload);
+    if (delivered_ && delivered_->wants(path)) {
+      if (const Status taken = delivered_->take(path, payload); !taken) throw RefusedJob{taken.problems()};
+    } else {
+      keep_input(path, payload);
+    }
+    if (payload.empty()) ready_if_all_came();
   }
 
   /// Inputs that this host lacks, or has otherwise, go into the run's folder under the name of their hash.
-  void keep_input(std::string_view payload) {
-    const std::string path = take_path(payload);
+  void keep_input(const std::string& path, std::string_view piece) {
     const auto wanted = std::ranges::find(job_.inputs, path, &AgentInput::path);
-    if (missing_.erase(path) == 0 || wanted == job_.inputs.end()) throw Disconnected();
+    const std::optional<Hash128> hash = wanted == job_.inputs.end() ? std::nullopt : hash_from(wanted->hash);
+    if (!missing_.contains(path) || !hash) throw Disconnected();
     const fs::path folder = fs::path(job_.output_dir) / "inputs";
     const std::string own =
         (folder / (wanted->hash.substr(0, 16) + "-" + fs::path(path).filename().string())).string();
-    if (const Status made = make_writable_folder(folder); !made) throw RefusedJob{made.problems()};
-    if (const Status written = write_file_atomically(own, payload, Readers::Private); !written)
-      throw RefusedJob{written.problems()};
-    if (file_hash(own) != wanted->hash)
-      throw RefusedJob{{Problem{path, "arrived with another content", "launch again"}}};
+    const std::string temporary = own + ".tmp." + std::to_string(::getpid());
+    if (!arriving_) {
+      if (const Status made = make_writable_folder(folder); !made) throw RefusedJob{made.problems()};
+      Result<ArrivingFile> created = ArrivingFile::create(temporary);
+      if (!created) throw RefusedJob{created.problems()};
+      arriving_.emplace(*std::move(created));
+    }
+    const Status taken =
+        piece.empty() ? arriving_->finish({.bytes = wanted->bytes, .hash = *hash}) : arriving_->add(piece);
+    if (!taken) {
+      ::unlink(temporary.c_str());
+      throw RefusedJob{taken.problems()};
+    }
+    if (!piece.empty()) return;
+    arriving_.reset();
+    missing_.erase(path);
+    if (::rename(temporary.c_str(), own.c_str()) != 0)
+      throw RefusedJob{{Problem{own, std::string("rename failed: ") + std::strerror(errno), {}}}};
     for (RankProcess& rank : job_.ranks) {
       for (std::string& word : rank.argv) {  // "--plan=plan.json"
         if (word == path)
@@ -286,7 +328,14 @@ class Agent {
           word.replace(word.size() - path.size(), path.size(), own);
       }
     }
-    if (missing_.empty()) ready();
+  }
+
+  void ready_if_all_came() {
+    if (!missing_.empty() || (delivered_ && !delivered_->missing().empty())) return;
+    if (delivered_) {
+      if (const Status published = delivered_->finish(); !published) throw RefusedJob{published.problems()};
+    }
+    ready();
   }
 
   void ready() {
@@ -303,8 +352,14 @@ class Agent {
     const Json* added = go.find("environment");
     if (started_ || job_.ranks.empty() || !added || !added->is_object()) throw Disconnected();
     started_ = true;
+    const Json* folders = added->find("MILLRACE_FOLDERS");
+    if (folders && folders->is_string()) own_shards_.emplace(own_shards_folder());
+    const Json* resume = go.find("resume");
     for (RankProcess& rank : job_.ranks) {
       rank.argv.insert(rank.argv.begin(), job_.worker);
+      for (std::string& word : rank.argv)
+        if (resume && resume->is_string() && word.starts_with("--resume="))
+          word = "--resume=" + resume->as_string();
       for (const auto& [name, value] : added->members())
         if (value.is_string()) rank.environment.emplace_back(name, value.as_string());
       rank.environment.emplace_back("MILLRACE_LAUNCHER_PID", std::to_string(::getpid()));
@@ -325,7 +380,9 @@ class Agent {
       for (const Descriptor* stream : {&rank.process.out, &rank.process.err})
         if (stream->is_open()) polled.push_back({stream->get(), POLLIN, 0});
     }
-    ::poll(polled.data(), polled.size(), kPollMs);
+    if (own_shards_) polled.push_back({own_shards_->descriptor(), POLLIN, 0});
+    const bool has_more = own_shards_ && own_shards_->is_sending();
+    ::poll(polled.data(), polled.size(), has_more ? 0 : kPollMs);
   }
 
   void read_ranks() {
@@ -393,6 +450,31 @@ class Agent {
 
   // ---- what they write, where the launcher does not see this folder
 
+  /// One piece of a checkpoint at a time, so that the ranks' output goes on.
+  void send_news() {
+    if (results_ && clock_.now() >= next_status_) send_status();
+    const std::optional<std::string> manifest = own_shards_ ? own_shards_->look() : std::nullopt;
+    if (manifest) write_all(to_bytes(FrameType::Saved, *manifest));
+    if (own_shards_ && own_shards_->is_sending()) {
+      const OwnShards::Piece piece = own_shards_->next();
+      write_all(to_bytes(FrameType::Shard, with_path(piece.path, piece.bytes)));
+    }
+    if (!started_ || any_alive() || has_ended_ || manifest) return;
+    if (results_) {
+      send_status();
+      send_results();
+    }
+    write_all(to_bytes(FrameType::Ended, ""));
+    has_ended_ = true;
+  }
+
+  void collect(const std::string& payload) {
+    const Json wanted = parsed(payload);
+    const Json* step = wanted.find("step");
+    if (!own_shards_ || !step || !step->is_string()) throw Disconnected();
+    own_shards_->collect(step->as_string());
+  }
+
   void send_status() {
     next_status_ = clock_.now() + std::chrono::milliseconds(kPollMs);
     for (const AgentRank& rank : ranks_) send_file(run_files::kStatus.of(rank.rank));
@@ -410,10 +492,7 @@ class Agent {
       if (before == *content) return;
       before = *content;
     }
-    std::string payload = path.string();
-    payload += '\0';
-    payload += *content;
-    write_all(to_bytes(FrameType::Result, payload));
+    write_all(to_bytes(FrameType::Result, with_path(path.string(), *content)));
   }
 
   SteadyClock clock_;
@@ -422,10 +501,13 @@ class Agent {
   AgentJob job_;
   std::set<std::string> missing_;  ///< inputs that are still to come
   std::vector<AgentRank> ranks_;
-  std::optional<ResultFiles> results_;  ///< only where the output folder is not the launcher's
+  std::optional<ArrivingFile> arriving_;  ///< the input that is coming
+  std::optional<DeliveredCheckpoint> delivered_;
+  std::optional<OwnShards> own_shards_;  ///< only where some host does not see the launcher's folder
+  std::optional<ResultFiles> results_;   ///< only where the output folder is not the launcher's
   std::map<fs::path, std::string> sent_;
   TimePoint next_status_{};
-  bool started_ = false;
+  bool started_ = false, has_ended_ = false, finished_ = false;
   bool scheduler_stops_ = false, launcher_stops_ = false;
 };
 

@@ -1,7 +1,6 @@
 #include "driver/hosts/agent_job.h"
 
-#include "data/text/hash.h"
-#include "runtime/base/files.h"
+#include "runtime/saved/hash.h"
 
 namespace millrace {
 namespace {
@@ -35,7 +34,7 @@ RankProcess rank_from(const Json& json, Problems& problems) {
 Json to_json(const AgentJob& job) {
   Json inputs = Json::array(), ranks = Json::array();
   for (const AgentInput& input : job.inputs)
-    inputs.push_back(Json::object({{"path", input.path}, {"hash", input.hash}}));
+    inputs.push_back(Json::object({{"path", input.path}, {"hash", input.hash}, {"bytes", input.bytes}}));
   for (const RankProcess& process : job.ranks) {
     Json argv = Json::array();
     for (const std::string& word : process.argv) argv.push_back(word);
@@ -49,6 +48,9 @@ Json to_json(const AgentJob& job) {
                        {"probe", job.probe},
                        {"worker", job.worker},
                        {"device", job.device},
+                       {"host", job.host},
+                       {"checkpoint", Json::object({{"folder", job.checkpoint.folder},
+                                                    {"manifest", job.checkpoint.manifest}})},
                        {"inputs", inputs},
                        {"ranks", ranks}});
 }
@@ -62,10 +64,16 @@ Result<AgentJob> agent_job_from(const Json& json) {
   job.probe = in.string("probe");
   job.worker = in.string("worker");
   job.device = in.string("device");
+  job.host = in.whole("host", 0, 1 << 20);
+  if (const Json* checkpoint = in.object("checkpoint")) {
+    ObjectReader of(*checkpoint, problems);
+    job.checkpoint = {.folder = of.string("folder"), .manifest = of.string("manifest")};
+    of.finish();
+  }
   if (const Json* inputs = in.array("inputs")) {
     for (const Json& item : inputs->items()) {
       ObjectReader input(item, problems);
-      job.inputs.push_back({input.string("path"), input.string("hash")});
+      job.inputs.push_back({input.string("path"), input.string("hash"), input.integer("bytes")});
       input.finish();
     }
   }
@@ -77,9 +85,9 @@ Result<AgentJob> agent_job_from(const Json& json) {
   return job;
 }
 
-std::string file_hash(const std::string& path) {
-  const Result<std::string> content = read_regular_file(path, kMostInputBytes);
-  return content ? fingerprint_of(*content).hex() : "";
+AgentInput input_file(const std::string& path) {
+  const Result<FileDigest> digest = digest_of_file(path);
+  return digest ? AgentInput{path, digest->hash.hex(), digest->bytes} : AgentInput{path};
 }
 
 }  // namespace millrace

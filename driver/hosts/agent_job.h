@@ -1,6 +1,8 @@
 // The messages between a launcher and the agent of a host, as JSON in frames (frames.h).
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -14,8 +16,15 @@ namespace millrace {
 /// A file or folder that the ranks read, by the path that their arguments name.
 struct AgentInput {
   std::string path;
-  std::string hash;  ///< file_hash of the launcher's file; empty: a folder, or too large to send
+  std::string hash;        ///< XXH3-128 of the launcher's file; empty: a folder, or too large to send
+  std::int64_t bytes = 0;  ///< of the launcher's file
   bool operator==(const AgentInput&) const = default;
+};
+
+/// A checkpoint that the ranks go on from. A host that does not see the launcher's folder gets what it lacks.
+struct AgentCheckpoint {
+  std::string folder;    ///< with step folders and `latest`; empty: there is no checkpoint
+  std::string manifest;  ///< its text
 };
 
 /// The ranks of one host and what they need.
@@ -25,16 +34,19 @@ struct AgentJob {
   std::string probe;       ///< a file in the launcher's output folder: a host that sees it shares the folder
   std::string worker;      ///< the program of the ranks; empty: the agent's own for `device`
   std::string device;      ///< "cpu", "cuda"
+  int host = 0;            ///< position among the job's hosts
+  AgentCheckpoint checkpoint;
+  std::filesystem::path
+      checkpoint_source;  ///< the launcher's own step folder of `checkpoint`; it is not sent
   std::vector<AgentInput> inputs;
   std::vector<RankProcess> ranks;  ///< argv without the program; environment without what the agent adds
 };
 Json to_json(const AgentJob& job);
 Result<AgentJob> agent_job_from(const Json& json);
 
-/// Returns a hash of the file's content: 32 hexadecimal digits of XXH3-128; empty if it cannot be read or is
-/// larger than kMostInputBytes.
-std::string file_hash(const std::string& path);
-/// Larger inputs are not sent: they have to be on the host.
-inline constexpr Bytes kMostInputBytes = 64 * kMiB;
+/// Returns what the agent needs to know a file by; an input without a hash if it cannot be read.
+AgentInput input_file(const std::string& path);
+/// Larger files of `--data` are not sent: they have to be on the host.
+inline constexpr Bytes kMostDataBytes = 64 * kMiB;
 
 }  // namespace millrace

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t kHeader = 5;  // length of the payload, type
 constexpr std::size_t kMostNoise = 64 << 10;
-constexpr std::string_view kTypes = "JFGSHNR!oeXCD";
+constexpr std::string_view kTypes = "JFGSTZHNR!oeXCKPED";
 
 void append_number(std::string& to, std::uint32_t number) {
   for (int shift = 24; shift >= 0; shift -= 8) to += static_cast<char>(number >> shift & 0xff);
@@ -38,6 +38,15 @@ std::string to_bytes(FrameType type, std::string_view payload) {
 std::string with_rank(int rank, std::string_view bytes) {
   std::string payload;
   append_number(payload, static_cast<std::uint32_t>(rank));
+  payload += bytes;
+  return payload;
+}
+
+std::string with_path(const std::string& path, std::string_view bytes) {
+  std::string payload;
+  payload.reserve(path.size() + 1 + bytes.size());
+  payload += path;
+  payload += '\0';
   payload += bytes;
   return payload;
 }

@@ -14,12 +14,14 @@ namespace millrace {
 inline constexpr const char* kAgentGreeting = "\nmillrace-agent-1\n";
 
 enum class FrameType : char {
-  // The launcher sends these. All are JSON but File and Signal.
-  Job = 'J',     ///< what to run (agent_job.h)
-  File = 'F',    ///< the path of an input, a zero byte, its content
-  Go = 'G',      ///< {environment}: what the ranks get too, such as where they meet; they start
-  Signal = 'S',  ///< a number in decimal digits, for all ranks
-  // The agent sends these. All are JSON but Refused, Output, ErrorOutput and Result.
+  // The launcher sends these. All are JSON but File, Signal and Finish.
+  Job = 'J',      ///< what to run (agent_job.h)
+  File = 'F',     ///< the path of an input, a zero byte, a piece of its content; the last piece is empty
+  Go = 'G',       ///< {environment, resume}: what the ranks get too, such as where they meet; they start
+  Signal = 'S',   ///< a number in decimal digits, for all ranks
+  Collect = 'T',  ///< {step}: the shards of this checkpoint are wanted
+  Finish = 'Z',   ///< nothing more is wanted of this host
+  // The agent sends these. All are JSON but Refused, Output, ErrorOutput, Result, Saved, Shard and Ended.
   Hello = 'H',  ///< {version, host}
   Need = 'N',   ///< {paths}: the inputs that this host lacks
   Ready = 'R',  ///< {shared, port, address}: the ranks can start; the output folder is the launcher's; a free
@@ -29,7 +31,11 @@ enum class FrameType : char {
   ErrorOutput = 'e',  ///< rank (4 bytes), what it wrote to stderr
   Exit = 'X',         ///< {rank, pid, status, signal, suspended}: how a rank ended
   Result = 'C',       ///< the path of a file below the output folder, a zero byte, its content
-  Done = 'D',         ///< all ranks have ended and all results are here
+  Saved = 'K',        ///< the manifest of a checkpoint whose shards of this host's ranks are on its disk
+  Shard = 'P',  ///< "STEP/FILE", a zero byte, a piece of its content; the last piece is empty. "STEP/" is
+                ///< sent after all shards of this host
+  Ended = 'E',  ///< all ranks have ended and all results are here
+  Done = 'D',   ///< the answer to Finish
 };
 
 struct Frame {
@@ -37,10 +43,14 @@ struct Frame {
   std::string payload;
 };
 
+/// Files go in pieces of so many bytes.
+inline constexpr std::size_t kPiece = 256 << 10;
 /// A longer frame is none of ours.
 inline constexpr std::uint32_t kLongestFrame = 256u << 20;
 
 std::string to_bytes(FrameType type, std::string_view payload);
+/// A payload that begins with a path.
+std::string with_path(const std::string& path, std::string_view bytes);
 /// A payload that begins with a rank.
 std::string with_rank(int rank, std::string_view bytes);
 

@@ -10,6 +10,10 @@
 #include <cctype>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <map>
+#include <tuple>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
@@ -21,6 +25,7 @@ namespace millrace {
 namespace {
 
 constexpr std::size_t kKeptErrors = 4096;
+constexpr int kLookMs = 100;  // how often deadlines are looked at
 
 std::string text_member(const Json& json, std::string_view key) {
   const Json* value = json.find(key);
@@ -83,11 +88,34 @@ void HostConnection::send(FrameType type, std::string_view payload) {
 }
 
 void HostConnection::write_out() {
+  do {
+    send_pieces();
+    write_bytes();
+  } while (outgoing_.empty() && !files_.empty() && process_.in.is_open());
+}
+
+/// A piece goes to the bytes that wait as soon as there are few of them: a file of any size takes little
+/// memory.
+void HostConnection::send_pieces() {
+  if (files_.empty() || outgoing_.size() >= kPiece) return;
+  Outgoing& next = files_.front();
+  std::string bytes(kPiece, '\0');
+  ssize_t n;
+  do {
+    n = ::read(next.file.get(), bytes.data(), bytes.size());
+  } while (n < 0 && errno == EINTR);
+  bytes.resize(n > 0 ? static_cast<std::size_t>(n) : 0);  // the agent sees by the hash what is missing
+  outgoing_ += to_bytes(FrameType::File, with_path(next.path, bytes));
+  if (bytes.empty()) files_.pop_front();
+}
+
+void HostConnection::write_bytes() {
   while (!outgoing_.empty() && process_.in.is_open()) {
     const ssize_t n = ::write(process_.in.get(), outgoing_.data(), outgoing_.size());
-    if (n > 0)
+    if (n > 0) {
       outgoing_.erase(0, static_cast<std::size_t>(n));
-    else if (n < 0 && errno == EINTR)
+      sent_ += n;
+    } else if (n < 0 && errno == EINTR)
       continue;
     else if (n < 0 && errno == EAGAIN)
       return;
@@ -96,20 +124,32 @@ void HostConnection::write_out() {
   }
 }
 
-void HostConnection::go(const std::vector<std::pair<std::string, std::string>>& environment) {
+void HostConnection::go(const std::vector<std::pair<std::string, std::string>>& environment,
+                        const std::string& resume) {
   Json variables = Json::object();
   for (const auto& [name, value] : environment) variables[name] = value;
-  send(FrameType::Go, Json::object({{"environment", variables}}).dump());
+  Json go = Json::object({{"environment", variables}});
+  if (!resume.empty()) go["resume"] = resume;
+  send(FrameType::Go, go.dump());
 }
 
 void HostConnection::signal(int number) {
   send(FrameType::Signal, std::to_string(number));
 }
 
+void HostConnection::collect(const std::string& step) {
+  send(FrameType::Collect, Json::object({{"step", step}}).dump());
+}
+
+void HostConnection::finish() {
+  if (!std::exchange(finishing_, true)) send(FrameType::Finish, "");
+}
+
 void HostConnection::descriptors(std::vector<pollfd>& to) const {
   for (const Descriptor* stream : {&process_.out, &process_.err})
     if (stream->is_open()) to.push_back({stream->get(), POLLIN, 0});
-  if (!outgoing_.empty() && process_.in.is_open()) to.push_back({process_.in.get(), POLLOUT, 0});
+  if ((!outgoing_.empty() || !files_.empty()) && process_.in.is_open())
+    to.push_back({process_.in.get(), POLLOUT, 0});
 }
 
 bool HostConnection::receive() {
@@ -130,6 +170,7 @@ bool HostConnection::receive() {
     const ssize_t n = ::read(process_.out.get(), buffer, sizeof buffer);
     if (n > 0) {
       frames_.add({buffer, static_cast<std::size_t>(n)});
+      received_ += n;
       return true;  // frames first: a flood is taken piece by piece
     }
     if (n < 0 && errno == EAGAIN) return true;
@@ -161,6 +202,13 @@ bool HostConnection::read(HostEvents& events) {
         } else if (frame->type == FrameType::Result) {
           const std::string path = take_path(payload);
           events.sent(path, payload);
+        } else if (frame->type == FrameType::Saved) {
+          events.saved(job_.host, payload);
+        } else if (frame->type == FrameType::Shard) {
+          const std::string path = take_path(payload);
+          events.collected(job_.host, path, payload);
+        } else if (frame->type == FrameType::Ended) {
+          ended_ = true;
         } else if (frame->type == FrameType::Exit) {
           const Json json = json_of(*frame);
           events.ended(static_cast<int>(number_member(json, "rank")),
@@ -190,6 +238,23 @@ bool HostConnection::read(HostEvents& events) {
   }
 }
 
+/// The agent gets files that the job names, and no others.
+void HostConnection::promise(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::string source = path;
+  const fs::path name = fs::path(path).filename(), step = fs::path(path).parent_path();
+  if (!job_.checkpoint.folder.empty() && step.parent_path() == fs::path(job_.checkpoint.folder) &&
+      step.filename() == job_.checkpoint_source.filename())
+    source = (job_.checkpoint_source / name).string();
+  else if (std::ranges::find(job_.inputs, path, &AgentInput::path) == job_.inputs.end())
+    throw PeerError("the agent asks for a file that the job does not name");
+  Descriptor file(::open(source.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (file.is_open())
+    files_.push_back({.path = path, .file = std::move(file)});
+  else
+    problems_.push_back({source, std::string("cannot be opened: ") + std::strerror(errno), {}});
+}
+
 void HostConnection::take_before_go(const Frame& frame) {
   if (frame.type == FrameType::Hello) {
     const std::string version = text_member(json_of(frame), "version");
@@ -206,19 +271,9 @@ void HostConnection::take_before_go(const Frame& frame) {
     if (!paths || !paths->is_array()) throw PeerError("the agent asks for no files");
     for (const Json& item : paths->items()) {
       const std::string path = item.is_string() ? item.as_string() : "";
-      // The agent gets files that the job names, and no others.
-      if (std::ranges::find(job_.inputs, path, &AgentInput::path) == job_.inputs.end())
-        throw PeerError("the agent asks for a file that the job does not name");
-      const Result<std::string> content = read_regular_file(path, kMostInputBytes);
-      if (!content) {
-        append(problems_, content.problems());
-        return;
-      }
-      std::string payload = path;
-      payload += '\0';
-      payload += *content;
-      send(FrameType::File, payload);
+      promise(path);
     }
+    write_out();
   } else if (frame.type == FrameType::Ready) {
     const Json json = json_of(frame);
     shared_ = true_member(json, "shared");
@@ -252,8 +307,10 @@ void HostConnection::prepare() {
 
 Result<int> prepare_hosts(std::vector<std::unique_ptr<HostConnection>>& hosts,
                           std::chrono::milliseconds deadline, const SignalGuard& signals, Clock& clock) {
-  const TimePoint end = clock.now() + deadline;
+  // A host that gets large files has more time, as long as it takes them.
+  std::map<const HostConnection*, std::pair<std::int64_t, TimePoint>> heard;
   for (const auto& host : hosts) {
+    heard[host.get()] = {0, clock.now()};
     try {
       host->start(signals.old_mask());
     } catch (const ConfigError& error) {
@@ -265,13 +322,15 @@ Result<int> prepare_hosts(std::vector<std::unique_ptr<HostConnection>>& hosts,
     std::vector<pollfd> polled{{signals.descriptor(), POLLIN, 0}};
     for (const auto& host : hosts)
       if (open(host)) host->descriptors(polled);
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - clock.now()).count();
-    ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
+    ::poll(polled.data(), polled.size(), kLookMs);
     if (const std::vector<int> came = signals.read(); !came.empty()) return came.front();
     for (const auto& host : hosts) {
       if (!open(host)) continue;
       host->prepare();
-      if (open(host) && clock.now() >= end)
+      auto& [bytes, when] = heard[host.get()];
+      if (const std::int64_t now = host->files_.empty() ? bytes : host->sent_; now != bytes)
+        std::tie(bytes, when) = std::pair(now, clock.now());
+      if (open(host) && clock.now() >= when + deadline)
         host->problems_.push_back({"host " + host->name_,
                                    "is not ready after " + printed("%.0f s", Seconds(deadline).count()),
                                    command_to_try(host->command_)});

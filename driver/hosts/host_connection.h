@@ -5,6 +5,8 @@
 #include <poll.h>
 
 #include <chrono>
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,6 +31,10 @@ class HostEvents {
   virtual void ended(int rank, pid_t pid, const ChildEnd& end, bool was_suspended) = 0;
   /// A file of the run whose folder the launcher does not see. `path` is below the output folder.
   virtual void sent(const std::string& path, std::string_view content) = 0;
+  /// The host's ranks have saved a checkpoint on its disk.
+  virtual void saved(int host, std::string_view manifest) = 0;
+  /// A piece of a checkpoint's file, "STEP/FILE"; an empty one ends it, and "STEP/" ends the checkpoint.
+  virtual void collected(int host, const std::string& path, std::string_view piece) = 0;
 };
 
 /// A host with its agent. Not thread-safe. The destructor ends the connection, and with it the ranks.
@@ -52,9 +58,17 @@ class HostConnection {
   const Machine& machine() const { return machine_; }
 
   // ---- while the ranks run
-  /// Starts the ranks with `environment` on top of what the job says.
-  void go(const std::vector<std::pair<std::string, std::string>>& environment);
+  /// Starts the ranks with `environment` on top of what the job says. `resume` takes the place of their
+  /// --resume; empty: it stays.
+  void go(const std::vector<std::pair<std::string, std::string>>& environment, const std::string& resume);
   void signal(int number);
+  /// Asks for the shards of a checkpoint that the host has saved.
+  void collect(const std::string& step);
+  /// Lets the agent end, when its ranks have.
+  void finish();
+  bool has_ended() const { return ended_; }  ///< its ranks, and their results are here
+  bool is_open() const { return open_; }
+  std::int64_t bytes_received() const { return received_; }
   /// Appends the descriptors to poll for reading, and for writing if bytes wait to go out.
   void descriptors(std::vector<pollfd>& to) const;
   /// Passes on what has come. Returns false when the agent has said that all is done, or is gone.
@@ -71,6 +85,9 @@ class HostConnection {
   void prepare();
   void take_before_go(const Frame& frame);
   void send(FrameType type, std::string_view payload);
+  void promise(const std::string& path);
+  void send_pieces();
+  void write_bytes();
   void write_out();
   /// Returns false at the end of the agent's output.
   bool receive();
@@ -82,6 +99,14 @@ class HostConnection {
   ChildProcess process_;
   FrameReader frames_{kAgentGreeting};
   std::string outgoing_;
+  /// A file that goes out in pieces.
+  struct Outgoing {
+    std::string path;  ///< for the agent
+    Descriptor file;
+  };
+  std::deque<Outgoing> files_;
+  std::int64_t received_ = 0, sent_ = 0;  ///< bytes
+  bool ended_ = false, finishing_ = false;
   std::string errors_;  ///< the last of what the connecting process wrote to stderr
   std::string loss_;
   Problems problems_;  ///< why this host cannot run its ranks

@@ -5,13 +5,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <optional>
 
 #include "data/files/data_kinds.h"
+#include "driver/cli/compute_specs.h"
 #include "driver/cli/flag_target.h"
+#include "driver/hosts/delivered_checkpoint.h"
 #include "driver/launch/run_manifest.h"
+#include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
+#include "runtime/base/numbers.h"
+#include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/plan/plan.h"
 
@@ -93,6 +99,27 @@ void look_at_machines(const JobSpec& job, const std::vector<const HostConnection
     log_warning(to_string(written.problems()));
 }
 
+CheckpointCollector::Options collector_options(const JobSpec& job,
+                                               const std::optional<ResumedCheckpoint>& resumed) {
+  CheckpointCollector::Options options{.folder = fs::path(job.output_dir) / run_files::kCheckpoints,
+                                       .num_hosts = static_cast<int>(job.hosts.entries.size()),
+                                       .overwrite = job.find("overwrite") != nullptr,
+                                       .resumed = resumed};
+  if (const std::string* keep = job.find("keep-checkpoints"))
+    options.keep = number_of<int>(*keep).value_or(options.keep);
+  return options;
+}
+
+/// Other hosts have got the checkpoint into `folder`. Those that share the launcher's folder find it there,
+/// too.
+std::string place_resumed(const ResumedCheckpoint& resumed) {
+  const AgentCheckpoint given{.folder = resumed.folder, .manifest = resumed.manifest};
+  Result<DeliveredCheckpoint> here = DeliveredCheckpoint::begin(given, resumed.source.parent_path(), 0);
+  const Status placed = here ? here->finish() : Status(here.problems());
+  if (!placed) throw CheckpointError(to_string(placed.problems()));
+  return resumed.folder;
+}
+
 }  // namespace
 
 bool is_result_path(std::string_view path) {
@@ -106,11 +133,12 @@ bool is_result_path(std::string_view path) {
 
 std::vector<AgentInput> inputs_of(const std::vector<std::string>& argv, const std::string& output_dir) {
   std::vector<AgentInput> inputs;
-  const auto add = [&](const std::string& path) {
+  const auto add = [&](const std::string& path, Bytes most = std::numeric_limits<Bytes>::max()) {
     std::error_code error;
     const bool file = fs::is_regular_file(path, error);
+    const bool known = file && static_cast<Bytes>(fs::file_size(path, error)) <= most;
     if (path == output_dir || (!file && !fs::is_directory(path, error))) return;
-    AgentInput input{path, file ? file_hash(path) : ""};
+    AgentInput input = file && known ? input_file(path) : AgentInput{path};
     if (std::ranges::find(inputs, input) == inputs.end()) inputs.push_back(std::move(input));
   };
   for (const std::string& word : argv) {
@@ -118,7 +146,7 @@ std::vector<AgentInput> inputs_of(const std::vector<std::string>& argv, const st
     const std::string value = equals == std::string::npos ? word : word.substr(equals + 1);
     const std::string flag = word.substr(0, equals == std::string::npos ? 0 : equals);
     if (flag == "--data") {
-      for (const std::string& path : paths_of_data(value)) add(path);
+      for (const std::string& path : paths_of_data(value)) add(path, kMostDataBytes);
     } else if (flag != "--output-dir" && flag != "--resume" && flag != "--save-weights") {
       add(value);
     }
@@ -143,9 +171,57 @@ std::vector<RankProcess> host_processes(const JobSpec& job, std::vector<RankProc
       set(process, "LOCAL_RANK", std::to_string(local));
       set(process, "LOCAL_WORLD_SIZE", std::to_string(job.hosts.ranks[h]));
       set(process, "MILLRACE_TOKEN", token);
+      set(process, "MILLRACE_HOST", std::to_string(h));
     }
   }
   return processes;
+}
+
+std::optional<ResumedCheckpoint> resumed_checkpoint(const JobSpec& job) {
+  const std::string* resume = job.find("resume");
+  if (!resume || resume->empty()) return std::nullopt;
+  const std::string from = *resume == kResumeAuto ? job.output_dir : *resume;
+  if (!rounds_in(from).empty()) return std::nullopt;
+  const Result<CheckpointChoice> choice = checkpoints_at(from);
+  if (!choice) throw CheckpointError("cannot resume: " + to_string(choice.problems()));
+  Problems skipped;
+  for (const fs::path& step : choice->steps) {
+    const Result<ManifestHead> head = read_manifest_head(step);
+    const Problems problems = head ? check_shards(step, *head) : head.problems();
+    if (!problems.empty()) {
+      append(skipped, problems);
+      continue;
+    }
+    for (const Problem& problem : skipped) log_warning("checkpoint skipped: " + to_string(problem));
+    const fs::path own = fs::path(job.output_dir) / run_files::kCheckpoints;
+    std::error_code ignored;
+    const bool is_own = fs::equivalent(step.parent_path(), own, ignored);
+    const Result<std::string> manifest = read_regular_file(step / kManifest);
+    return ResumedCheckpoint{
+        .source = step,
+        .folder = (is_own ? own : fs::path(job.output_dir) / "inputs" / "resume").string(),
+        .manifest = manifest ? *manifest : "",
+        .run = head->run,
+        .step = head->step,
+        .is_own = is_own};
+  }
+  throw CheckpointError("cannot resume: " + to_string(skipped));
+}
+
+Status settle_resume(JobSpec& job) {
+  const std::string* resume = job.find("resume");
+  if (!resume || *resume != kResumeAuto || can_go_on(job.output_dir)) return Ok{};
+  std::error_code ignored;
+  const std::string left = earlier_run(job.output_dir);
+  if (fs::exists(fs::path(job.output_dir) / run_files::kSummary, ignored))
+    return check_unused(job.output_dir);
+  log_info("resume: auto: " + job.output_dir + " holds no checkpoint: the run begins" +
+           (left.empty() ? "" : ", over what an attempt left (" + left + ")"));
+  std::erase_if(job.train, [](const auto& flag) {
+    return flag.first == "resume" || flag.first == "resume-changes" || flag.first == "overwrite";
+  });
+  if (!left.empty()) job.train.emplace_back("overwrite", "true");
+  return Ok{};
 }
 
 Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankProcess>& processes) {
@@ -158,6 +234,9 @@ Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankPro
   const std::string usual = engine.shares_paths && hosts.container.image.empty() ? own_program() : "millrace";
   const std::string program = hosts.millrace.empty() ? usual : hosts.millrace;
   const std::string* device = job.find("device");
+  const bool trains =
+      !processes.empty() && processes.front().argv.size() > 1 && processes.front().argv[1] == "train";
+  const std::optional<ResumedCheckpoint> resumed = trains ? resumed_checkpoint(job) : std::nullopt;
   std::error_code error;
   LaunchOptions options;
   Problems problems;
@@ -172,6 +251,11 @@ Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankPro
       if (process.host != static_cast<int>(h)) continue;
       told.ranks.push_back(process);
       told.ranks.back().argv.erase(told.ranks.back().argv.begin());  // the worker: each host has its own
+    }
+    told.host = static_cast<int>(h);
+    if (resumed) {
+      told.checkpoint = {.folder = resumed->folder, .manifest = resumed->manifest};
+      told.checkpoint_source = resumed->source;
     }
     told.inputs = inputs_of(told.ranks.front().argv, job.output_dir);
     Result<std::vector<std::string>> command =
@@ -195,6 +279,10 @@ Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankPro
   options.keep_file = [output_dir = job.output_dir](const std::string& path, std::string_view content) {
     keep(output_dir, path, content);
   };
+  if (trains) {
+    options.collector = std::make_shared<CheckpointCollector>(collector_options(job, resumed));
+    if (resumed && !resumed->is_own) options.place_resumed = [resumed] { return place_resumed(*resumed); };
+  }
   std::vector<const HostConnection*> connections;
   for (const auto& host : options.hosts) connections.push_back(host.get());
   options.hosts_ready = [probe_path, &job, connections](bool all_are) {

@@ -2,6 +2,7 @@
 // LibTorch-free.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,14 @@ namespace millrace {
 /// that is known when the hosts have been reached. A process with another `token` cannot join them.
 std::vector<RankProcess> host_processes(const JobSpec& job, std::vector<RankProcess> processes,
                                         const std::string& token);
+
+/// Returns the newest whole checkpoint that a job with hosts goes on from; nothing: it begins, or its ranks
+/// find it themselves (jobs in rounds). Throws CheckpointError: there is none that is whole.
+std::optional<ResumedCheckpoint> resumed_checkpoint(const JobSpec& job);
+
+/// Settles `resume: auto` of a job with hosts: only the launcher's folder says whether there is a checkpoint.
+/// Problem: the folder holds a run that is done.
+Status settle_resume(JobSpec& job);
 
 /// Makes the options of run_ranks() for a job with hosts, and puts a file into the output folder by which
 /// hosts see whether they share it. Problem: a path of the program that a login shell may not be given, or a

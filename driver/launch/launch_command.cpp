@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,6 +28,7 @@
 #include "driver/launch/task_environment.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
+#include "runtime/base/private_folder.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
@@ -73,7 +75,7 @@ Status check_output(const JobSpec& job) {
 
 /// The folder is this job's until the lock is let go.
 Result<RunLock> prepare_output(const JobSpec& job, const std::string& run) {
-  if (Status made = make_writable_folder(job.output_dir); !made) return made.problems();
+  if (Status made = make_private_folder(job.output_dir); !made) return made.problems();
   Result<RunLock> lock = RunLock::acquire(job.output_dir, run);
   if (!lock) return lock;
   if (Status unused = check_output(job); !unused) return unused.problems();
@@ -87,7 +89,22 @@ Result<RunLock> prepare_output(const JobSpec& job, const std::string& run) {
   return lock;
 }
 
-void print_dry_run(const JobSpec& job, const std::vector<RankProcess>& processes, OutputFormat format) {
+/// Whether a variable's value is nobody's business but its user's.
+bool is_secret(std::string name) {
+  for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return std::ranges::any_of(std::initializer_list<const char*>{"TOKEN", "KEY", "SECRET", "PASSWORD"},
+                             [&](const char* part) { return name.find(part) != std::string::npos; });
+}
+
+/// What is printed may be pasted anywhere.
+void hide_secrets(std::vector<std::pair<std::string, std::string>>& environment) {
+  for (auto& [name, value] : environment)
+    if (is_secret(name)) value = "(hidden)";
+}
+
+void print_dry_run(JobSpec job, std::vector<RankProcess> processes, OutputFormat format) {
+  hide_secrets(job.environment);
+  for (RankProcess& process : processes) hide_secrets(process.environment);
   if (format == OutputFormat::Json) {
     Json ranks = Json::array();
     for (const RankProcess& process : processes) {
@@ -387,7 +404,11 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
   return text;
 }
 
-Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command) {
+Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const std::string& resume_command) {
+  JobSpec job = given;
+  if (!job.hosts.entries.empty()) {
+    if (const Status settled = settle_resume(job); !settled) return settled.problems();
+  }
   const std::string run = new_run_id();
   const Result<RunLock> lock = prepare_output(job, run);
   if (!lock) return lock.problems();
@@ -581,7 +602,7 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
   if (flags.dry_run) {
     std::vector<RankProcess> processes = rank_processes(*job, worker, "FOLDER");
     if (!job->hosts.entries.empty()) processes = host_processes(*job, std::move(processes), "TOKEN");
-    print_dry_run(*job, processes, flags.format);
+    print_dry_run(*job, std::move(processes), flags.format);
     return 0;
   }
   try {

@@ -17,6 +17,8 @@
 #include "driver/launch/console.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
+#include "runtime/base/log.h"
+#include "runtime/base/run_files.h"
 #include "runtime/base/units.h"
 
 namespace millrace {
@@ -32,6 +34,8 @@ constexpr std::chrono::milliseconds kResultsPatience{5000}, kStoryPatience{1000}
 // After a stop signal ranks that get on have this many times the grace at most.
 constexpr int kMostGraces = 4;
 constexpr std::chrono::milliseconds kKilledHostPatience{5000};
+// How long hosts whose ranks have ended may send nothing of what they still have.
+constexpr std::chrono::milliseconds kGatheringPatience{30'000};
 
 void write_all(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -129,8 +133,8 @@ class Stream {
 };
 
 Descriptor open_log(const std::string& path, bool append) {
-  const int fd =
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | (append ? 0 : O_TRUNC), 0644);
+  const int fd = ::open(
+      path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_APPEND | (append ? 0 : O_TRUNC), 0644);
   if (fd < 0) throw ConfigError(path + " cannot be created: " + std::strerror(errno));
   return Descriptor(fd);
 }
@@ -178,10 +182,12 @@ class Launch final : private HostEvents {
     if (meeting.empty()) meeting = "127.0.0.1";  // a host without a network has all ranks
     std::vector<std::pair<std::string, std::string>> added{{"MASTER_ADDR", meeting},
                                                            {"MASTER_PORT", std::to_string(first.port())}};
-    if (!std::ranges::all_of(options_.hosts, &HostConnection::shares_output,
-                             [](const auto& host) -> const HostConnection& { return *host; }))
-      added.emplace_back("MILLRACE_FOLDERS", "apart");
-    for (const auto& host : options_.hosts) host->go(added);
+    const bool apart =
+        !std::ranges::all_of(options_.hosts, [](const auto& host) { return host->shares_output(); });
+    if (apart) added.emplace_back("MILLRACE_FOLDERS", "apart");
+    if (!apart) options_.collector.reset();
+    const std::string resume = apart && options_.place_resumed ? options_.place_resumed() : "";
+    for (const auto& host : options_.hosts) host->go(added, resume);
     return true;
   }
 
@@ -202,7 +208,7 @@ class Launch final : private HostEvents {
   }
 
   LaunchOutcome run() {
-    while (any_alive()) {
+    while (any_alive() || hosts_finish()) {
       wait_for_events();
       allow_for_progress();
       kill_when_due();
@@ -214,6 +220,7 @@ class Launch final : private HostEvents {
         rank.err.drain();
       }
       read_hosts();
+      gather_checkpoints();
       for (const int signal : signals_.read()) interrupt(signal);
       reap();
     }
@@ -251,13 +258,41 @@ class Launch final : private HostEvents {
   void read_hosts() {
     for (std::size_t h = 0; h < options_.hosts.size(); ++h) {
       HostConnection& host = *options_.hosts[h];
-      if (host.read(*this)) continue;
+      if (!host.is_open() || host.read(*this)) continue;
+      if (options_.collector && !host.loss().empty()) options_.collector->lost(static_cast<int>(h));
       for (Running& rank : ranks_) {
         if (!rank.alive || rank.host != static_cast<int>(h)) continue;
         rank.result.lost = "host " + host.name() + " is lost: " + host.loss();
         ended(rank, {.status = static_cast<int>(ExitCode::Peer), .signal = 0});
       }
     }
+  }
+
+  /// The ranks have ended: the hosts have results and checkpoints to send. Returns whether to wait for them.
+  bool hosts_finish() {
+    CheckpointCollector* collector = options_.collector.get();
+    std::int64_t bytes = 0;
+    bool all_ended = true, any_open = false;
+    for (const auto& host : options_.hosts) {
+      bytes += host->bytes_received();
+      any_open = any_open || host->is_open();
+      all_ended = all_ended && (host->has_ended() || !host->is_open());
+    }
+    if (!any_open || hurries_) return false;
+    if (!std::exchange(is_finishing_, true) || bytes != bytes_seen_)
+      give_up_hosts_at_ = clock_.now() + kGatheringPatience;
+    bytes_seen_ = bytes;
+    if (all_ended && !(collector && collector->is_busy()))
+      for (const auto& host : options_.hosts) host->finish();
+    if (clock_.now() < give_up_hosts_at_) return true;
+    if (collector) collector->give_up("the hosts send no more");
+    return false;
+  }
+
+  void gather_checkpoints() {
+    if (!options_.collector) return;
+    if (const std::optional<std::string> step = options_.collector->next())
+      for (const auto& host : options_.hosts) host->collect(*step);
   }
 
   Running* running(int rank) {
@@ -279,6 +314,16 @@ class Launch final : private HostEvents {
   }
   void sent(const std::string& path, std::string_view content) override {
     if (options_.keep_file) options_.keep_file(path, content);
+    // A rank has a status as soon as the run has begun.
+    if (!options_.collector || !path.starts_with(run_files::kStatus.prefix)) return;
+    if (const Status taken = options_.collector->take_folder(); !taken)
+      log_warning(to_string(taken.problems()));
+  }
+  void saved(int host, std::string_view manifest) override {
+    if (options_.collector) options_.collector->saved(host, manifest);
+  }
+  void collected(int host, const std::string& path, std::string_view piece) override {
+    if (options_.collector) options_.collector->take(host, path, piece);
   }
 
   void interrupt(int signal) {
@@ -288,6 +333,7 @@ class Launch final : private HostEvents {
       if (interrupt_ == 0) interrupt_ = signal;
       finishing_ = false;
       kill_at_ = clock_.now();
+      hurries_ = true;
       return;
     }
     interrupt_ = signal;
@@ -331,6 +377,7 @@ class Launch final : private HostEvents {
   void give_up_silent_hosts() {
     if (!lost_at_ || clock_.now() < *lost_at_) return;
     lost_at_.reset();
+    hurries_ = true;
     for (Running& rank : ranks_) {
       if (!rank.alive || rank.host < 0) continue;
       rank.result.lost = "host " + options_.hosts[rank.host]->name() + " is lost: it answers no more";
@@ -438,6 +485,10 @@ class Launch final : private HostEvents {
   TimePoint look_at_{};  ///< when to look at it again: with thousands of ranks that takes a while
   int interrupt_ = 0;
   int num_ended_ = 0;
+  bool hurries_ = false;       ///< hosts that have something left are not waited for
+  bool is_finishing_ = false;  ///< only the hosts' results are still to come
+  std::int64_t bytes_seen_ = 0;
+  TimePoint give_up_hosts_at_{};
 };
 
 }  // namespace

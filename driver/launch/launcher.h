@@ -13,6 +13,7 @@
 
 #include "driver/hosts/host_connection.h"
 #include "driver/hosts/rank_process.h"
+#include "driver/launch/checkpoint_collector.h"
 #include "runtime/base/clock.h"
 
 namespace millrace {
@@ -66,6 +67,11 @@ struct LaunchOptions {
   std::chrono::milliseconds host_deadline{60'000};  ///< of all hosts, until their ranks can start
   /// Gets the files of hosts that do not see the run's folder: the path below it, and the content.
   std::function<void(const std::string& path, std::string_view content)> keep_file{};
+  /// Gathers the checkpoints of hosts that do not see the run's folder; null: the ranks save none.
+  std::shared_ptr<CheckpointCollector> collector{};
+  /// Called if hosts have folders of their own: puts what the ranks go on from where all look for it, and
+  /// returns the folder for their --resume; empty: the one that they were given.
+  std::function<std::string()> place_resumed{};
   int out = 1;  ///< gets the ranks' stdout, as it is
   int err = 2;  ///< gets the ranks' stderr line by line with "[rank k] " in front
 };

@@ -16,6 +16,11 @@ namespace {
 constexpr const char* kIgnored[] = {"container", "verbose_frequency", "compress_activations",
                                     "compress_in_gpu", "translation_model"};
 
+// vgg16's gpus=4/mp_conf.json of PipeDream has a key without quotes.
+constexpr const char* kConfHint =
+    "config_file is JSON such as {\"module_to_stage_map\": [0, 1, 1], \"stage_to_rank_map\": {\"0\": [0, 1, "
+    "2], \"1\": [3]}}, every key in double quotes, each rank in one stage";
+
 /// "models.vgg16.gpus=4" -> "vgg16".
 std::string model_of(const std::string& module) {
   std::string name = module.rfind("models.", 0) == 0 ? module.substr(7) : module;
@@ -145,7 +150,10 @@ class Converter {
     const Result<PipeDreamConf> conf =
         text ? parse_pipedream_conf(*text, path) : Result<PipeDreamConf>(text.problems());
     if (!conf) {
-      append(problems_, conf.problems());
+      for (Problem problem : conf.problems()) {
+        if (text && problem.hint.empty()) problem.hint = kConfHint;
+        problems_.push_back(std::move(problem));
+      }
       return;
     }
     std::vector<int> replicas;
@@ -253,6 +261,25 @@ std::string modules_by_stage(const PipeDreamConf& conf) {
   return text;
 }
 
+/// Here a stage's ranks follow each other: those of stage 0 come first. Confs that were written by hand mix
+/// the stages on each machine.
+void add_note_on_places(const PipeDreamConf& conf, const std::string& name, std::vector<std::string>& notes) {
+  int next = 0;
+  for (const auto& [stage, ranks] : conf.stage_to_rank_map) {
+    for (const int rank : ranks) {
+      if (rank == next++) continue;
+      notes.push_back(
+          "stage_to_rank_map of " + name +
+          " mixes the stages on the machines. Here the first ranks are those of stage 0, and so on: a "
+          "stage of " +
+          std::to_string(ranks.size()) +
+          " ranks has the next machines of the list. To have it otherwise, list the machines in the "
+          "order of the stages");
+      return;
+    }
+  }
+}
+
 /// PipeDream's cut is in the code that its generator wrote, which nothing here reads.
 void add_notes_on_cut(const Json& json, StagesFrom stages, std::vector<std::string>& notes) {
   const Json* path = json.find("config_file");
@@ -273,6 +300,7 @@ void add_notes_on_cut(const Json& json, StagesFrom stages, std::vector<std::stri
                   " stages has an equal number of " + model_of(module->as_string()) +
                   "'s layers; the log of rank 0 names them. For a cut of your own: --set plan=FILE, which "
                   "`millrace plan` writes");
+  add_note_on_places(*conf, name, notes);
   if (!conf->stage_to_depth_map.empty())
     notes.push_back("stage_to_depth_map of " + name +
                     " has no effect: the schedule says how many minibatches a stage has under way");

@@ -13,7 +13,7 @@
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
 #include "runtime/base/version.h"
-#include "runtime/checkpoint/hash.h"
+#include "runtime/saved/hash.h"
 #include "runtime/metrics/bleu.h"
 #include "runtime/metrics/bleu_signature.h"
 

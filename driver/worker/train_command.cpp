@@ -9,6 +9,7 @@
 #include "driver/worker/train_dry_run.h"
 #include "driver/worker/train_ranks.h"
 #include "runtime/base/log.h"
+#include "runtime/base/private_folder.h"
 #include "runtime/base/run_files.h"
 
 namespace millrace {
@@ -71,7 +72,7 @@ Status check_outputs(const TrainFlags& spec, int rank) {
   }
   if (spec.dry_run) return Ok{};
   if (!o.output_dir.empty()) {
-    if (Status made = make_writable_folder(o.output_dir); !made) return made;
+    if (Status made = make_private_folder(o.output_dir); !made) return made;
   }
   return o.save_weights.empty() ? Status(Ok{}) : make_place_for_file(o.save_weights);
 }
@@ -99,7 +100,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     ignore_size_limit_signal();
     Result<JobEnvironment> job = read_environment();
     if (!job) return report_problems(job.problems(), ExitCode::Usage);
-    for (TrainFlags& told : flags) told.options.folders_apart = job->folders_apart;
+    for (TrainFlags& told : flags) told.options.host_folder = job->host_folder;
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
     if (const Status settled = settle_resume(flags, job->rank); !settled)
       return report_problems(settled.problems(), ExitCode::Usage);

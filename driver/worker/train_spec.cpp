@@ -165,12 +165,17 @@ Problems conflicts(const TrainFlags& f) {
     problems.push_back({"--checkpoint-every", "needs a place for the checkpoints", "give --output-dir DIR"});
   if (o.checkpoint_at_end && o.output_dir.empty())
     problems.push_back({"--checkpoint-at-end", "needs a place for the checkpoint", "give --output-dir DIR"});
-  const char* in_common = "the hosts have output folders of their own";
+  const std::string in_common = "the hosts have output folders of their own",
+                    rounds = ", and the jobs are trained in rounds";
   const char* share = "give an --output-dir that all hosts see, or leave it out";
-  if (o.folders_apart && o.checkpoint_every > 0) problems.push_back({"--checkpoint-every", in_common, share});
-  if (o.folders_apart && o.checkpoint_at_end) problems.push_back({"--checkpoint-at-end", in_common, share});
-  if (o.folders_apart && !o.save_weights.empty()) problems.push_back({"--save-weights", in_common, share});
-  if (o.folders_apart && !o.resume.empty()) problems.push_back({"--resume", in_common, share});
+  if (o.host_folder && !o.save_weights.empty()) problems.push_back({"--save-weights", in_common, share});
+  // Jobs in rounds have a folder for each round.
+  const bool apart_in_rounds = o.host_folder && o.first_job;
+  if (apart_in_rounds && o.checkpoint_every > 0)
+    problems.push_back({"--checkpoint-every", in_common + rounds, share});
+  if (apart_in_rounds && o.checkpoint_at_end)
+    problems.push_back({"--checkpoint-at-end", in_common + rounds, share});
+  if (apart_in_rounds && !o.resume.empty()) problems.push_back({"--resume", in_common + rounds, share});
   if (o.overwrite && o.output_dir.empty())
     problems.push_back({"--overwrite", "says nothing without an output folder", "give --output-dir DIR"});
   append(problems, bleu_flag_problems(f.bleu));

@@ -82,9 +82,10 @@ std::shared_ptr<Store> tcp_store(const JobEnvironment& job, const JoinOptions& j
                                  const MeetingPlace& place) {
   if (job.rank == 0 && place.real) {
     log_warning("MASTER_ADDR " + job.address + " is " + place.address.text() +
-                " on this host (/etc/hosts?), where ranks of other hosts find nobody: rank 0 listens on all "
-                "addresses, and its messages go by " +
-                place.real->text() + ". Hint: set MASTER_ADDR to the address that other hosts reach");
+                " on this host (/etc/hosts?), where ranks of other hosts find nobody: rank 0 listens on " +
+                (job.bind_all ? std::string("all addresses, and its messages go by ") : std::string()) +
+                place.real->text() + ". Hint: set MASTER_ADDR to the address that other hosts reach" +
+                (job.bind_all ? "" : ", or MILLRACE_BIND_ALL=1 on every rank to listen on all addresses"));
   }
   if (job.rank == 0 && job.token.empty() && (place.real || !place.address.is_loopback())) {
     log_warning("ranks meet at " + host_and_port(job.address, job.port) +
@@ -95,8 +96,9 @@ std::shared_ptr<Store> tcp_store(const JobEnvironment& job, const JoinOptions& j
     throw ConfigError(
         "--encrypt: the job has no token, from which the key is made",
         "give all ranks the same MILLRACE_TOKEN_FILE; `millrace launch` with hosts does so itself");
-  return make_tcp_store({.address = job.address,
-                         .all_addresses = place.real.has_value(),
+  const bool wide = place.real && job.bind_all;
+  return make_tcp_store({.address = place.real && !wide ? place.real->text() : job.address,
+                         .all_addresses = wide,
                          .port = job.port,
                          .rank = job.rank,
                          .size = job.size,
@@ -164,8 +166,13 @@ Result<JobEnvironment> read_environment() {
   Result<std::string> token = token_of_environment();
   if (!token) return token.problems();
   job.token = *std::move(token);
+  job.bind_all = environment("MILLRACE_BIND_ALL") == "1";
   job.has_launcher = !environment("MILLRACE_LAUNCHER_PID").empty();
-  job.folders_apart = environment("MILLRACE_FOLDERS") == "apart";
+  if (environment("MILLRACE_FOLDERS") == "apart") {
+    const auto host = environment_integer("MILLRACE_HOST", 0, 1 << 20);
+    if (!host) return host.problems();
+    job.host_folder = HostFolder{.host = *host, .first_rank = job.local_rank == 0};
+  }
   job.store_folder = environment("MILLRACE_STORE");
   if (job.store_folder.empty()) {
     if (!environment("MASTER_ADDR").empty()) job.address = environment("MASTER_ADDR");

@@ -24,9 +24,10 @@ struct JobEnvironment {
   int port = 29500;
   std::string job;        ///< TORCHELASTIC_RUN_ID, or the scheduler's job, if there is one
   std::string scheduler;  ///< "Slurm (srun): SLURM_PROCID=1 ..."; empty: RANK says where this process stands
+  bool bind_all = false;  ///< MILLRACE_BIND_ALL=1: rank 0 may listen on all addresses of its host
   std::string token;  ///< of MILLRACE_TOKEN or the file MILLRACE_TOKEN_FILE: who has another one cannot join
-  bool folders_apart = false;  ///< TrainOptions::folders_apart
-  bool has_launcher = false;   ///< of ours: the store's folder is its, and only for this job
+  std::optional<HostFolder> host_folder{};  ///< TrainOptions::host_folder
+  bool has_launcher = false;                ///< of ours: the store's folder is its, and only for this job
 };
 
 /// Reads torchrun's variables, or where there are none those of Slurm and MPI (task_environment.h).

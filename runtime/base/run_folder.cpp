@@ -266,6 +266,7 @@ Status remove_earlier_run(const fs::path& folder) {
   for (const RankFiles& files :
        {run_files::kSteps, run_files::kTrace, run_files::kStatus, run_files::kFailure})
     add(entries(folder, files.prefix));
+  add(entries(folder, run_files::kHostCheckpoints.prefix));
   doomed.push_back(folder / run_files::kSummary);
   doomed.push_back(folder / run_files::kJobs);
   doomed.push_back(folder / run_files::kReport);

@@ -1,4 +1,5 @@
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/base/private_folder.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,49 +18,18 @@
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
-#include "runtime/checkpoint/hash.h"
+#include "runtime/saved/checkpoint_folder.h"
+#include "runtime/saved/hash.h"
 
 namespace millrace {
 namespace {
 namespace fs = std::filesystem;
-
-constexpr const char* kFormat = "millrace-checkpoint-2";
-// suffix of a folder that is being replaced: see replace_folder
-constexpr const char* kReplaced = ".replaced";
-// The last member of a manifest: the hash of every byte before it.
-constexpr const char* kSealBegin = ",\n \"sha256\": \"";
-constexpr const char* kSealEnd = "\"\n}\n";
-
-std::string step_name(std::int64_t step) {
-  return printed("step-%08lld", static_cast<long long>(step));
-}
-
-std::string shard_name(int stage) {
-  return "stage" + std::to_string(stage) + ".safetensors";
-}
 
 void throw_if(const Status& status) {
   if (!status) throw CheckpointError(to_string(status.problems()));
 }
 
 // ---- the manifest
-
-std::string sealed(const Json& manifest) {
-  std::string text = manifest.dump(1);
-  text.resize(text.size() - 2);  // "\n}"
-  return text + kSealBegin + sha256(text) + kSealEnd;
-}
-
-/// Returns the hash at the end of the manifest, if it is the hash of the text before it.
-std::optional<std::string> seal_of(const std::string& text) {
-  const std::size_t begin = std::string_view(kSealBegin).size(), end = std::string_view(kSealEnd).size();
-  if (text.size() < begin + 64 + end) return std::nullopt;
-  const std::size_t sealed = text.size() - begin - 64 - end;
-  const std::string hash = text.substr(sealed + begin, 64);
-  const bool framed = text.compare(sealed, begin, kSealBegin) == 0 && text.ends_with(kSealEnd);
-  if (!framed || sha256(std::string_view(text).substr(0, sealed)) != hash) return std::nullopt;
-  return hash;
-}
 
 Json json_of(const AveragingState& averaging) {
   Json losses = Json::array();
@@ -83,7 +53,7 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDige
                                    {"xxh3_128", digests[s].hash.hex()}}));
   }
   for (const auto& [key, value] : info.settings) settings[key] = value;
-  Json manifest = Json::object({{"format", kFormat},
+  Json manifest = Json::object({{"format", kCheckpointFormat},
                                 {"run", info.run},
                                 {"parent", info.parent},
                                 {"model", info.model},
@@ -106,28 +76,8 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDige
     manifest["jobs"] = jobs;
   }
   manifest["shards"] = shards;
-  return sealed(manifest);
+  return sealed_manifest(manifest);
 }
-
-/// Tells whether `name` is one that we give to shards. Such a name cannot lead out of the folder.
-bool is_shard_name(const std::string& name) {
-  return !name.empty() && name.size() <= 64 && name[0] != '.' && std::ranges::all_of(name, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
-  });
-}
-
-std::optional<Hash128> hash_from(const std::string& hex) {
-  if (hex.size() != 32 || hex.find_first_not_of("0123456789abcdef") != std::string::npos) return std::nullopt;
-  return Hash128{.high = std::strtoull(hex.substr(0, 16).c_str(), nullptr, 16),
-                 .low = std::strtoull(hex.substr(16).c_str(), nullptr, 16)};
-}
-
-struct Manifest {
-  CheckpointInfo info;
-  std::string sha256;
-  std::vector<std::string> files;
-  std::vector<FileDigest> digests;
-};
 
 LossScaleState loss_scale_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
@@ -172,195 +122,57 @@ JobProgress progress_from(const Json& json, const CheckpointInfo& array, Problem
   return job;
 }
 
-Manifest read_members(const Json& json, Problems& problems) {
-  Manifest manifest;
+CheckpointInfo read_members(const Json& json, Problems& problems) {
+  CheckpointInfo info;
   ObjectReader in(json, problems);
   in.string("format");
-  manifest.info = {.run = in.string("run"),
-                   .parent = in.string("parent"),
-                   .model = in.string("model"),
-                   .step = in.integer("step"),
-                   .position = in.integer("position"),
-                   .updates = in.integer("updates"),
-                   .plan_fingerprint = in.string("plan")};
+  info = {.run = in.string("run"),
+          .parent = in.string("parent"),
+          .model = in.string("model"),
+          .step = in.integer("step"),
+          .position = in.integer("position"),
+          .updates = in.integer("updates"),
+          .plan_fingerprint = in.string("plan")};
   const Json* settings = in.object("settings");
   if (const Json* scale = in.optional_object("loss_scale"))
-    manifest.info.loss_scale = loss_scale_from(*scale, problems);
+    info.loss_scale = loss_scale_from(*scale, problems);
   if (const Json* averaging = in.optional_object("averaging"))
-    manifest.info.averaging = averaging_from(*averaging, manifest.info.step, problems);
+    info.averaging = averaging_from(*averaging, info.step, problems);
   if (const Json* jobs = in.optional_array("jobs")) {
-    for (const Json& job : jobs->items())
-      manifest.info.jobs.push_back(progress_from(job, manifest.info, problems));
+    for (const Json& job : jobs->items()) info.jobs.push_back(progress_from(job, info, problems));
   }
-  const Json* shards = in.array("shards");
+  in.array("shards");
   in.string("sha256");
   in.finish();
-  if (!problems.empty()) return manifest;
+  if (!problems.empty()) return info;
   for (const auto& [key, value] : settings->members())
-    manifest.info.settings.emplace_back(key, value.is_string() ? value.as_string() : value.dump());
+    info.settings.emplace_back(key, value.is_string() ? value.as_string() : value.dump());
   const Json* count = settings->find("jobs");
-  const std::size_t listed = manifest.info.jobs.size();
+  const std::size_t listed = info.jobs.size();
   if (listed > 0 && !(count && count->is_string() && count->as_string() == std::to_string(listed)))
     problems.push_back({json.where(), "jobs are listed that the settings do not have", {}});
-  for (const Json& entry : shards->items()) {
-    ObjectReader shard(entry, problems);
-    manifest.files.push_back(shard.string("file"));
-    const std::int64_t bytes = shard.integer("bytes");
-    const std::optional<Hash128> hash = hash_from(shard.string("xxh3_128"));
-    shard.finish();
-    if (!is_shard_name(manifest.files.back()))
-      problems.push_back({entry.where(), "shard name '" + manifest.files.back() + "' leaves the folder", {}});
-    if (!hash) problems.push_back({entry.where(), "xxh3_128 is no hash", {}});
-    manifest.digests.push_back({.bytes = bytes, .hash = hash.value_or(Hash128{})});
-  }
-  return manifest;
-}
-
-Result<Manifest> read_manifest(const fs::path& folder) {
-  const fs::path path = folder / "manifest.json";
-  const std::string older = "use an older checkpoint";
-  const Result<std::string> text = read_file(path);
-  if (!text) return text.problems();
-  Result<Json> json = parse_json(*text, path.string());
-  if (!json) return json.problems();
-  const Json* format = json->find("format");
-  if (!format || !format->is_string())
-    return Problem{path.string(), "is not the manifest of a checkpoint", older};
-  if (format->as_string() != kFormat) {
-    return Problem{path.string(), "has format '" + format->as_string() + "', this version reads " + kFormat,
-                   "it was saved by another version of millrace: go on with that one"};
-  }
-  const std::optional<std::string> seal = seal_of(*text);
-  if (!seal) return Problem{path.string(), "is damaged: its SHA-256 does not match", older};
-  Problems problems;
-  Manifest manifest = read_members(*json, problems);
-  if (!problems.empty()) return problems;
-  manifest.sha256 = *seal;
-  return manifest;
-}
-
-// ---- folders
-
-/// Returns the step folders in `folder`, newest first. A folder that was being replaced (see replace_folder)
-/// stands for the missing one.
-std::vector<fs::path> step_folders(const fs::path& folder) {
-  std::vector<fs::path> result;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const fs::path& path = entry.path();
-    const bool replaced = path.extension() == kReplaced;
-    const std::string name = replaced ? path.stem().string() : path.filename().string();
-    if (!name.starts_with("step-") || name.find('.') != std::string::npos) continue;
-    if (!replaced || !fs::exists(folder / name, error)) result.push_back(path);
-  }
-  std::ranges::sort(result, std::greater<>());
-  return result;
-}
-
-std::string step_of(const fs::path& folder) {
-  return folder.extension() == kReplaced ? folder.stem().string() : folder.filename().string();
-}
-
-/// Returns the id of the run that saved the checkpoint; empty if the manifest cannot be read.
-std::string run_of(const fs::path& folder) {
-  const Result<Manifest> manifest = read_manifest(folder);
-  return manifest ? manifest->info.run : "";
-}
-
-struct Latest {
-  std::string step;  ///< name of the folder
-  std::string run;
-};
-
-/// Reads `latest`. Problem: it is damaged (torn, or of another run than the checkpoint that it names).
-Result<Latest> read_latest(const fs::path& folder) {
-  const fs::path path = folder / "latest";
-  const Result<std::string> text = read_file(path, 4096);
-  if (!text) return text.problems();
-  const std::vector<std::string> lines = split(*text, '\n');
-  constexpr std::string_view kStep = "step-";
-  const Problem torn{path.string(), "does not name a checkpoint", {}};
-  // Only whole lines count: a file that was cut off would name an earlier step, or none.
-  if (lines.size() < 3 || !lines[0].starts_with(kStep)) return torn;
-  const std::string_view number = std::string_view(lines[0]).substr(kStep.size());
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  if (number.size() < 8 || !std::ranges::all_of(number, is_digit)) return torn;
-  const Latest latest{.step = lines[0], .run = lines[1]};
-  const std::string run = run_of(folder / latest.step);
-  if (run.empty() || run == latest.run) return latest;
-  return Problem{path.string(), "names run " + latest.run + ", but " + latest.step + " is of run " + run, {}};
-}
-
-Status write_latest(const fs::path& folder, const Latest& latest) {
-  return write_file_atomically(folder / "latest", latest.step + "\n" + latest.run + "\n");
-}
-
-/// The checkpoints that `path` offers, newest first.
-struct Choice {
-  std::vector<fs::path> steps;
-  std::string folder;  ///< for messages
-  bool named = false;  ///< the user named this one: no other will do
-};
-
-Result<Choice> choice_of(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) {
-    return Problem{path, "is not a checkpoint folder",
-                   "give a step-N folder, a checkpoints folder or an output folder"};
-  }
-  if (fs::exists(fs::path(path) / "manifest.json", error)) return Choice{{path}, path, true};
-  fs::path folder = path;
-  if (fs::is_directory(folder / run_files::kCheckpoints, error)) folder /= run_files::kCheckpoints;
-  std::vector<fs::path> all = step_folders(folder);
-  if (all.empty())
-    return Problem{folder.string(), "holds no checkpoint", "was the run given --checkpoint-every N?"};
-  const Result<Latest> latest = read_latest(folder);
-  if (latest) {
-    std::erase_if(all, [&](const fs::path& step) {
-      if (step_of(step) == latest->step) return false;
-      const std::string run = run_of(step);
-      return !run.empty() && run != latest->run;
-    });
-    // Later checkpoints are of a save that ended before it updated `latest`, or are about to be moved aside
-    // (go_on_from).
-    const auto is_later = [&](const fs::path& step) { return step_of(step) > latest->step; };
-    if (!std::ranges::all_of(all, is_later)) std::erase_if(all, is_later);
-    if (all.empty() || step_of(all.front()) != latest->step)
-      log_warning((folder / "latest").string() + ": there is no " + latest->step);
-  } else {
-    const Problem& damage = latest.problems().front();
-    log_warning(damage.where + ": " + damage.what + "; the newest whole checkpoint is looked for instead");
-    std::string run;
-    for (const fs::path& step : all) {
-      const std::string other = run_of(step);
-      if (run.empty()) run = other;
-      if (!other.empty() && other != run) {
-        return Problem{folder.string(), "holds checkpoints of several runs and no `latest` that says which",
-                       "name one: " + all.front().string()};
-      }
-    }
-  }
-  if (all.empty()) return Problem{folder.string(), "holds no checkpoint of the run that `latest` names", {}};
-  return Choice{std::move(all), folder.string()};
+  return info;
 }
 
 Result<Checkpoint> open_step(const fs::path& folder) {
-  Result<Manifest> manifest = read_manifest(folder);
+  const Result<ManifestHead> manifest = read_manifest_head(folder);
   if (!manifest) return manifest.problems();
-  Checkpoint checkpoint{.info = std::move(manifest->info),
+  Problems problems;
+  Checkpoint checkpoint{.info = read_members(manifest->json, problems),
                         .path = folder.string(),
-                        .manifest_sha256 = manifest->sha256,
-                        .digests = std::move(manifest->digests)};
-  for (std::size_t i = 0; i < manifest->files.size(); ++i) {
-    const fs::path path = folder / manifest->files[i];
+                        .manifest_sha256 = manifest->sha256};
+  if (!problems.empty()) return problems;
+  for (const ShardEntry& entry : manifest->shards) {
+    const fs::path path = folder / entry.file;
     Result<SafetensorsFile> shard = SafetensorsFile::open(path.string());
     if (!shard) return shard.problems();
-    if (shard->bytes() != checkpoint.digests[i].bytes) {
+    if (shard->bytes() != entry.digest.bytes) {
       return Problem{path.string(),
                      "has " + std::to_string(shard->bytes()) + " bytes, the manifest says " +
-                         std::to_string(checkpoint.digests[i].bytes),
+                         std::to_string(entry.digest.bytes),
                      "the checkpoint is incomplete; use an older one"};
     }
+    checkpoint.digests.push_back(entry.digest);
     checkpoint.shards.push_back(std::move(*shard));
   }
   return checkpoint;
@@ -391,70 +203,6 @@ std::vector<FileDigest> share_digests(Communicator& world, int num_stages,
                             .low = static_cast<std::uint64_t>(values[s * 3 + 2])}});
   }
   return all;
-}
-
-/// Removes this run's oldest checkpoints beyond `keep`. Checkpoints that cannot be read or are another run's
-/// stay.
-void prune(const fs::path& folder, const CheckpointInfo& info, int keep) {
-  int kept = 0;
-  std::error_code ignored;
-  for (const fs::path& step : step_folders(folder)) {
-    if (run_of(step) == info.run && ++kept > keep && keep > 0) fs::remove_all(step, ignored);
-  }
-}
-
-/// Publishes a checkpoint. Rank 0 calls it when all shards are in `temporary`.
-void publish(const fs::path& folder, const fs::path& temporary, const CheckpointInfo& info,
-             const std::vector<FileDigest>& digests, int keep) {
-  for (std::size_t s = 0; s < digests.size(); ++s) {
-    const fs::path shard = temporary / shard_name(static_cast<int>(s));
-    std::error_code error;
-    const auto size = fs::file_size(shard, error);
-    if (error || static_cast<std::int64_t>(size) != digests[s].bytes) {
-      throw CheckpointError(shard.string() + " is not what its rank has written",
-                            "is --output-dir on a file system that all hosts share?");
-    }
-  }
-  throw_if(write_file_atomically(temporary / "manifest.json", manifest_text(info, digests)));
-  throw_if(replace_folder(temporary, folder / step_name(info.step)));
-  throw_if(write_latest(folder, {step_name(info.step), info.run}));
-  std::error_code ignored;
-  fs::remove_all(temporary, ignored);  // the folder that was replaced
-  prune(folder, info, keep);
-}
-
-/// Moves the checkpoints that `run` saved after `step`, and later ones that cannot be read, into a folder of
-/// their own in `folder`.
-Status set_aside_later(const fs::path& folder, const std::string& run, std::int64_t step) {
-  std::vector<fs::path> later = step_folders(folder);
-  std::erase_if(later, [&](const fs::path& one) {
-    const std::string of = run_of(one);
-    return step_of(one) <= step_name(step) || (!of.empty() && of != run);
-  });
-  if (later.empty()) return Ok{};
-  std::error_code error;
-  int number = 1;
-  while (fs::exists(folder / run_files::kAbandoned.of(number), error)) ++number;
-  const fs::path aside = folder / run_files::kAbandoned.of(number);
-  if (Status made = make_writable_folder(aside); !made) return made;
-  if (Status written = write_latest(aside, {step_of(later.front()), run}); !written) return written;
-  std::string names;
-  for (const fs::path& one : later) {
-    fs::rename(one, aside / step_of(one), error);
-    if (error) {
-      return Problem{one.string(), "cannot be moved to " + aside.string() + ": " + error.message(),
-                     "it is of a branch that this run leaves: move it away, or resume into another "
-                     "--output-dir"};
-    }
-    names += (names.empty() ? "" : ", ") + step_of(one);
-  }
-  sync_folder(aside);
-  sync_folder(folder);
-  log_warning("going on from step " + std::to_string(step) + " leaves later checkpoints behind: " + names +
-              " moved to " + aside.string() +
-              ". Hint: --resume takes that folder; delete it when nobody "
-              "needs it");
-  return Ok{};
 }
 
 std::string state_name(const std::string& state, const ParameterSlot& slot) {
@@ -551,9 +299,11 @@ std::optional<RankProblem> save_checkpoint(Communicator& world, const std::strin
                                            const SaveOptions& options) {
   const fs::path temporary = fs::path(folder) / (step_name(info.step) + ".tmp." + info.run);
   const std::string what = "saving step " + std::to_string(info.step);
+  const bool publishes = options.host ? options.host->first_rank : world.rank() == RankId(0);
   std::vector<std::pair<int, FileDigest>> written;
   auto problem = run_together(world, options.deadline, what, [&] {
-    throw_if(make_writable_folder(temporary));
+    throw_if(make_private_folder(folder));
+    throw_if(make_private_folder(temporary));
     for (const StageTensors& part : mine) {
       written.emplace_back(part.stage, write_safetensors(temporary / shard_name(part.stage), part.tensors));
     }
@@ -561,10 +311,12 @@ std::optional<RankProblem> save_checkpoint(Communicator& world, const std::strin
   if (!problem) {
     const std::vector<FileDigest> digests = share_digests(world, num_stages, written);
     problem = run_together(world, options.deadline, what, [&] {
-      if (world.rank() == RankId(0)) publish(folder, temporary, info, digests, options.keep);
+      if (publishes)
+        throw_if(publish_checkpoint(folder, temporary, manifest_text(info, digests), options.keep,
+                                    options.host ? Shards::OfThisHost : Shards::All));
     });
   }
-  if (problem && world.rank() == RankId(0)) {
+  if (problem && publishes) {
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
   }
@@ -595,7 +347,7 @@ Problems Checkpoint::verify(const std::vector<std::string>& names) const {
 }
 
 Result<Checkpoint> open_checkpoint(const std::string& path) {
-  const Result<Choice> choice = choice_of(path);
+  const Result<CheckpointChoice> choice = checkpoints_at(path);
   if (!choice) return choice.problems();
   Problems skipped;
   for (const fs::path& step : choice->steps) {
@@ -614,10 +366,10 @@ Checkpoint open_checkpoint_together(Communicator& world, const std::string& path
                                     const std::vector<std::string>& names, std::chrono::milliseconds deadline,
                                     const std::string& purpose) {
   const bool chooses = world.rank() == RankId(0);
-  std::optional<Result<Choice>> choice;
+  std::optional<Result<CheckpointChoice>> choice;
   const auto chosen = run_together(world, deadline, "choosing a checkpoint", [&] {
     if (!chooses) return;
-    choice.emplace(choice_of(path));
+    choice.emplace(checkpoints_at(path));
     if (!*choice) throw CheckpointError(to_string(choice->problems()));
   });
   if (chosen) throw CheckpointError("cannot " + purpose + ": " + chosen->what);
@@ -626,7 +378,8 @@ Checkpoint open_checkpoint_together(Communicator& world, const std::string& path
     const std::string step = broadcast_text(
         world, chooses && next < (*choice)->steps.size() ? (*choice)->steps[next].string() : "");
     if (step.empty()) break;
-    const Result<Manifest> seen = chooses ? read_manifest(step) : Result<Manifest>(Manifest{});
+    const Result<ManifestHead> seen =
+        chooses ? read_manifest_head(step) : Result<ManifestHead>(ManifestHead{});
     const std::string seal = broadcast_text(world, seen ? seen->sha256 : "");
     std::optional<Checkpoint> mine;
     const auto problem = run_together(world, deadline, "verifying " + step, [&] {
@@ -644,33 +397,6 @@ Checkpoint open_checkpoint_together(Communicator& world, const std::string& path
     all_problems += to_string(*problem);
   }
   throw CheckpointError("cannot " + purpose + ": " + all_problems);
-}
-
-Status go_on_from(const fs::path& folder, const std::string& run, std::int64_t step) {
-  std::error_code error;
-  std::vector<fs::path> unfinished, replaced;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with("step-")) continue;
-    if (name.ends_with(".tmp." + run)) unfinished.push_back(entry.path());
-    if (name.ends_with(kReplaced)) replaced.push_back(entry.path());
-  }
-  for (const fs::path& path : unfinished) fs::remove_all(path, error);
-  remove_unfinished(folder);
-  for (const fs::path& path : replaced) {
-    const fs::path name = folder / path.stem();
-    if (fs::exists(name, error)) {
-      fs::remove_all(path, error);
-    } else {
-      fs::rename(path, name, error);
-    }
-  }
-  sync_folder(folder);
-  const Result<Latest> latest = read_latest(folder);
-  if (!latest || latest->step != step_name(step) || latest->run != run) {
-    if (Status written = write_latest(folder, {step_name(step), run}); !written) return written;
-  }
-  return set_aside_later(folder, run, step);
 }
 
 Problems load_stage(const Checkpoint& checkpoint, const std::string& model, ParameterStore& store,

@@ -73,10 +73,18 @@ struct StageTensors {
   NamedTensors tensors;
 };
 
+/// This rank's place on its host, where hosts have folders of their own.
+struct HostPlace {
+  bool first_rank = false;  ///< of the host's ranks: it writes the manifest there
+};
+
 struct SaveOptions {
   int keep = 3;  ///< how many of this run's checkpoints stay; older ones are removed; 0: all stay
   /// limit of the whole save; messages have a deadline of their own
   std::chrono::milliseconds deadline{3'600'000};
+  /// Set if the ranks of other hosts do not see `folder`. Then the folder of each host gets the shards of its
+  /// ranks, and a manifest of all. The launcher joins them.
+  std::optional<HostPlace> host{};
 };
 
 /// Saves a checkpoint. Collective over `world`. Each rank writes a shard for each of `mine`. Rank 0 then
@@ -115,12 +123,6 @@ Result<Checkpoint> open_checkpoint(const std::string& path);
 Checkpoint open_checkpoint_together(Communicator& world, const std::string& path,
                                     const std::vector<std::string>& names, std::chrono::milliseconds deadline,
                                     const std::string& purpose = "resume");
-
-/// Makes the checkpoint of `step` the newest of `run` in `folder`. Later checkpoints belong to a branch that
-/// the run leaves. They are moved into abandoned-1 (2, ...) in `folder`, with a `latest` of their own, and a
-/// warning says so. Unfinished saves of this run are removed. Called by rank 0, which holds the folder's
-/// lock. Problem: a checkpoint cannot be moved.
-Status go_on_from(const std::filesystem::path& folder, const std::string& run, std::int64_t step);
 
 /// Copies a checkpoint's tensors into a stage, and of the rule state the part of the rule's shard. Problems:
 /// parameters are missing or have another shape; the checkpoint is of another model.

@@ -34,10 +34,7 @@ constexpr NamedType kTypes[] = {{at::kFloat, "F32"},     {at::kLong, "I64"},    
 class OutputFile {
  public:
   OutputFile(std::string path, std::int64_t bytes)
-      : path_(std::move(path)),
-        unfinished_(path_),
-        needed_(bytes),
-        fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+      : path_(std::move(path)), unfinished_(path_), needed_(bytes), fd_(fresh(path_)) {
     if (fd_ < 0) fail("open");
   }
   ~OutputFile() {
@@ -66,6 +63,11 @@ class OutputFile {
   }
 
  private:
+  /// A file or link that is there under this name is not written through.
+  static int fresh(const std::string& path) {
+    ::unlink(path.c_str());
+    return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  }
   [[noreturn]] void fail(const char* what) {
     const int error = errno;
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
@@ -149,6 +151,12 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   if (mapped == MAP_FAILED)
     return Problem{path, std::string("cannot be mapped: ") + std::strerror(errno), {}};
   file.data_ = static_cast<const char*>(mapped);
+  const std::string_view start(file.data_, 8);
+  if (start.starts_with("PK\3\4") || (start[0] == '\x80' && start[1] >= 2 && start[1] <= 5)) {
+    return Problem{path, "is a pickle file of PyTorch, which is never read: it could run code",
+                   "write one that holds nothing but tensors: safetensors.torch.save_file(torch.load(PATH, "
+                   "weights_only=True), NEW)"};
+  }
   std::uint64_t length;
   std::memcpy(&length, file.data_, 8);
   if (length > kMaxHeader || length > file.size_ - 8) {

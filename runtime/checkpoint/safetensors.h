@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "runtime/base/result.h"
-#include "runtime/checkpoint/hash.h"
+#include "runtime/saved/hash.h"
 
 namespace millrace {
 
@@ -18,12 +18,6 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// Returns the name of a type in the header, e.g. "F32"; nullptr for a type that is not supported.
 const char* safetensors_name(at::ScalarType type);
-
-/// The size and hash by which a file is recognised as the one that was written.
-struct FileDigest {
-  std::int64_t bytes = 0;
-  Hash128 hash;  ///< XXH3-128 of the whole file
-};
 
 /// Writes `path.tmp.<pid>`, fsyncs it and renames it to `path`. The order of tensors is the given one, which
 /// fixes the bytes. Types are float16 to float64, bfloat16, integers and bool (others: CheckpointError).

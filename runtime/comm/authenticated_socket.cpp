@@ -173,6 +173,8 @@ class Strangers {
 AuthenticatedListener::AuthenticatedListener(ListenerOptions options) : options_(std::move(options)) {
   Socket listener = listen_on(options_.address, options_.clock);
   port_ = port_of(listener);
+  log_info("listens on " + host_and_port(options_.address.text(), port_) +
+           (options_.name.empty() ? " for messages" : " for the meeting") + " until all ranks have come");
   if (options_.name.empty()) options_.name = host_and_port(options_.address.text(), port_);
   thread_ = std::jthread([this, listener = std::move(listener)](const std::stop_token& stop) mutable {
     run(stop, std::move(listener));

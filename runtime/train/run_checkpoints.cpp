@@ -336,21 +336,23 @@ void RunCheckpoints::save() {
   const TimePoint begin = t_.world.clock.now();
   const std::vector<StageTensors> tensors = state();
   require_finite(tensors);
-  const auto problem =
-      save_checkpoint(t_.world.communicator, outputs_.checkpoints().string(),
-                      {.run = outputs_.run(),
-                       .parent = outputs_.parent(),
-                       .model = t_.plan.model,
-                       .step = t_.done,
-                       .position = t_.position_of(t_.done),
-                       .updates = t_.done,
-                       .plan_fingerprint = t_.plan.fingerprint(),
-                       .settings = settings_,
-                       .loss_scale = t_.jobs() == 1 ? t_.loss_scale(0) : std::nullopt,
-                       .averaging = t_.jobs() == 1 ? evaluations_.waiting(0) : std::nullopt,
-                       .jobs = progress()},
-                      t_.plan.num_stages(), tensors,
-                      {.keep = t_.options.keep_checkpoints, .deadline = t_.options.checkpoint_deadline});
+  std::optional<HostPlace> place;
+  if (t_.options.host_folder) place = HostPlace{.first_rank = t_.options.host_folder->first_rank};
+  const auto problem = save_checkpoint(
+      t_.world.communicator, outputs_.checkpoints().string(),
+      {.run = outputs_.run(),
+       .parent = outputs_.parent(),
+       .model = t_.plan.model,
+       .step = t_.done,
+       .position = t_.position_of(t_.done),
+       .updates = t_.done,
+       .plan_fingerprint = t_.plan.fingerprint(),
+       .settings = settings_,
+       .loss_scale = t_.jobs() == 1 ? t_.loss_scale(0) : std::nullopt,
+       .averaging = t_.jobs() == 1 ? evaluations_.waiting(0) : std::nullopt,
+       .jobs = progress()},
+      t_.plan.num_stages(), tensors,
+      {.keep = t_.options.keep_checkpoints, .deadline = t_.options.checkpoint_deadline, .host = place});
   if (problem) {
     ++t_.report.failed_saves;
     unsaved_step_ = t_.done;

@@ -1,4 +1,5 @@
 #include "runtime/train/run_outputs.h"
+#include "runtime/base/private_folder.h"
 
 #include <chrono>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
+#include "runtime/saved/checkpoint_folder.h"
 
 namespace millrace {
 namespace {
@@ -20,7 +22,9 @@ void require(const Status& status) {
 }  // namespace
 
 std::filesystem::path RunOutputs::checkpoints() const {
-  return std::filesystem::path(t_.options.output_dir) / run_files::kCheckpoints;
+  const std::filesystem::path folder = t_.options.output_dir;
+  const auto& own = t_.options.host_folder;
+  return folder / (own ? run_files::kHostCheckpoints.of(own->host) : run_files::kCheckpoints);
 }
 
 /// Rank 0 gathers what the others write: their `folder` must be its own. Collective.
@@ -63,7 +67,7 @@ void RunOutputs::claim() {
   const auto problem = t_.together("preparing the outputs", [&] {
     if (!t_.options.save_weights.empty()) require(make_place_for_file(t_.options.save_weights));
     if (t_.options.output_dir.empty()) return;
-    require(make_writable_folder(t_.options.output_dir));
+    require(make_private_folder(t_.options.output_dir));
     if (!first_rank) return;
     Result<RunLock> held = RunLock::acquire(t_.options.output_dir, fresh, t_.options.launched_run);
     if (!held) throw ConfigError(to_string(held.problems()));
@@ -72,7 +76,7 @@ void RunOutputs::claim() {
   });
   if (problem) throw ConfigError(problem->what);
   if (!t_.options.output_dir.empty()) run_ = broadcast_text(t_.world.communicator, fresh);
-  if (t_.options.saves()) require_shared(t_.options.output_dir);
+  if (!t_.options.host_folder && !t_.options.output_dir.empty()) require_shared(t_.options.output_dir);
   if (!t_.options.save_weights.empty())
     require_shared(std::filesystem::absolute(t_.options.save_weights).parent_path());
 }
@@ -80,8 +84,9 @@ void RunOutputs::claim() {
 void RunOutputs::resume_from(const CheckpointInfo& checkpoint, const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
   std::error_code ignored;
+  const fs::path checkpoints = fs::path(t_.options.output_dir) / run_files::kCheckpoints;
   const bool own = !t_.options.output_dir.empty() && fs::weakly_canonical(folder, ignored).parent_path() ==
-                                                         fs::weakly_canonical(checkpoints(), ignored);
+                                                         fs::weakly_canonical(checkpoints, ignored);
   continues_ = broadcast_text(t_.world.communicator, own ? "own" : "") == "own";
   if (continues_) run_ = checkpoint.run;
   parent_ = continues_ ? checkpoint.parent : checkpoint.run + " step " + std::to_string(checkpoint.step);
@@ -95,7 +100,8 @@ void RunOutputs::take_folder() const {
                       "leave one of them out, or give another --output-dir");
   }
   if (continues_) {
-    require(go_on_from(checkpoints(), run_, t_.done));
+    if (!t_.options.host_folder)  // else the launcher has the folder of all checkpoints
+      require(go_on_from(checkpoints(), run_, t_.done));
   } else if (t_.options.overwrite) {
     require(remove_earlier_run(folder));
   } else {
@@ -122,6 +128,11 @@ void RunOutputs::open() {
   if (problem) throw ConfigError(problem->what);
   problem = t_.together("opening the logs", [&] {
     const std::filesystem::path folder = t_.options.output_dir;
+    std::error_code ignored;
+    // The launcher has joined what was worth it; old shards would count as this run's newest.
+    if (t_.options.host_folder && t_.options.host_folder->first_rank)
+      for (const auto& entry : std::filesystem::directory_iterator(checkpoints(), ignored))
+        std::filesystem::remove_all(entry.path(), ignored);
     t_.status = StatusBoard(folder / run_files::kStatus.of(rank), rank, t_.first().stage.value);
     t_.log = StepLog(folder,
                      {.run = run_,

@@ -26,6 +26,12 @@ struct JobOptions {
   std::optional<std::int64_t> steps{};  ///< instead of TrainOptions::steps
 };
 
+/// The output folder of one host, where every host has its own.
+struct HostFolder {
+  int host = 0;             ///< position among the job's hosts
+  bool first_rank = false;  ///< this rank is the first one of its host
+};
+
 struct TrainOptions {
   /// The number of updates. With pipedream and pipedream-vsync, it is the number of minibatches, rounded up
   /// to a multiple of all replicas. In an array each job does so many steps: a job that has done them stays
@@ -49,11 +55,11 @@ struct TrainOptions {
   /// first dimension) / this number.
   std::int64_t rate_per_length = 0;
   std::string output_dir;  ///< folder of this run alone (base/run_folder.h); empty: no files
-  /// Hosts have output folders of their own, whose files the launcher gathers. There are no checkpoints then:
-  /// their parts would lie on several hosts.
-  bool folders_apart = false;
-  /// Returns whether the run has a place for checkpoints.
-  bool saves() const { return !output_dir.empty() && !folders_apart; }
+  /// Set if hosts have output folders of their own, whose files the launcher gathers.
+  std::optional<HostFolder> host_folder{};
+  /// Returns whether the run has a place for checkpoints. Rounds have none where hosts have folders of their
+  /// own.
+  bool saves() const { return !output_dir.empty() && !(host_folder && first_job); }
   bool overwrite = false;  ///< delete an earlier run there instead of refusing
   std::string resume;      ///< checkpoint folder to go on from; empty: start anew
   /// Keys of run_settings that may differ from the checkpoint's; "all": every one.

@@ -17,6 +17,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/comm/rank_threads.h"
+#include "runtime/saved/checkpoint_folder.h"
 
 namespace millrace {
 namespace {

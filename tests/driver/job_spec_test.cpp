@@ -534,6 +534,66 @@ TEST(PipeDreamJob, Translation) {
   EXPECT_NE(problems_of(here).find("millrace data text encode"), std::string::npos);
 }
 
+/// Four of the configurations that PipeDream ships cannot be run as they are.
+TEST(PipeDreamJob, ConfsThatPipeDreamShipsBrokenAreRefusedClearly) {
+  const TemporaryFolder folder;
+  const auto problems = [&](const std::string& conf, int machines) {
+    std::string list;
+    for (int m = 0; m < machines; ++m)
+      list += (m ? ", 'localhost:" : "'localhost:") + std::to_string(m) + "'";
+    return problems_of("'log_directory': '/logs'\n'module': 'models.vgg16.gpus=4'\n'config_file': '" +
+                       folder.write("conf.json", conf) + "'\n'machines': [" + list + "]\n");
+  };
+  struct Broken {
+    const char* conf;
+    int machines;
+    std::vector<std::string> says;
+  };
+  for (const Broken& broken : {
+           Broken{R"({module_to_stage_map: [0, 1, 1], "stage_to_rank_map": {"0": [0], "1": [1]}})",
+                  2,
+                  {"conf.json:1:2", "every key in double quotes"}},
+           Broken{R"({"module_to_stage_map": [0, 0], "stage_to_rank_map": {"0": [0, 1, 2, 3, 4, 5]}})",
+                  4,
+                  {"machines lists 4 machines", "has 6 ranks", "list one machine for each rank"}},
+           Broken{R"({"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0, 1], "1": [2]}})",
+                  2,
+                  {"machines lists 2 machines", "has 3 ranks"}},
+           Broken{R"({"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0, 1], "1": [1]}})",
+                  3,
+                  {"ranks must be 0..2", "each rank in one stage"}},
+           Broken{R"({"module_to_stage_map": [0, 1, 0], "stage_to_rank_map": {"0": [0], "1": [1]}})",
+                  2,
+                  {"the criterion (last module) must be in the last stage"}},
+           Broken{R"({"module_to_stage_map": [0, 2], "stage_to_rank_map": {"0": [0], "1": [1]}})",
+                  2,
+                  {"a module is in stage 2, which has no ranks"}},
+       }) {
+    const std::string found = problems(broken.conf, broken.machines);
+    for (const std::string& part : broken.says) EXPECT_NE(found.find(part), std::string::npos) << found;
+  }
+}
+
+/// ResNet-50's confs were written by hand: each machine has ranks of several stages.
+TEST(PipeDreamJob, SaysThatStagesAreNotMixedOnTheMachines) {
+  const TemporaryFolder folder;
+  const auto notes = [&](const std::string& ranks) {
+    const std::string conf = folder.write(
+        "conf.json", "{\"module_to_stage_map\": [0, 1, 1], \"stage_to_rank_map\": " + ranks + "}");
+    const Result<JobSpec> spec =
+        job("'log_directory': '/logs'\n'module': 'models.vgg16.gpus=4'\n'config_file': '" + conf +
+            "'\n'machines': ['a:0', 'a:1', 'b:0', 'b:1']\n");
+    EXPECT_TRUE(spec);
+    std::string all;
+    if (spec)
+      for (const std::string& note : spec->notes) all += note + "\n";
+    EXPECT_NE(all.find("the cut is another than PipeDream's"), std::string::npos) << all;
+    return all;
+  };
+  EXPECT_NE(notes(R"({"0": [0, 2], "1": [1, 3]})").find("mixes the stages"), std::string::npos);
+  EXPECT_EQ(notes(R"({"0": [0, 1], "1": [2, 3]})").find("mixes the stages"), std::string::npos);
+}
+
 TEST(PipeDreamJob, SaysWhatItCannotDo) {
   const TemporaryFolder folder;
   const std::string hybrid = folder.write(

@@ -95,6 +95,167 @@ TEST_F(Hosts, NeedNoFolderInCommon) {
   EXPECT_EQ(run("trace convert out --to perfetto --out trace").code, 0) << "traces of both ranks came back";
 }
 
+/// Hosts with a disk of their own each, mounted over one path. They see the launcher's folder nowhere.
+class HostsApart : public Hosts {
+ protected:
+  void SetUp() override {
+    Hosts::SetUp();
+    const char* allowed = std::getenv("MILLRACE_MOUNTS");
+    if (!allowed || !*allowed) GTEST_SKIP() << "MILLRACE_MOUNTS is not set";
+    fs::create_directory(folder_ / "far");
+    disks("");
+  }
+
+  /// `more` is done on each host before the agent starts, in its own folder.
+  void disks(const std::string& more) {
+    const std::string own = (folder_ / "host").string() + ".$login";
+    ssh("mkdir -p " + own + " && cd " + own + " && exec unshare -m sh -c 'mount --bind . " +
+        (folder_ / "far").string() + " && cd " + (folder_ / "far").string() + " && " + more +
+        " exec \"$@\"' sh \"$@\"");
+  }
+
+  Ran launch_apart(const std::string& more, const std::string& hosts = "127.0.0.2,127.0.0.3") {
+    return launch("--workdir " + (folder_ / "far").string() + " " + more, hosts);
+  }
+
+  /// One process that trains so many steps.
+  void expect_end_of(int steps, const std::string& folder = "out") {
+    ASSERT_EQ(run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --seed 3 "
+                  "--overwrite --output-dir long --steps " +
+                  std::to_string(steps))
+                  .code,
+              0);
+    const std::string all = losses("long"), last = losses(folder);
+    EXPECT_NE(last, "no summary");
+    EXPECT_NE(all.find(last.substr(1)), std::string::npos) << all << "\n" << last;
+  }
+
+  bool is_whole(const std::string& step) {
+    const fs::path folder = folder_ / "out/checkpoints" / step;
+    return fs::exists(folder / "manifest.json") && fs::exists(folder / "stage0.safetensors") &&
+           fs::exists(folder / "stage1.safetensors");
+  }
+};
+
+TEST_F(HostsApart, SaveAndGoOnThereOrElsewhere) {
+  const Ran ran = launch_apart("");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_EQ(losses("out"), losses("one"));
+  for (const char* step : {"step-00000004", "step-00000008", "step-00000012"})
+    EXPECT_TRUE(is_whole(step)) << step;
+  EXPECT_TRUE(fs::exists(folder_ / "host.127.0.0.3/out/checkpoints.host1/step-00000012/stage1.safetensors"));
+  EXPECT_FALSE(fs::exists(folder_ / "host.127.0.0.3/out/checkpoints.host1/step-00000012/stage0.safetensors"));
+  // The same hosts, which have a part of it.
+  const Ran same = launch_apart("--set steps=16 --set resume=auto");
+  ASSERT_EQ(same.code, 0) << same.output;
+  expect_end_of(16);
+  // One disk is lost, and other hosts take over.
+  fs::remove_all(folder_ / "host.127.0.0.3");
+  const Ran other = launch_apart("--set steps=20 --set resume=auto", "127.0.0.3,127.0.0.4");
+  ASSERT_EQ(other.code, 0) << other.output;
+  expect_end_of(20);
+  EXPECT_TRUE(is_whole("step-00000020"));
+  EXPECT_FALSE(fs::exists(folder_ / "out/checkpoints/step-00000008")) << "keep_checkpoints: 3";
+  // An older step, which leaves the later ones behind; and into another folder.
+  const Ran older = launch_apart("--set steps=17 --set resume=out/checkpoints/step-00000016");
+  ASSERT_EQ(older.code, 0) << older.output;
+  EXPECT_TRUE(fs::exists(folder_ / "out/checkpoints/abandoned-1/step-00000020"));
+  const Ran elsewhere = run("launch job.yaml --output-dir new --client " + (folder_ / "ssh").string() +
+                            " --hosts=127.0.0.2,127.0.0.3 --workdir " + (folder_ / "far").string() +
+                            " --set steps=24 --set resume=out");
+  ASSERT_EQ(elsewhere.code, 0) << elsewhere.output;
+  expect_end_of(24, "new");
+  // The launcher's copy is the ordinary one: this host alone goes on from it.
+  const Ran alone = launch("--on local --set steps=20 --set resume=out");
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  expect_end_of(20);
+  // A used folder is refused, and --overwrite begins anew.
+  EXPECT_EQ(launch_apart("").code, 2);
+  const Ran fresh = launch_apart("--overwrite");
+  ASSERT_EQ(fresh.code, 0) << fresh.output;
+  EXPECT_EQ(losses("out"), losses("one"));
+  EXPECT_FALSE(fs::exists(folder_ / "out/checkpoints/step-00000020"));
+  EXPECT_TRUE(bytes("out/checkpoints/latest").starts_with("step-00000012"));
+}
+
+TEST_F(HostsApart, ADamagedCopyGivesWayToTheOneBefore) {
+  ASSERT_EQ(launch_apart("").code, 0);
+  const std::string newest = "out/checkpoints/step-00000012/stage1.safetensors";
+  write(newest, bytes(newest) + "x");
+  const Ran ran = launch_apart("--set steps=16 --set resume=auto");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("checkpoint skipped"), std::string::npos) << ran.output;
+  expect_end_of(16);
+  for (const char* step : {"04", "08", "12", "16"}) {
+    const std::string shard = "out/checkpoints/step-000000" + std::string(step) + "/stage0.safetensors";
+    if (fs::exists(folder_ / shard)) write(shard, "");
+  }
+  const Ran none = launch_apart("--set steps=20 --set resume=auto");
+  EXPECT_EQ(none.code, 4) << none.output;
+}
+
+/// The launcher, and with it the hosts' agents, are killed while checkpoints of every step come in.
+TEST_F(HostsApart, AKilledLauncherLeavesAWholeCheckpoint) {
+  write("job.yaml",
+        "model: mlp\nwidth: 600\nstages: 2\nmicrobatch: 4\nmicrobatches: 4\nsteps: 100000\nseed: "
+        "3\ncheckpoint_every: 1\ntimeout: 20\n");
+  std::int64_t before = 0;
+  for (int round = 0; round < 3; ++round) {
+    std::jthread killer([&] {
+      const std::string pattern =
+          "'^" MILLRACE_BIN_DIR "/millrace launch job.yaml.*" + folder_.string() + "'";
+      for (int i = 0; i < 400; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        const std::string latest = bytes("out/checkpoints/latest");
+        if (latest.starts_with("absent") || std::atoll(latest.c_str() + 5) < before + 3) continue;
+        [[maybe_unused]] const int rc = std::system(("pkill -KILL -f " + pattern).c_str());
+        return;
+      }
+    });
+    const Ran ran = launch_apart("--set resume=auto");
+    EXPECT_NE(ran.code, 0);
+    killer.join();
+    before = std::atoll(bytes("out/checkpoints/latest").c_str() + 5);
+    EXPECT_GE(before, 3 * (round + 1)) << ran.output;
+  }
+  const Ran last = launch_apart("--set resume=auto --set steps=" + std::to_string(before + 2));
+  ASSERT_EQ(last.code, 0) << last.output;
+  EXPECT_EQ(last.output.find("checkpoint skipped"), std::string::npos) << last.output;
+  ASSERT_EQ(run("train --model mlp --width 600 --stages 2 --microbatch 4 --microbatches 4 --seed 3 "
+                "--output-dir long --steps " +
+                std::to_string(before + 2))
+                .code,
+            0);
+  const std::string all = losses("long"), end = losses("out");
+  EXPECT_NE(all.find(end.substr(1)), std::string::npos) << all << "\n" << end;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_ / "out/checkpoints"))
+    EXPECT_EQ(entry.path().string().find(".tmp."), std::string::npos) << entry.path();
+}
+
+TEST_F(HostsApart, AFullDiskOfOneHostLeavesTheOldCheckpoint) {
+  ASSERT_EQ(launch_apart("").code, 0);
+  const std::string own = (folder_ / "host").string() + ".$login", far = (folder_ / "far").string();
+  // Enough for logs and for the checkpoint that is gone on from, but not for a larger one.
+  ssh("mkdir -p " + own + " && cd " + own + " && exec unshare -m sh -c 'mount -t tmpfs -o size=400k far " +
+      far + " && cd " + far + " && exec \"$@\"' sh \"$@\"");
+  write("job.yaml",
+        "model: mlp\nwidth: 200\nstages: 2\nmicrobatch: 4\nmicrobatches: 4\nsteps: 12\nseed: "
+        "3\ncheckpoint_every: 4\ntimeout: 20\n");
+  const Ran ran = run("launch job.yaml --output-dir full --client " + (folder_ / "ssh").string() +
+                      " --hosts=127.0.0.2,127.0.0.3 --workdir " + far);
+  EXPECT_EQ(ran.code, 4) << ran.output;
+  EXPECT_NE(ran.output.find("NOT saved"), std::string::npos) << ran.output;
+  EXPECT_NE(ran.output.find("No space left"), std::string::npos) << ran.output;
+  EXPECT_EQ(
+      run("train --model mlp --width 200 --stages 2 --microbatch 4 --microbatches 4 --steps 12 --seed 3 "
+          "--output-dir whole")
+          .code,
+      0);
+  EXPECT_EQ(losses("full"), losses("whole")) << "training goes on";
+  EXPECT_FALSE(fs::exists(folder_ / "full/checkpoints/latest"));
+  EXPECT_TRUE(is_whole("step-00000012"));
+}
+
 TEST_F(Hosts, SayWhyTheyCannotRunTheirRanks) {
   struct Fault {
     std::string script, says;
@@ -344,13 +505,17 @@ done
   };
   fs::create_directory(folder_ / "far");
   const int up = shell("up");
-  Ran stranger, ran;
+  Ran stranger, ran, more;
+  std::string trained;
   if (up == 0) {
     const std::string hosts = " --hosts root@10.79.0.2,10.79.0.3 --workdir " + at + "/far";
     write("job.yaml",
           "model: mlp\nwidth: 16\nstages: 2\nmicrobatch: 4\nmicrobatches: 4\nsteps: 12\nseed: 3\ntimeout: "
-          "30\n");
+          "30\ncheckpoint_every: 4\n");
     ran = run("launch job.yaml --output-dir out --client " + at + "/real_ssh" + hosts);
+    trained = losses("out");
+    more = run("launch job.yaml --output-dir out --set steps=16 --set resume=auto --client " + at +
+               "/real_ssh" + hosts);
     // A host whose key is another one now is refused by ssh, and so by us.
     ASSERT_EQ(std::system(("sed -i 's/^10.79.0.3 .*$/10.79.0.3 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ4o/' " +
                            at + "/known_hosts")
@@ -361,7 +526,17 @@ done
   shell("down");
   ASSERT_EQ(up, 0) << bytes("up.log");
   ASSERT_EQ(ran.code, 0) << ran.output << bytes("sshd2.log");
-  EXPECT_EQ(losses("out"), losses("one"));
+  EXPECT_EQ(trained, losses("one"));
+  ASSERT_EQ(more.code, 0) << more.output;
+  ASSERT_EQ(run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps 16 --seed 3 "
+                "--output-dir long")
+                .code,
+            0);
+  const std::string all = losses("long"), last = losses("out");
+  EXPECT_NE(all.find(last.substr(1)), std::string::npos) << all << "\n" << last;
+  for (const char* shard : {"stage0", "stage1"})
+    EXPECT_TRUE(
+        fs::exists(folder_ / "out/checkpoints/step-00000012" / (std::string(shard) + ".safetensors")));
   EXPECT_EQ(stranger.code, 2) << stranger.output;
   EXPECT_NE(stranger.output.find("host 10.79.0.3: Host key verification failed"), std::string::npos)
       << stranger.output;

@@ -1,11 +1,17 @@
-#include "runtime/checkpoint/hash.h"
+#include "runtime/saved/hash.h"
 
+#include <fcntl.h>
 #include <openssl/evp.h>
+#include <unistd.h>
 // XXH3 is compiled in, because LibTorch may bring the symbols of another version.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
 
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
@@ -26,6 +32,12 @@ Hash128 from(const XXH128_hash_t& hash) {
 std::string Hash128::hex() const {
   return printed("%016llx%016llx", static_cast<unsigned long long>(high),
                  static_cast<unsigned long long>(low));
+}
+
+std::optional<Hash128> hash_from(const std::string& hex) {
+  if (hex.size() != 32 || hex.find_first_not_of("0123456789abcdef") != std::string::npos) return std::nullopt;
+  return Hash128{.high = std::strtoull(hex.substr(0, 16).c_str(), nullptr, 16),
+                 .low = std::strtoull(hex.substr(16).c_str(), nullptr, 16)};
 }
 
 Xxh3::Xxh3() : state_(XXH3_createState()) {
@@ -55,6 +67,27 @@ std::string sha256(std::string_view text) {
   std::string hex;
   for (unsigned int i = 0; i < size; ++i) hex += printed("%02x", digest[i]);
   return hex;
+}
+
+Result<FileDigest> digest_of_file(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return Problem{path.string(), std::string("cannot be opened: ") + std::strerror(errno), {}};
+  Xxh3 hash;
+  FileDigest digest;
+  std::vector<char> buffer(1 << 20);
+  for (ssize_t n; (n = ::read(fd, buffer.data(), buffer.size())) != 0;) {
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      const Problem problem{path.string(), std::string("cannot be read: ") + std::strerror(errno), {}};
+      ::close(fd);
+      return problem;
+    }
+    hash.add(buffer.data(), static_cast<std::size_t>(n));
+    digest.bytes += n;
+  }
+  ::close(fd);
+  digest.hash = hash.value();
+  return digest;
 }
 
 }  // namespace millrace

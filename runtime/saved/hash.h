@@ -4,9 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+
+#include "runtime/base/result.h"
 
 namespace millrace {
 
@@ -15,6 +19,15 @@ struct Hash128 {
   std::uint64_t low = 0;
   bool operator==(const Hash128&) const = default;
   std::string hex() const;  ///< 32 digits, as xxh128sum prints them
+};
+
+/// Reads what hex() returns; nothing: it is no hash.
+std::optional<Hash128> hash_from(const std::string& hex);
+
+/// The size and hash by which a file is recognised as the one that was written.
+struct FileDigest {
+  std::int64_t bytes = 0;
+  Hash128 hash;  ///< XXH3-128 of the whole file
 };
 
 /// Computes XXH3 with 128 bits over pieces of any size. Not thread-safe.
@@ -36,5 +49,8 @@ Hash128 xxh3(const void* data, std::size_t bytes);
 
 /// Returns the SHA-256 of `text` as 64 hexadecimal digits, as sha256sum prints them.
 std::string sha256(std::string_view text);
+
+/// Returns the digest of a file of any size, read in pieces. A file that cannot be read is a Problem.
+Result<FileDigest> digest_of_file(const std::filesystem::path& path);
 
 }  // namespace millrace

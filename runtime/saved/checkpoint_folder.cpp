@@ -1,0 +1,309 @@
+#include "runtime/saved/checkpoint_folder.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+
+#include "runtime/base/files.h"
+#include "runtime/base/log.h"
+#include "runtime/base/run_files.h"
+#include "runtime/base/run_folder.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+namespace fs = std::filesystem;
+
+// suffix of a folder that is being replaced: see replace_folder
+constexpr const char* kReplaced = ".replaced";
+// The last member of a manifest: the hash of every byte before it.
+constexpr const char* kSealBegin = ",\n \"sha256\": \"";
+constexpr const char* kSealEnd = "\"\n}\n";
+
+/// Returns the hash at the end of the manifest, if it is the hash of the text before it.
+std::optional<std::string> seal_of(std::string_view text) {
+  const std::size_t begin = std::string_view(kSealBegin).size(), end = std::string_view(kSealEnd).size();
+  if (text.size() < begin + 64 + end) return std::nullopt;
+  const std::size_t sealed = text.size() - begin - 64 - end;
+  const std::string hash = std::string(text.substr(sealed + begin, 64));
+  const bool framed = text.compare(sealed, begin, kSealBegin) == 0 && text.ends_with(kSealEnd);
+  if (!framed || sha256(text.substr(0, sealed)) != hash) return std::nullopt;
+  return hash;
+}
+
+/// Tells whether `name` is one that we give to shards. Such a name cannot lead out of the folder.
+bool is_shard_name(const std::string& name) {
+  return !name.empty() && name.size() <= 64 && name[0] != '.' && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+  });
+}
+
+ShardEntry shard_from(const Json& entry, Problems& problems) {
+  ObjectReader in(entry, problems);
+  ShardEntry shard{.file = in.string("file")};
+  shard.digest.bytes = in.integer("bytes");
+  const std::optional<Hash128> hash = hash_from(in.string("xxh3_128"));
+  in.finish();
+  if (!is_shard_name(shard.file))
+    problems.push_back({entry.where(), "shard name '" + escaped(shard.file) + "' leaves the folder", {}});
+  if (!hash) problems.push_back({entry.where(), "xxh3_128 is no hash", {}});
+  if (shard.digest.bytes < 0) problems.push_back({entry.where(), "bytes is negative", {}});
+  shard.digest.hash = hash.value_or(Hash128{});
+  return shard;
+}
+
+/// Returns the step folders in `folder`, newest first. A folder that was being replaced (see replace_folder)
+/// stands for the missing one.
+std::vector<fs::path> step_folders(const fs::path& folder) {
+  std::vector<fs::path> result;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const fs::path& path = entry.path();
+    const bool replaced = path.extension() == kReplaced;
+    const std::string name = replaced ? path.stem().string() : path.filename().string();
+    if (!name.starts_with("step-") || name.find('.') != std::string::npos) continue;
+    if (!replaced || !fs::exists(folder / name, error)) result.push_back(path);
+  }
+  std::ranges::sort(result, std::greater<>());
+  return result;
+}
+
+/// Removes this run's oldest checkpoints beyond `keep`. Checkpoints that cannot be read or are another run's
+/// stay.
+void prune(const fs::path& folder, const std::string& run, int keep) {
+  int kept = 0;
+  std::error_code ignored;
+  for (const fs::path& step : step_folders(folder)) {
+    if (run_of(step) == run && ++kept > keep && keep > 0) fs::remove_all(step, ignored);
+  }
+}
+
+/// Moves the checkpoints that `run` saved after `step`, and later ones that cannot be read, into a folder of
+/// their own in `folder`.
+Status set_aside_later(const fs::path& folder, const std::string& run, std::int64_t step) {
+  std::vector<fs::path> later = step_folders(folder);
+  std::erase_if(later, [&](const fs::path& one) {
+    const std::string of = run_of(one);
+    return step_of(one) <= step_name(step) || (!of.empty() && of != run);
+  });
+  if (later.empty()) return Ok{};
+  std::error_code error;
+  int number = 1;
+  while (fs::exists(folder / run_files::kAbandoned.of(number), error)) ++number;
+  const fs::path aside = folder / run_files::kAbandoned.of(number);
+  if (Status made = make_writable_folder(aside); !made) return made;
+  if (Status written = write_latest(aside, {step_of(later.front()), run}); !written) return written;
+  std::string names;
+  for (const fs::path& one : later) {
+    fs::rename(one, aside / step_of(one), error);
+    if (error) {
+      return Problem{one.string(), "cannot be moved to " + aside.string() + ": " + error.message(),
+                     "it is of a branch that this run leaves: move it away, or resume into another "
+                     "--output-dir"};
+    }
+    names += (names.empty() ? "" : ", ") + step_of(one);
+  }
+  sync_folder(aside);
+  sync_folder(folder);
+  log_warning("going on from step " + std::to_string(step) + " leaves later checkpoints behind: " + names +
+              " moved to " + aside.string() +
+              ". Hint: --resume takes that folder; delete it when nobody "
+              "needs it");
+  return Ok{};
+}
+
+}  // namespace
+
+std::string step_name(std::int64_t step) {
+  return printed("step-%08lld", static_cast<long long>(step));
+}
+
+std::string shard_name(int stage) {
+  return "stage" + std::to_string(stage) + ".safetensors";
+}
+
+std::string sealed_manifest(const Json& manifest) {
+  std::string text = manifest.dump(1);
+  text.resize(text.size() - 2);  // "\n}"
+  return text + kSealBegin + sha256(text) + kSealEnd;
+}
+
+Result<ManifestHead> parse_manifest(std::string_view text, const std::string& where) {
+  const std::string older = "use an older checkpoint";
+  Result<Json> json = parse_json(text, where);
+  if (!json) return json.problems();
+  const Json* format = json->find("format");
+  if (!format || !format->is_string()) return Problem{where, "is not the manifest of a checkpoint", older};
+  if (format->as_string() != kCheckpointFormat) {
+    return Problem{
+        where, "has format '" + escaped(format->as_string()) + "', this version reads " + kCheckpointFormat,
+        "it was saved by another version of millrace: go on with that one"};
+  }
+  const std::optional<std::string> seal = seal_of(text);
+  if (!seal) return Problem{where, "is damaged: its SHA-256 does not match", older};
+  ManifestHead head{.sha256 = *seal};
+  Problems problems;
+  ObjectReader in(*json, problems);
+  head.run = in.string("run");
+  head.step = in.integer("step");
+  if (const Json* shards = in.array("shards")) {
+    for (const Json& entry : shards->items()) head.shards.push_back(shard_from(entry, problems));
+  }
+  if (!problems.empty()) return problems;
+  head.json = *std::move(json);
+  return head;
+}
+
+Result<ManifestHead> read_manifest_head(const fs::path& folder) {
+  const fs::path path = folder / kManifest;
+  const Result<std::string> text = read_regular_file(path);
+  if (!text) return text.problems();
+  return parse_manifest(*text, path.string());
+}
+
+Problems check_shards(const fs::path& folder, const ManifestHead& manifest) {
+  Problems problems;
+  for (const ShardEntry& shard : manifest.shards) {
+    const fs::path path = folder / shard.file;
+    const Result<FileDigest> found = digest_of_file(path);
+    if (!found) {
+      append(problems, found.problems());
+    } else if (found->bytes != shard.digest.bytes) {
+      problems.push_back({path.string(),
+                          "has " + std::to_string(found->bytes) + " bytes, the manifest says " +
+                              std::to_string(shard.digest.bytes),
+                          "the checkpoint is incomplete; use an older one"});
+    } else if (!(found->hash == shard.digest.hash)) {
+      problems.push_back(
+          {path.string(),
+           "XXH3-128 is " + found->hash.hex() + ", the manifest says " + shard.digest.hash.hex(),
+           "the file is damaged; use an older checkpoint"});
+    }
+  }
+  return problems;
+}
+
+std::string step_of(const fs::path& folder) {
+  return folder.extension() == kReplaced ? folder.stem().string() : folder.filename().string();
+}
+
+std::string run_of(const fs::path& folder) {
+  const Result<ManifestHead> manifest = read_manifest_head(folder);
+  return manifest ? manifest->run : "";
+}
+
+Result<Latest> read_latest(const fs::path& folder) {
+  const fs::path path = folder / "latest";
+  const Result<std::string> text = read_file(path, 4096);
+  if (!text) return text.problems();
+  const std::vector<std::string> lines = split(*text, '\n');
+  constexpr std::string_view kStep = "step-";
+  const Problem torn{path.string(), "does not name a checkpoint", {}};
+  // Only whole lines count: a file that was cut off would name an earlier step, or none.
+  if (lines.size() < 3 || !lines[0].starts_with(kStep)) return torn;
+  const std::string_view number = std::string_view(lines[0]).substr(kStep.size());
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (number.size() < 8 || !std::ranges::all_of(number, is_digit)) return torn;
+  const Latest latest{.step = lines[0], .run = lines[1]};
+  const std::string run = run_of(folder / latest.step);
+  if (run.empty() || run == latest.run) return latest;
+  return Problem{path.string(), "names run " + latest.run + ", but " + latest.step + " is of run " + run, {}};
+}
+
+Status write_latest(const fs::path& folder, const Latest& latest) {
+  return write_file_atomically(folder / "latest", latest.step + "\n" + latest.run + "\n");
+}
+
+Result<CheckpointChoice> checkpoints_at(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    return Problem{path, "is not a checkpoint folder",
+                   "give a step-N folder, a checkpoints folder or an output folder"};
+  }
+  if (fs::exists(fs::path(path) / kManifest, error)) return CheckpointChoice{{path}, path, true};
+  fs::path folder = path;
+  if (fs::is_directory(folder / run_files::kCheckpoints, error)) folder /= run_files::kCheckpoints;
+  std::vector<fs::path> all = step_folders(folder);
+  if (all.empty())
+    return Problem{folder.string(), "holds no checkpoint", "was the run given --checkpoint-every N?"};
+  const Result<Latest> latest = read_latest(folder);
+  if (latest) {
+    std::erase_if(all, [&](const fs::path& step) {
+      if (step_of(step) == latest->step) return false;
+      const std::string run = run_of(step);
+      return !run.empty() && run != latest->run;
+    });
+    // Later checkpoints are of a save that ended before it updated `latest`, or are about to be moved aside
+    // (go_on_from).
+    const auto is_later = [&](const fs::path& step) { return step_of(step) > latest->step; };
+    if (!std::ranges::all_of(all, is_later)) std::erase_if(all, is_later);
+    if (all.empty() || step_of(all.front()) != latest->step)
+      log_warning((folder / "latest").string() + ": there is no " + latest->step);
+  } else {
+    const Problem& damage = latest.problems().front();
+    log_warning(damage.where + ": " + damage.what + "; the newest whole checkpoint is looked for instead");
+    std::string run;
+    for (const fs::path& step : all) {
+      const std::string other = run_of(step);
+      if (run.empty()) run = other;
+      if (!other.empty() && other != run) {
+        return Problem{folder.string(), "holds checkpoints of several runs and no `latest` that says which",
+                       "name one: " + all.front().string()};
+      }
+    }
+  }
+  if (all.empty()) return Problem{folder.string(), "holds no checkpoint of the run that `latest` names", {}};
+  return CheckpointChoice{std::move(all), folder.string()};
+}
+
+Status publish_checkpoint(const fs::path& folder, const fs::path& temporary, const std::string& manifest,
+                          int keep, Shards shards) {
+  const Result<ManifestHead> head = parse_manifest(manifest, (temporary / kManifest).string());
+  if (!head) return head.problems();
+  for (const ShardEntry& shard : head->shards) {
+    const fs::path path = temporary / shard.file;
+    std::error_code error;
+    const auto size = fs::file_size(path, error);
+    if (error && shards == Shards::OfThisHost) continue;
+    if (error || static_cast<std::int64_t>(size) != shard.digest.bytes)
+      return Problem{path.string(), "is not what its rank has written",
+                     "is --output-dir on a file system that all hosts share?"};
+  }
+  if (Status written = write_file_atomically(temporary / kManifest, manifest); !written) return written;
+  if (Status placed = replace_folder(temporary, folder / step_name(head->step)); !placed) return placed;
+  if (Status written = write_latest(folder, {step_name(head->step), head->run}); !written) return written;
+  std::error_code ignored;
+  fs::remove_all(temporary, ignored);  // the folder that was replaced
+  prune(folder, head->run, keep);
+  return Ok{};
+}
+
+Status go_on_from(const fs::path& folder, const std::string& run, std::int64_t step) {
+  std::error_code error;
+  std::vector<fs::path> unfinished, replaced;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("step-")) continue;
+    if (name.ends_with(".tmp." + run)) unfinished.push_back(entry.path());
+    if (name.ends_with(kReplaced)) replaced.push_back(entry.path());
+  }
+  for (const fs::path& path : unfinished) fs::remove_all(path, error);
+  remove_unfinished(folder);
+  for (const fs::path& path : replaced) {
+    const fs::path name = folder / path.stem();
+    if (fs::exists(name, error)) {
+      fs::remove_all(path, error);
+    } else {
+      fs::rename(path, name, error);
+    }
+  }
+  sync_folder(folder);
+  const Result<Latest> latest = read_latest(folder);
+  if (!latest || latest->step != step_name(step) || latest->run != run) {
+    if (Status written = write_latest(folder, {step_name(step), run}); !written) return written;
+  }
+  return set_aside_later(folder, run, step);
+}
+
+}  // namespace millrace
