@@ -24,6 +24,8 @@ OwnShards::OwnShards(fs::path folder)
   std::error_code ignored;  // the ranks will say what is wrong with it
   fs::create_directories(folder_, ignored);
   ::inotify_add_watch(events_.get(), folder_.c_str(), IN_MOVED_TO);
+  look();  // what an earlier run has left is not this run's
+  held_.clear();
 }
 
 std::optional<std::string> OwnShards::look() {

@@ -42,8 +42,11 @@ void CheckpointCollector::saved(int host, std::string_view manifest) {
   one.hosts.insert(host);
   if (static_cast<int>(one.hosts.size()) == options_.num_hosts) {
     ready_ = std::move(one);
-    const std::int64_t step = ready_->head.step;
-    std::erase_if(announced_, [&](const auto& other) { return other.second.head.step <= step; });
+    const ManifestHead& newest = ready_->head;
+    announced_.erase(newest.sha256);
+    std::erase_if(announced_, [&](const auto& other) {
+      return other.second.head.run == newest.run && other.second.head.step <= newest.step;
+    });
   } else if (announced_.size() > kMostAnnounced) {
     announced_.erase(
         std::ranges::min_element(announced_, {}, [](const auto& other) { return other.second.head.step; }));

@@ -175,6 +175,7 @@ TEST_F(HostsApart, SaveAndGoOnThereOrElsewhere) {
   ASSERT_EQ(fresh.code, 0) << fresh.output;
   EXPECT_EQ(losses("out"), losses("one"));
   EXPECT_FALSE(fs::exists(folder_ / "out/checkpoints/step-00000020"));
+  EXPECT_TRUE(bytes("out/checkpoints/latest").starts_with("step-00000012"));
 }
 
 TEST_F(HostsApart, ADamagedCopyGivesWayToTheOneBefore) {
