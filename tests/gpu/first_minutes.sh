@@ -18,7 +18,7 @@ grep -q 'give another --out' "$folder/said" || fail "it did not say what to do: 
 
 # A GPU without memory: the training fails, the next part has its turn, and the report says so.
 code=0
-STANDIN_FAIL=cudaMalloc:1 "$source/scripts/gpu-first" --standin --only smoke,predict --out "$folder/failed.md" || code=$?
+STANDIN_BYTES=1000000 "$source/scripts/gpu-first" --standin --only smoke,predict --out "$folder/failed.md" || code=$?
 [ "$code" = 1 ] || fail "exit code $code instead of 1"
 grep -q '^| smoke: .*FAILED' "$folder/failed.md" && grep -q '^| predict: .*not on the stand-in' "$folder/failed.md" || fail "not all parts are in the report"
 code=0
