@@ -9,6 +9,7 @@
 #include <limits>
 
 #include <ATen/ops/aminmax.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include "runtime/base/error.h"
@@ -205,6 +206,32 @@ std::vector<FileDigest> share_digests(Communicator& world, int num_stages,
   return all;
 }
 
+/// Returns the bytes of the tensors that all ranks write. Collective.
+double bytes_of_all(Communicator& world, const std::vector<StageTensors>& mine) {
+  double bytes = 0;
+  for (const StageTensors& part : mine) {
+    for (const auto& [name, tensor] : part.tensors) bytes += static_cast<double>(tensor.nbytes());
+  }
+  at::Tensor all = at::full({1}, bytes, at::kDouble);
+  if (world.size() > 1) world.all_reduce(all, "bytes of the checkpoint")->wait();
+  return *all.const_data_ptr<double>();
+}
+
+/// Throws CheckpointError if a checkpoint with `bytes` of tensors has no room in `folder`. Nothing is written
+/// then. A file system that does not say what is free is not asked.
+void require_space(const fs::path& folder, double bytes) {
+  constexpr double kMargin = 1.2;  // headers, the manifest, and logs that are written meanwhile
+  throw_if(make_private_folder(folder));
+  std::error_code unknown;
+  const fs::space_info space = fs::space(folder, unknown);
+  const auto needed = static_cast<std::uintmax_t>(std::ceil(kMargin * bytes));
+  if (unknown || space.available >= needed) return;
+  throw CheckpointError(folder.string() + ": No space left on device for this checkpoint: it needs " +
+                            std::to_string(needed) + " bytes (1.2 times its tensors), " +
+                            std::to_string(space.available) + " are free",
+                        "free the rest, or keep fewer checkpoints: --keep-checkpoints");
+}
+
 std::string state_name(const std::string& state, const ParameterSlot& slot) {
   return "rule/" + state + "/" + slot.name;
 }
@@ -301,7 +328,13 @@ std::optional<RankProblem> save_checkpoint(Communicator& world, const std::strin
   const std::string what = "saving step " + std::to_string(info.step);
   const bool publishes = options.host ? options.host->first_rank : world.rank() == RankId(0);
   std::vector<std::pair<int, FileDigest>> written;
+  const double bytes = bytes_of_all(world, mine);
   auto problem = run_together(world, options.deadline, what, [&] {
+    // A host with a disk of its own has a part of the bytes: it finds out when it writes.
+    if (publishes && !options.host) require_space(folder, bytes);
+  });
+  if (problem) return problem;
+  problem = run_together(world, options.deadline, what, [&] {
     throw_if(make_private_folder(folder));
     throw_if(make_private_folder(temporary));
     for (const StageTensors& part : mine) {

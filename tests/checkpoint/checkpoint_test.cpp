@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -286,6 +287,25 @@ TEST_F(Checkpoints, AFullDiskLosesNothingThatWasSaved) {
   EXPECT_EQ(found(), 1);
   ASSERT_FALSE(save("aa", 2));
   EXPECT_EQ(found(), 2);
+}
+
+TEST_F(Checkpoints, ASaveWithoutRoomWritesNothing) {
+  const char* allowed = std::getenv("MILLRACE_MOUNTS");
+  if (!allowed || !*allowed) GTEST_SKIP() << "MILLRACE_MOUNTS is not set (needs root, to mount a small disk)";
+  // Eight pages. A checkpoint has two shards of two pages, a manifest and `latest`.
+  ASSERT_EQ(::mount("tmpfs", folder_.c_str(), "tmpfs", 0, "size=32k"), 0) << std::strerror(errno);
+  const auto first = save("aa", 1);
+  const auto second = save("aa", 2);
+  const std::vector<std::string> there = entries();
+  const std::int64_t newest = found();
+  EXPECT_EQ(::umount(folder_.c_str()), 0);
+  EXPECT_FALSE(first);
+  ASSERT_TRUE(second);
+  EXPECT_NE(second->what.find("it needs 9600 bytes (1.2 times its tensors), 8192 are free"),
+            std::string::npos)
+      << second->what;
+  EXPECT_EQ(there, (std::vector<std::string>{"latest", "step-00000001"}));
+  EXPECT_EQ(newest, 1);
 }
 
 TEST_F(Checkpoints, AllRanksTakeTheSameOneWhoeverCannotReadIt) {
