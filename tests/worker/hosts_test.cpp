@@ -504,6 +504,67 @@ TEST_F(Hosts, ASignalToTheLauncherSavesOnAllHosts) {
   EXPECT_TRUE(fs::exists(folder_ / "out/checkpoints/latest"));
 }
 
+/// Every engine stops, goes on, and tells of killed ranks and of lost hosts in the same way.
+TEST_F(Hosts, OfEveryEngineStopGoOnAndNameWhatFailed) {
+  const std::string at = folder_.string(), train = "'^[^ ]*millrace-worker train.*";
+  write("job.yaml",
+        "model: mlp\nwidth: 16\nstages: 2\nmicrobatch: 4\nmicrobatches: 4\nsteps: 1000000\nseed: "
+        "3\nprint_every: 100000\ntimeout: 20\n");
+  write("kubectl", "#!/bin/sh\n[ \"$1 $2 $4\" = 'exec -i --' ] || exit 9\npod=$3; shift 4\n" MILLRACE_BIN_DIR
+                   "/\"$@\"\nended=$?\n[ $ended = 0 ] || echo command terminated with exit code $ended in "
+                   "$pod >&2\nexit $ended\n");
+  fs::permissions(folder_ / "kubectl", fs::perms::owner_all);
+  for (const std::string engine : {"ssh", "kubernetes"}) {
+    const std::string hosts = engine == "ssh" ? " --hosts 127.0.0.2,127.0.0.3 --client " + at + "/ssh"
+                                              : " --hosts pod-0,pod-1 --client " + at + "/kubectl";
+    // Launches, and runs a command as soon as the second rank trains.
+    const auto launch_and = [&](const std::string& out, const std::string& command, const std::string& more) {
+      const fs::path status = folder_ / out / "status.rank1.json";
+      fs::remove(status);
+      std::jthread other([&, status] {
+        for (int i = 0; i < 600; ++i) {
+          const Result<Json> json = read_json(status.string());
+          if (json && json->find("step")) break;
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        }
+        [[maybe_unused]] const int rc = std::system(command.c_str());
+      });
+      return run("launch job.yaml --output-dir " + at + "/" + out + " --on " + engine + hosts + more);
+    };
+    const std::string interrupt =
+        "pkill -INT -f '^" MILLRACE_BIN_DIR "/millrace launch job.yaml.*" + at + "'";
+    const std::string stopped = engine + "-stopped", killed = engine + "-killed", lost = engine + "-lost";
+    const Ran stop = launch_and(stopped, interrupt, "");
+    EXPECT_EQ(stop.code, 75) << engine << stop.output;
+    ASSERT_TRUE(fs::exists(folder_ / stopped / "checkpoints/latest")) << stop.output;
+    const std::string last = bytes(stopped + "/checkpoints/latest");
+    const std::size_t digits = last.find_first_of("123456789");
+    ASSERT_NE(digits, std::string::npos) << last;
+    const std::string steps = std::to_string(std::stoll(last.substr(digits)) + 4);
+    const Ran more = run("launch job.yaml --output-dir " + at + "/" + stopped + " --on " + engine + hosts +
+                         " --set steps=" + steps + " --set resume=" + at + "/" + stopped);
+    ASSERT_EQ(more.code, 0) << engine << more.output;
+    ASSERT_EQ(run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps " + steps +
+                  " --seed 3 --print-every 100000 --overwrite --output-dir whole")
+                  .code,
+              0);
+    EXPECT_LT(losses(stopped).size(), losses("whole").size()) << "it went on, and did not begin again";
+    EXPECT_NE(losses("whole").find(losses(stopped).substr(1)), std::string::npos) << engine;
+    const Ran kill = launch_and(killed, "pkill -n -9 -f " + train + at + "/" + killed + ".*'", "");
+    EXPECT_EQ(kill.code, 137) << engine << kill.output;
+    EXPECT_NE(kill.output.find("failed first: killed by signal 9 (SIGKILL)"), std::string::npos)
+        << kill.output;
+    // The agent ends as if its host had: the last one of this launch.
+    const Ran gone = launch_and(
+        lost,
+        "for p in $(pgrep -f '^[^ ]*millrace agent'); do tr '\\0' '\\n' </proc/$p/environ | grep -q '^PWD=" +
+            at + "' && last=$p; done; kill -9 $last",
+        "");
+    EXPECT_EQ(gone.code, 5) << engine << gone.output;
+    EXPECT_NE(gone.output.find(" is lost: "), std::string::npos) << gone.output;
+  }
+}
+
 /// Real hosts as far as one machine has them: a launcher and two hosts with sshd in network namespaces,
 /// joined by a bridge, each with a mount namespace of its own for the folder of the run.
 TEST_F(Hosts, OverSshdTrainAsOneProcess) {
