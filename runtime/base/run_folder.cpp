@@ -266,7 +266,8 @@ Status remove_earlier_run(const fs::path& folder) {
   for (const RankFiles& files :
        {run_files::kSteps, run_files::kTrace, run_files::kStatus, run_files::kFailure})
     add(entries(folder, files.prefix));
-  add(entries(folder, run_files::kHostCheckpoints.prefix));
+  // Not the folders themselves: agents watch them.
+  for (const fs::path& own : entries(folder, run_files::kHostCheckpoints.prefix)) add(entries(own, ""));
   doomed.push_back(folder / run_files::kSummary);
   doomed.push_back(folder / run_files::kJobs);
   doomed.push_back(folder / run_files::kReport);
