@@ -292,8 +292,8 @@ TEST_F(Checkpoints, AFullDiskLosesNothingThatWasSaved) {
 TEST_F(Checkpoints, ASaveWithoutRoomWritesNothing) {
   const char* allowed = std::getenv("MILLRACE_MOUNTS");
   if (!allowed || !*allowed) GTEST_SKIP() << "MILLRACE_MOUNTS is not set (needs root, to mount a small disk)";
-  // Eight pages. A checkpoint has two shards of two pages, a manifest and `latest`.
-  ASSERT_EQ(::mount("tmpfs", folder_.c_str(), "tmpfs", 0, "size=32k"), 0) << std::strerror(errno);
+  // Six pages. A checkpoint has four: two shards, a manifest and `latest`.
+  ASSERT_EQ(::mount("tmpfs", folder_.c_str(), "tmpfs", 0, "size=24k"), 0) << std::strerror(errno);
   const auto first = save("aa", 1);
   const auto second = save("aa", 2);
   const std::vector<std::string> there = entries();
