@@ -13,9 +13,9 @@
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
 #include "runtime/base/version.h"
-#include "runtime/saved/hash.h"
 #include "runtime/metrics/bleu.h"
 #include "runtime/metrics/bleu_signature.h"
+#include "runtime/saved/hash.h"
 
 namespace millrace {
 namespace {

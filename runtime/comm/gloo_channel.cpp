@@ -146,7 +146,8 @@ class GlooChannel final : public Channel {
       gloo::transport::tcp::attr attributes;
       attributes.hostname = options.interface_address;
       mesh_->device = gloo::transport::tcp::CreateDevice(attributes);
-      log_info("listens on " + options.interface_address + " for Gloo's messages, on a port that Gloo chooses");
+      log_info("listens on " + options.interface_address +
+               " for Gloo's messages, on a port that Gloo chooses");
       mesh_->context = std::make_shared<gloo::rendezvous::Context>(options.rank.value, options.size);
       mesh_->context->setTimeout(options.rendezvous_deadline);
       GlooStore rendezvous(std::move(store), options.rendezvous_deadline);

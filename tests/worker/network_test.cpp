@@ -220,8 +220,8 @@ TEST_F(Network, AMasterThatTakesItselfForLoopbackIsFound) {
   ASSERT_EQ(made, 0) << "no network namespaces";
   EXPECT_EQ(codes[0], 0) << bytes("rank0.log") << bytes("rank1.log");
   EXPECT_EQ(codes[1], 0) << bytes("rank0.log") << bytes("rank1.log");
-  for (const char* part : {"MASTER_ADDR host0 is 127.0.1.1", "rank 0 listens on 10.78.0.1",
-                           "INFO listens on 10.78.0.1:23112"})
+  for (const char* part :
+       {"MASTER_ADDR host0 is 127.0.1.1", "rank 0 listens on 10.78.0.1", "INFO listens on 10.78.0.1:23112"})
     EXPECT_NE(bytes("rank0.log").find(part), std::string::npos) << bytes("rank0.log");
 }
 
