@@ -15,7 +15,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
 #include "runtime/base/text.h"
-#include "runtime/checkpoint/hash.h"
+#include "runtime/saved/hash.h"
 
 namespace millrace {
 namespace {
