@@ -7,6 +7,7 @@
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/run_state.h"
 #include "runtime/base/error.h"
+#include "runtime/base/numbers.h"
 #include "runtime/plan/plan.h"
 
 namespace millrace {
@@ -40,6 +41,14 @@ std::vector<std::size_t> lost_hosts(const LaunchOutcome& outcome, const JobSpec&
   return lost;
 }
 
+/// The furthest step that a rank says it came to; -1: none says so.
+std::int64_t step_of_any(const RunState& state) {
+  std::int64_t step = -1;
+  for (const RankStatus& rank : state.ranks)
+    step = std::max(step, number_of<std::int64_t>(rank.step).value_or(-1));
+  return step;
+}
+
 std::string in_list(const HostEntry& host, int ranks) {
   const bool address = host.name.find(':') != std::string::npos;
   return (host.user.empty() ? "" : host.user + "@") + (address ? "[" + host.name + "]" : host.name) + ":" +
@@ -68,8 +77,9 @@ std::optional<Restarts::Again> Restarts::after_failed_start(const JobSpec& job) 
 std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::vector<std::size_t>& lost) {
   if (made_ >= job.restarts.most) return std::nullopt;
   const RunState state = read_run_state(job.output_dir);
-  fruitless_ = state.step > furthest_ ? 0 : fruitless_ + 1;
-  furthest_ = std::max(furthest_, state.step);
+  const std::int64_t step = step_of_any(state);
+  fruitless_ = step > furthest_ ? 0 : fruitless_ + 1;
+  furthest_ = std::max(furthest_, step);
   if (fruitless_ >= kFruitless) {
     breaker_ = true;
     return std::nullopt;
