@@ -109,6 +109,13 @@ std::string header_of(const NamedTensors& tensors) {
   return text;
 }
 
+/// Tells a pickle or a zip file by its first bytes. They may also be the length of a safetensors header,
+/// whose first byte then says what it is.
+bool is_pickle(std::string_view file) {
+  const bool may_be = file.starts_with("PK\3\4") || (file[0] == '\x80' && file[1] >= 2 && file[1] <= 5);
+  return may_be && (file.size() < 9 || file[8] != '{');
+}
+
 }  // namespace
 
 const char* safetensors_name(at::ScalarType type) {
@@ -151,8 +158,7 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   if (mapped == MAP_FAILED)
     return Problem{path, std::string("cannot be mapped: ") + std::strerror(errno), {}};
   file.data_ = static_cast<const char*>(mapped);
-  const std::string_view start(file.data_, 8);
-  if (start.starts_with("PK\3\4") || (start[0] == '\x80' && start[1] >= 2 && start[1] <= 5)) {
+  if (is_pickle({file.data_, file.size_})) {
     return Problem{path, "is a pickle file of PyTorch, which is never read: it could run code",
                    "write one that holds nothing but tensors: safetensors.torch.save_file(torch.load(PATH, "
                    "weights_only=True), NEW)"};

@@ -112,6 +112,19 @@ TEST(Hashes, AreThoseOfXxh128sumAndSha256sum) {
   EXPECT_EQ(pieces.value(), xxh3(text.data(), text.size()));
 }
 
+/// A header of 640 bytes makes a file begin as a pickle of protocol 2 does.
+TEST_F(Checkpoints, FilesWithHeadersOfAnyLengthAreRead) {
+  fs::create_directories(folder_);
+  const std::string path = (folder_ / "one.safetensors").string();
+  for (std::size_t letters = 1; letters < 1500; letters += 8) {
+    const std::string name(letters, 'w');
+    write_safetensors(path, {{name, values(1)}});
+    const Result<SafetensorsFile> file = SafetensorsFile::open(path);
+    ASSERT_TRUE(file) << letters << ": " << to_string(file.problems());
+    EXPECT_EQ(file->names(), std::vector<std::string>{name});
+  }
+}
+
 TEST_F(Checkpoints, AnyFlippedBitIsFound) {
   ASSERT_FALSE(save("aa", 5));
   ASSERT_EQ(found(), 5);
