@@ -42,10 +42,11 @@ std::vector<std::size_t> lost_hosts(const LaunchOutcome& outcome, const JobSpec&
 }
 
 /// The furthest step that a rank says it came to; -1: none says so.
-std::int64_t step_of_any(const RunState& state) {
+std::int64_t furthest_step(const JobSpec& job) {
+  const std::filesystem::path round = newest_round(job.output_dir);
   std::int64_t step = -1;
-  for (const RankStatus& rank : state.ranks)
-    step = std::max(step, number_of<std::int64_t>(rank.step).value_or(-1));
+  for (int rank = 0; rank < job.ranks; ++rank)
+    step = std::max(step, number_of<std::int64_t>(status_of(round, rank).step).value_or(-1));
   return step;
 }
 
@@ -77,7 +78,7 @@ std::optional<Restarts::Again> Restarts::after_failed_start(const JobSpec& job) 
 std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::vector<std::size_t>& lost) {
   if (made_ >= job.restarts.most) return std::nullopt;
   const RunState state = read_run_state(job.output_dir);
-  const std::int64_t step = step_of_any(state);
+  const std::int64_t step = furthest_step(job);
   fruitless_ = step > furthest_ ? 0 : fruitless_ + 1;
   furthest_ = std::max(furthest_, step);
   if (fruitless_ >= kFruitless) {
