@@ -133,8 +133,8 @@ TEST_F(Jobs, AModelsOptionsAreItsOwn) {
       {"profile --model mlp --image-size 3", 2, "--image-size: is not an option of mlp"},
       {"profile --model mlp --ranks 2 --image-size 3", 2, "--image-size: is not an option of mlp"},
       {"profile --network --ranks 2 --width 3", 2, "--width"},
-      {"train --help", 0, "--aux-weight F"},
-      {"profile --help", 0, "--aux-weight F"},
+      {"train --help all", 0, "--aux-weight F"},
+      {"profile --help all", 0, "--aux-weight F"},
   };
   for (const Case& c : cases) {
     const Ran ran = run(c.arguments);

@@ -74,7 +74,7 @@ TEST_F(RunCommands, KillEndsAtOnce) {
 }
 
 TEST_F(RunCommands, ADetachedLaunchThatIsRefusedSaysSo) {
-  write("bad.yaml", "model: mlp\nstages: 2\nresume: out\nhosts: ['127.0.0.2:2']\nclient: /nowhere/ssh\n");
+  write("bad.yaml", "model: mlp\nstages: 2\nresume: auto\nhosts: ['127.0.0.2:2']\nclient: /nowhere/ssh\n");
   fs::create_directories(folder_ / "out");
   const Ran ran = run("launch bad.yaml --output-dir out --detach");
   EXPECT_EQ(ran.code, 2) << ran.output;
