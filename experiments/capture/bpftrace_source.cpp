@@ -261,7 +261,7 @@ class BpftraceRun {
       while (lines_->next(line, 50ms)) take(line);
       if (!all_ended && reap()) {
         all_ended = true;
-        kill(tracer_.pid, SIGINT);  // it prints what it has, and ends
+        if (tracer_.pid > 0) kill(tracer_.pid, SIGINT);  // it prints what it has, and ends
         end = std::chrono::steady_clock::now() + 30s;
       }
     }
