@@ -102,9 +102,7 @@ Child start_bpftrace(const std::string& program) {
   if (pid == 0) {
     // Ctrl-C is for the command; bpftrace is told when the command has ended.
     setpgid(0, 0);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
+    unblock_signals();
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     dup2(pipe_of[1], STDOUT_FILENO);
     dup2(pipe_of[1], STDERR_FILENO);
@@ -181,13 +179,16 @@ class BpftraceRun {
       : sink_(sink), bio_(bio) {}
 
   BpftraceResult run(const TracedCommand& command) {
-    // What the command leaves behind becomes a child of this process, so that its end is seen.
+    // Processes that the command leaves behind become children of this one, so that their ends are seen.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     int go[2], failure[2];
     if (pipe2(go, O_CLOEXEC) != 0 || pipe2(failure, O_CLOEXEC) != 0)
       return refused(std::string("pipe: ") + std::strerror(errno));
     command_ = fork();
-    if (command_ == 0) become(command, go, failure[1]);
+    if (command_ == 0) {
+      close(go[1]);
+      become(command, go[0], failure[1]);
+    }
     close(go[0]);
     close(failure[1]);
     if (command_ < 0) return refused(std::string("fork: ") + std::strerror(errno));
@@ -214,23 +215,6 @@ class BpftraceRun {
     BpftraceResult result;
     result.trace.refused = why;
     return result;
-  }
-
-  [[noreturn]] static void become(const TracedCommand& command, const int (&go)[2], int failure) {
-    close(go[1]);
-    char byte = 0;
-    while (read(go[0], &byte, 1) < 0 && errno == EINTR) {
-    }
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
-    std::vector<char*> words;
-    for (const std::string& word : command.words) words.push_back(const_cast<char*>(word.c_str()));
-    words.push_back(nullptr);
-    execvp(words[0], words.data());
-    const int error = errno;
-    (void)!write(failure, &error, sizeof error);
-    _exit(127);
   }
 
   /// Opens the sentinel until bpftrace tells of it. `words`: what bpftrace said, if it ended.

@@ -1,5 +1,4 @@
-// What the descriptors of traced processes stand for: the file's path and the position of the next read or
-// write.
+// A table of the descriptors of traced processes: the file's path and the position of the next read or write.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ namespace millrace {
 namespace {
 
 constexpr int kNone = -1;
-/// Where the values of an event stand among the six arguments of a call.
+/// A row says where the values of an event stand among the six arguments of a call.
 struct CallRow {
   long number;
   FileCall call;
@@ -142,36 +142,13 @@ std::string text_at(pid_t thread, std::uint64_t address) {
   return text;
 }
 
-/// The started process: waits until it is traced, installs the filter and becomes the command. Never returns.
-[[noreturn]] void become(const TracedCommand& command, int go, int failure) {
-  char byte = 0;
-  while (read(go, &byte, 1) < 0 && errno == EINTR) {
-  }
-  const auto give_up = [&](int error) {
-    (void)!write(failure, &error, sizeof error);
-    _exit(127);
-  };
+/// Installs the filter in this process. Returns 0, or the negative errno.
+int install_filter() {
   std::vector<sock_filter> filter = seccomp_filter();
   const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
+  const auto install = [&] { return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0; };
   // Root may install a filter without giving up set-user-id programs.
-  if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0 &&
-      (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-       prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)) {
-    give_up(-errno);
-  }
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  if (command.body) {
-    command.body();
-    _exit(0);
-  }
-  std::vector<char*> words;
-  for (const std::string& word : command.words) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  execvp(words[0], words.data());
-  give_up(errno);
-  _exit(127);
+  return install() || (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && install()) ? 0 : -errno;
 }
 
 class Tracer {
@@ -308,7 +285,7 @@ TraceResult trace_by_ptrace(const TracedCommand& command, std::int64_t floor_ns,
   const pid_t child = fork();
   if (child == 0) {
     close(go[1]);
-    become(command, go[0], failure[1]);
+    become(command, go[0], failure[1], install_filter);
   }
   close(go[0]);
   close(failure[1]);

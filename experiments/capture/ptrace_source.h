@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "experiments/capture/file_event.h"
+#include "experiments/capture/traced_command.h"
 
 namespace millrace {
 
-/// What a source tells while it traces. The calls come from the thread that traces.
+/// A source tells these things while it traces. The calls come from the thread that traces.
 struct CaptureSink {
   std::function<void(const FileEvent& event)> event;
   std::function<void(std::uint32_t process)> forget;  ///< it runs another program, or ended
@@ -18,12 +19,6 @@ struct CaptureSink {
   std::function<void(std::uint32_t parent, std::uint32_t child)> forked;
   std::function<void(std::uint32_t process)> started;  ///< the command itself has started
   std::function<void(int status)> ended;               ///< the command itself has ended: its wait status
-};
-
-struct TracedCommand {
-  /// What the started process does first; it must not return. Without it: exec of `words`.
-  std::function<void()> body;
-  std::vector<std::string> words;
 };
 
 struct TraceResult {
@@ -37,7 +32,8 @@ struct TraceResult {
 /// process is killed, the kernel kills the traced ones.
 TraceResult trace_by_ptrace(const TracedCommand& command, std::int64_t floor_ns, const CaptureSink& sink);
 
-/// What a call takes that itself takes next to nothing: the cost of the two stops. Median of 500; 0: unknown.
+/// Returns the nanoseconds that the two stops add to a call: the median of 500 calls that do nothing. 0:
+/// unknown.
 std::int64_t measure_ptrace_floor();
 
 }  // namespace millrace

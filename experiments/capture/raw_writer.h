@@ -50,7 +50,7 @@ class RawWriter {
 
   /// Rows by file name.
   std::map<std::string, std::int64_t> rows() const;
-  /// What is not in the files, and how often.
+  /// Counts of what is not in the files, by the reason.
   std::map<std::string, std::int64_t> left_out() const;
   std::int64_t lost() const;
   /// Bytes that reads and writes of regular files moved.

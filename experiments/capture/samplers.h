@@ -1,4 +1,4 @@
-// What is sampled once a second beside the calls of a command: CPU, disks, GPUs, the processes themselves.
+// Samples of CPU, disks, GPUs and processes, taken once a second beside the calls of a command.
 #pragma once
 
 #include <cstdint>
