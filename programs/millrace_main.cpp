@@ -110,7 +110,7 @@ int to_worker(const std::vector<std::string>& args) {
   return hand_over(spec(), spec().command, args);
 }
 
-// By task; within a task the order is that of a first session.
+// The commands stand by task; within a task in the order of a first session.
 constexpr Command kCommands[] = {
     {"Plan and train", {"models", models_spec, to_worker<models_spec>}},
     {"Plan and train",

@@ -26,7 +26,7 @@ constexpr double kForegroundChance = 0.4, kFlipChance = 1.0 / 3, kGainChance = 0
 constexpr double kPadding = -2.2;  ///< value of voxels that windows have beyond a volume
 constexpr std::size_t kLargestParts = 2;
 
-/// What both splits have in common.
+/// The parts that both splits have in common.
 class KitsVolumes : public Dataset {
  public:
   KitsVolumes(std::string folder, std::vector<KitsCase> cases, const DatasetOptions& options)

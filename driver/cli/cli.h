@@ -60,7 +60,7 @@ struct CommandSpec {
   std::vector<std::string> examples;     ///< full command lines
   /// The flags that a first use needs. `--help` shows only these; empty: all flags. Each is in `flags`.
   std::vector<std::string> first = {};
-  /// What is said when SIGINT or SIGTERM ends the command before its end, e.g. "nothing was written"; empty:
+  /// Text that is printed when SIGINT or SIGTERM ends the command early, e.g. "nothing was written"; empty:
   /// nothing is.
   std::string interrupted = {};
 };

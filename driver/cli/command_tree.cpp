@@ -82,7 +82,7 @@ std::string bash_script(const CommandTree& tree) {
   each_command(tree, [&](const CommandTree& command) {
     std::vector<std::string> flags;
     for (const Flag& flag : flags_of(command)) flags.push_back("--" + flag.name);
-    // Where arguments go, flags are offered behind a dash only.
+    // A place of arguments offers flags behind a dash only.
     const std::string when = command.spec.positionals.empty() ? "" : "[[ $word != -* ]] || ";
     text += "      " + in_quotes(command.spec.command) + ") " + (command.below.empty() ? when : "") +
             "candidates=" + in_quotes(command.below.empty() ? spaced(flags) : words_below(command)) + " ;;\n";

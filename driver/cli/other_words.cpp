@@ -6,7 +6,7 @@
 
 namespace millrace {
 
-// Where a word has several rows, the first whose flag the command has is taken.
+// A word may have several rows: the first one whose flag the command has is taken.
 const std::vector<OtherWord>& other_words() {
   static constexpr std::string_view kSamples = "samples of one microbatch; a step has --microbatches of them";
   static constexpr std::string_view kParts = "a step's samples are --microbatch times --microbatches";

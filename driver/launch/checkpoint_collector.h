@@ -48,7 +48,7 @@ class CheckpointCollector {
   std::optional<std::string> next();
   /// Takes a piece of "STEP/FILE"; an empty one ends the file, and "STEP/" ends what the host has.
   void take(int host, const std::string& path, std::string_view piece);
-  /// What a lost host has not sent does not come any more.
+  /// Tells that a host is lost: its shards that are missing will not come.
   void lost(int host);
   /// Returns whether a checkpoint is being gathered, or waits for that.
   bool is_busy() const { return current_ || ready_; }

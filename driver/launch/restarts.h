@@ -1,5 +1,5 @@
-// What a launcher does when a job has failed: start it again from its newest checkpoint, on other hosts where
-// some are lost, or end.
+// The launcher's decision when a job has failed: start it again from its newest checkpoint, on other hosts
+// where some are lost, or end.
 #pragma once
 
 #include <chrono>
@@ -27,8 +27,8 @@ class Restarts {
     std::vector<JobOverride> overrides;  ///< on top of all that were given so far
     std::string text;                    ///< one line for the user
   };
-  /// What to do after a run that has ended. Nothing: it is done, was stopped, cannot be mended by another
-  /// try, or has no restarts left.
+  /// Says what to do after a run that has ended. Nothing: it is done, was stopped, cannot be mended by
+  /// another try, or has no restarts left.
   std::optional<Again> after(const LaunchOutcome& outcome, const JobSpec& job);
   /// The same where hosts could not start their ranks at all.
   std::optional<Again> after_failed_start(const JobSpec& job);

@@ -53,7 +53,7 @@ double quantile(std::vector<double> values, double part) {
   return values[static_cast<std::size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-/// Of the rank that stands for the job, without the first step, which warms up.
+/// Reads the rank that stands for the job. The first step, which warms up, is left out.
 std::vector<double> values_of_steps(const RunData& run, double StepLine::*member) {
   std::vector<double> values;
   const RankRun* rank = loss_rank(run);

@@ -1,4 +1,4 @@
-// What a run was and what came of it, as a report shows it: metrics, settings, the machine; several runs side
+// The evidence of a run that a report shows: metrics, settings, the machine; several runs side
 // by side.
 #pragma once
 

@@ -17,7 +17,7 @@ struct JobOutcome {
   std::string error;
 };
 
-/// What a job did for its result. 0: not known, because it did not come to its end.
+/// The work that a job did for its result. 0: not known, because it did not come to its end.
 struct JobWork {
   double step_s = 0;         ///< median; of an array for all its jobs
   double samples_per_s = 0;  ///< median
