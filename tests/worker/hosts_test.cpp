@@ -47,6 +47,26 @@ class Hosts : public Jobs {
     const Json* found = summary ? summary->find("losses") : nullptr;
     return found ? found->dump() : "no summary";
   }
+
+  /// Expects that the run in `folder` ended as one process ends that trains so many steps.
+  void expect_end_of(int steps, const std::string& folder = "out") {
+    ASSERT_EQ(run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --seed 3 "
+                  "--overwrite --output-dir long --steps " +
+                  std::to_string(steps))
+                  .code,
+              0);
+    const std::string all = losses("long"), last = losses(folder);
+    EXPECT_NE(last, "no summary");
+    EXPECT_NE(all.find(last.substr(1)), std::string::npos) << all << "\n" << last;
+  }
+
+  /// The connection to 127.0.0.3 breaks after the first checkpoint. `last_words` are ssh's.
+  void break_second_host(const std::string& last_words) {
+    ssh("[ $login != 127.0.0.3 ] && exec \"$@\"\nexec 3<&0\n\"$@\" <&3 & agent=$!\n"
+        "while [ ! -e " +
+        (folder_ / "out/checkpoints/latest").string() + " ]; do sleep 0.02; done\n" + last_words +
+        "kill -9 $agent; exit 255");
+  }
 };
 
 TEST_F(Hosts, TrainAsOneProcess) {
@@ -116,18 +136,6 @@ class HostsApart : public Hosts {
 
   Ran launch_apart(const std::string& more, const std::string& hosts = "127.0.0.2,127.0.0.3") {
     return launch("--workdir " + (folder_ / "far").string() + " " + more, hosts);
-  }
-
-  /// One process that trains so many steps.
-  void expect_end_of(int steps, const std::string& folder = "out") {
-    ASSERT_EQ(run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --seed 3 "
-                  "--overwrite --output-dir long --steps " +
-                  std::to_string(steps))
-                  .code,
-              0);
-    const std::string all = losses("long"), last = losses(folder);
-    EXPECT_NE(last, "no summary");
-    EXPECT_NE(all.find(last.substr(1)), std::string::npos) << all << "\n" << last;
   }
 
   bool is_whole(const std::string& step) {
@@ -426,12 +434,7 @@ TEST_F(Hosts, ALostHostEndsTheOthersAndIsNamed) {
         "model: mlp\nwidth: 16\nstages: 2\nmicrobatch: 4\nmicrobatches: 4\nsteps: 1000000\nseed: 3\ntimeout: "
         "20\n"
         "checkpoint_every: 50\n");
-  // The connection of the second host breaks some time after the start.
-  ssh("[ $login = 127.0.0.2 ] && exec \"$@\"\nexec 3<&0\n\"$@\" <&3 & agent=$!\n"
-      "while [ ! -e " +
-      (folder_ / "out/checkpoints/latest").string() +
-      " ]; do sleep 0.05; done\n"
-      "echo 'Connection to 127.0.0.3 closed by remote host.' >&2; kill -9 $agent; exit 255");
+  break_second_host("echo 'Connection to 127.0.0.3 closed by remote host.' >&2; ");
   const Ran ran = launch("");
   EXPECT_EQ(ran.code, 5) << ran.output;
   EXPECT_NE(ran.output.find("host 127.0.0.3 is lost: Connection to 127.0.0.3 closed"), std::string::npos)
@@ -442,25 +445,14 @@ TEST_F(Hosts, ALostHostEndsTheOthersAndIsNamed) {
 }
 
 TEST_F(Hosts, ASpareTakesThePlaceOfALostHost) {
-  // The second host's connection breaks after the first checkpoint; the spare's does not.
-  ssh("[ $login != 127.0.0.3 ] && exec \"$@\"\nexec 3<&0\n\"$@\" <&3 & agent=$!\n"
-      "while [ ! -e " +
-      (folder_ / "out/checkpoints/latest").string() +
-      " ]; do sleep 0.02; done\n"
-      "echo 'Connection to 127.0.0.3 closed by remote host.' >&2; kill -9 $agent; exit 255");
+  break_second_host("echo 'Connection to 127.0.0.3 closed by remote host.' >&2; ");
   const Ran ran =
       launch("--max-restarts 2 --spare-hosts 127.0.0.4 --set steps=2000 --set checkpoint_every=200");
   ASSERT_EQ(ran.code, 0) << ran.output;
   EXPECT_NE(ran.output.find("restart 1 of 2 in 1 s, from step-"), std::string::npos) << ran.output;
   EXPECT_NE(ran.output.find("127.0.0.4 takes the place of 127.0.0.3"), std::string::npos) << ran.output;
   EXPECT_NE(bytes("logins").find("127.0.0.4\n"), std::string::npos);
-  ASSERT_EQ(
-      run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps 2000 --seed 3 "
-          "--output-dir long")
-          .code,
-      0);
-  const std::string all = losses("long"), last = losses("out");
-  EXPECT_NE(all.find(last.substr(1)), std::string::npos) << last;
+  expect_end_of(2000);
 }
 
 TEST_F(Hosts, TrainOnWithASmallerPlanWithoutASpare) {
@@ -468,20 +460,12 @@ TEST_F(Hosts, TrainOnWithASmallerPlanWithoutASpare) {
       run("profile --model mlp --width 16 --microbatch 4 --repetitions 2 --blocks 1 --out profile.json").code,
       0);
   ASSERT_EQ(run("plan --profile profile.json --ranks 1 --microbatches 4 --out one.json").code, 0);
-  ssh("[ $login != 127.0.0.3 ] && exec \"$@\"\nexec 3<&0\n\"$@\" <&3 & agent=$!\n"
-      "while [ ! -e " +
-      (folder_ / "out/checkpoints/latest").string() + " ]; do sleep 0.02; done\nkill -9 $agent; exit 255");
+  break_second_host("");
   const Ran ran =
       launch("--max-restarts 2 --set smaller_plans=one.json --set steps=2000 --set checkpoint_every=200");
   ASSERT_EQ(ran.code, 0) << ran.output;
   EXPECT_NE(ran.output.find("one.json on 127.0.0.2:1"), std::string::npos) << ran.output;
-  ASSERT_EQ(
-      run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps 2000 --seed 3 "
-          "--output-dir long")
-          .code,
-      0);
-  const std::string all = losses("long"), last = losses("out");
-  EXPECT_NE(all.find(last.substr(1)), std::string::npos) << last;
+  expect_end_of(2000);
 }
 
 TEST_F(Hosts, ASignalToTheLauncherSavesOnAllHosts) {
@@ -632,12 +616,7 @@ done
   ASSERT_EQ(ran.code, 0) << ran.output << bytes("sshd2.log");
   EXPECT_EQ(trained, losses("one"));
   ASSERT_EQ(more.code, 0) << more.output;
-  ASSERT_EQ(run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps 16 --seed 3 "
-                "--output-dir long")
-                .code,
-            0);
-  const std::string all = losses("long"), last = losses("out");
-  EXPECT_NE(all.find(last.substr(1)), std::string::npos) << all << "\n" << last;
+  expect_end_of(16);
   for (const char* shard : {"stage0", "stage1"})
     EXPECT_TRUE(
         fs::exists(folder_ / "out/checkpoints/step-00000012" / (std::string(shard) + ".safetensors")));
