@@ -1,7 +1,11 @@
 // What a newcomer types first: the commands of README and of `millrace --help`, flags of other tools,
 // completion.
+#include <chrono>
+#include <csignal>
+#include <fstream>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "driver/cli/other_words.h"
 #include "runtime/base/text.h"
@@ -246,10 +250,30 @@ TEST_F(FirstHours, ReportsShowRunsSideBySideAndInAnIndex) {
 }
 
 TEST_F(FirstHours, ACommandThatIsInterruptedSaysWhatItLeaves) {
-  const std::string line = "timeout --preserve-status -s INT 1 " MILLRACE_BIN_DIR
-                           "/millrace simulate --sweep --stages 64,128 --microbatches 1024,2048 2>" +
-                           (folder_ / "said").string();
-  const int status = std::system(line.c_str());
+  const std::string said = (folder_ / "said").string();
+  const pid_t command = ::fork();
+  if (command == 0) {
+    if (!::freopen(said.c_str(), "w", stderr)) ::_exit(99);
+    ::signal(SIGINT, SIG_DFL);  // a test that was started in the background would hand on that it is ignored
+    ::alarm(120);               // ends what the interrupt does not
+    // More than a minute of work.
+    ::execl(MILLRACE_BIN_DIR "/millrace", "millrace", "simulate", "--sweep", "--stages", "256,512",
+            "--microbatches", "4096,8192", nullptr);
+    ::_exit(99);
+  }
+  // The interrupt comes when the command has said that it listens: SigCgt is the mask of caught signals.
+  const auto listens = [&] {
+    std::ifstream lines("/proc/" + std::to_string(command) + "/status");
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("SigCgt:"))
+        return (std::stoull(line.substr(7), nullptr, 16) >> (SIGINT - 1) & 1) == 1;
+    return false;
+  };
+  for (int tries = 0; tries < 600 && !listens(); ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ::kill(command, SIGINT);
+  int status = 0;
+  ASSERT_EQ(::waitpid(command, &status, 0), command);
   EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status) + 128, 130);
   EXPECT_NE(bytes("said").find("millrace simulate: stopped before its end; nothing was written"),
             std::string::npos)
