@@ -383,6 +383,23 @@ TEST_F(Hosts, HaveTheirLinksMeasured) {
   EXPECT_EQ(run("profile --network --job hosts.yaml --ranks 2").code, 2);
 }
 
+/// No port is fixed, and no file outside the output folder is shared.
+TEST_F(Hosts, AreSharedByLaunchesAtOnce) {
+  const std::string launch =
+      "launch job.yaml --client " + (folder_ / "ssh").string() + " --hosts=127.0.0.2,127.0.0.3 ";
+  Ran other;
+  {
+    const std::jthread beside([&] {
+      const std::string at = "cd " + folder_.string() + " && timeout 100 " MILLRACE_BIN_DIR "/millrace ";
+      other.code = std::system((at + launch + "--output-dir second >second.txt 2>&1").c_str());
+    });
+    const Ran first = run(launch + "--output-dir first");
+    EXPECT_EQ(first.code, 0) << first.output;
+  }
+  EXPECT_EQ(other.code, 0) << bytes("second.txt");
+  for (const char* folder : {"first", "second"}) EXPECT_EQ(losses(folder), losses("one")) << folder;
+}
+
 TEST_F(Hosts, AreSharedByTheRunsOfASweep) {
   const std::string job = "job: {model: mlp, width: 16, microbatch: 4, steps: 6, seed: 3";
   const std::string rest = "}\nlists: {lr: [0.1, 0.2, 0.3]}\nmodes: [concurrent]\n";
@@ -498,9 +515,15 @@ TEST_F(Hosts, OfEveryEngineStopGoOnAndNameWhatFailed) {
                    "/\"$@\"\nended=$?\n[ $ended = 0 ] || echo command terminated with exit code $ended in "
                    "$pod >&2\nexit $ended\n");
   fs::permissions(folder_ / "kubectl", fs::perms::owner_all);
-  for (const std::string engine : {"ssh", "kubernetes"}) {
-    const std::string hosts = engine == "ssh" ? " --hosts 127.0.0.2,127.0.0.3 --client " + at + "/ssh"
-                                              : " --hosts pod-0,pod-1 --client " + at + "/kubectl";
+  write("docker", "#!/bin/sh\nwhile [ \"$1\" != mill:1 ]; do shift; done; shift 2\nexec " MILLRACE_BIN_DIR
+                  "/millrace \"$@\"\n");
+  fs::permissions(folder_ / "docker", fs::perms::owner_all);
+  const std::string by_ssh = " --on ssh --hosts 127.0.0.2,127.0.0.3 --client " + at + "/ssh";
+  const std::vector<std::pair<std::string, std::string>> engines{
+      {"ssh", by_ssh},
+      {"kubernetes", " --on kubernetes --hosts pod-0,pod-1 --client " + at + "/kubectl"},
+      {"container", by_ssh + " --container mill:1"}};
+  for (const auto& [engine, hosts] : engines) {
     // Launches, and runs a command as soon as the second rank trains.
     const auto launch_and = [&](const std::string& out, const std::string& command, const std::string& more) {
       const fs::path status = folder_ / out / "status.rank1.json";
@@ -513,7 +536,7 @@ TEST_F(Hosts, OfEveryEngineStopGoOnAndNameWhatFailed) {
         }
         [[maybe_unused]] const int rc = std::system(command.c_str());
       });
-      return run("launch job.yaml --output-dir " + at + "/" + out + " --on " + engine + hosts + more);
+      return run("launch job.yaml --output-dir " + at + "/" + out + hosts + more, "PATH=" + at + ":$PATH");
     };
     const std::string interrupt =
         "pkill -INT -f '^" MILLRACE_BIN_DIR "/millrace launch job.yaml.*" + at + "'";
@@ -525,8 +548,10 @@ TEST_F(Hosts, OfEveryEngineStopGoOnAndNameWhatFailed) {
     const std::size_t digits = last.find_first_of("123456789");
     ASSERT_NE(digits, std::string::npos) << last;
     const std::string steps = std::to_string(std::stoll(last.substr(digits)) + 4);
-    const Ran more = run("launch job.yaml --output-dir " + at + "/" + stopped + " --on " + engine + hosts +
-                         " --set steps=" + steps + " --set resume=" + at + "/" + stopped);
+    const Ran more = run("launch job.yaml --output-dir " + at + "/" + stopped + hosts +
+                             " --set steps=" + steps + " --set resume=" + at + "/" + stopped,
+                         "PATH=" + at + ":$PATH");
+    EXPECT_TRUE(fs::exists(folder_ / stopped / "logs/rank_1.err"));
     ASSERT_EQ(more.code, 0) << engine << more.output;
     ASSERT_EQ(run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps " + steps +
                   " --seed 3 --print-every 100000 --overwrite --output-dir whole")
