@@ -13,13 +13,13 @@
 #include "driver/launch/pipedream_job.h"
 #include "runtime/base/files.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/limits.h"
 #include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
 
 namespace millrace {
 namespace {
 
-constexpr int kMostRanks = 4096;
 // The launcher sets these for every rank; a job that set them too would contradict it.
 constexpr const char* kLauncherVariables[] = {
     "RANK",           "LOCAL_RANK",          "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
@@ -251,11 +251,11 @@ class JobReader {
   void read_ranks(const Json& value) {
     const std::optional<std::string> text = scalar("ranks", value);
     if (!text) return;
-    const Result<std::int64_t> ranks = integer_from(*text, 1, kMostRanks);
+    const Result<std::int64_t> ranks = integer_from(*text, 1, kMostJobRanks);
     if (!ranks) {
       problems_.push_back(
           {place(value),
-           "ranks is '" + *text + "', expected an integer from 1 to " + std::to_string(kMostRanks),
+           "ranks is '" + *text + "', expected an integer from 1 to " + std::to_string(kMostJobRanks),
            {}});
       return;
     }
@@ -553,7 +553,7 @@ class JobReader {
   static int count_of(const JobSpec& job, std::string_view flag) {
     const std::string* text = job.find(flag);
     const Result<std::int64_t> count = integer_from(text ? *text : "", 0, into::kAny);
-    return count ? static_cast<int>(std::min<std::int64_t>(*count, kMostRanks)) : 0;
+    return count ? static_cast<int>(std::min<std::int64_t>(*count, kMostJobRanks)) : 0;
   }
 
   std::string source_;
