@@ -5,6 +5,7 @@
 #include <set>
 
 #include "driver/launch/model_flags.h"
+#include "experiments/sweep/batch_arrays.h"
 
 namespace millrace {
 namespace {
@@ -93,7 +94,9 @@ Result<JobSpec> SweptJob::with(const JobSettings& settings) const {
   if (!made) return made;
   made->hosts.on = on_;
   made->hosts.list = hosts_;
-  if (const auto groups = host_groups(*made); !groups) return groups.problems();
+  if (!runs_in_batch_arrays(*made)) {
+    if (const auto groups = host_groups(*made); !groups) return groups.problems();
+  }
   return made;
 }
 
