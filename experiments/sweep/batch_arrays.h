@@ -1,5 +1,6 @@
-// Runs of a sweep or a search as tasks of Slurm's job arrays. Each task is `millrace launch` of one run
-// inside an allocation of its own. The folder of the sweep must be on all nodes. LibTorch-free.
+// Runs of a sweep or a search as tasks of arrays in the queue of a cluster (batch_queues.h). Each task is
+// `millrace launch` of one run, on the nodes or in the pod that the cluster gives it. The folder of the sweep
+// must be there under the same path. LibTorch-free.
 #pragma once
 
 #include <map>
@@ -8,14 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "driver/launch/job_spec.h"
+#include "experiments/sweep/batch_queues.h"
 #include "runtime/base/clock.h"
 
 namespace millrace {
-
-/// Whether the runs of this job go into Slurm's queue: its engine is Slurm, and this process is in no
-/// allocation.
-bool runs_in_batch_arrays(const JobSpec& job);
 
 struct BatchRun {
   int id = 0;
@@ -27,10 +24,10 @@ struct BatchEnd {
   int id = 0;
   int exit_code = 0;
   std::string error;  ///< its last words; empty: none
-  double run_s = 0;   ///< from the start on its nodes to the end, as seen from here
+  double run_s = 0;   ///< from the start where it ran to the end, as seen from here
 };
 
-/// The tasks that this process has in the queue. Slurm is asked every second. Not thread-safe.
+/// The tasks that this process has in a queue. The queue is asked every second. Not thread-safe.
 class BatchArrays {
  public:
   BatchArrays() = default;
@@ -39,12 +36,12 @@ class BatchArrays {
   /// Cancels what has not ended.
   ~BatchArrays();
 
-  /// Submits the runs: one array for all that ask Slurm for the same, of at most a thousand tasks. Throws
-  /// ConfigError with what sbatch says.
+  /// Submits the runs: one array for all that ask for the same, of at most 500 tasks. Throws ConfigError with
+  /// what the queue's program says.
   void submit(const std::vector<BatchRun>& runs);
   std::size_t num_tasks() const { return tasks_.size(); }
-  /// Returns the runs that have ended since the last call; at most once a second Slurm is asked. Throws
-  /// PeerError if Slurm has said nothing of an array for two minutes.
+  /// Returns the runs that have ended since the last call; asks at most once a second. Throws PeerError if
+  /// the queue has said nothing of an array for two minutes.
   std::vector<BatchEnd> ended();
   /// Tells the runs to save and end, and takes those that wait out of the queue; `at_once`: cancels all.
   void stop(bool at_once);
@@ -56,11 +53,14 @@ class BatchArrays {
     std::optional<TimePoint> started;
   };
   using Key = std::pair<std::string, int>;  // array, task
-  void submit_array(const std::vector<const BatchRun*>& runs);
+  void submit_array(const BatchQueue& queue, const std::vector<const BatchRun*>& runs);
   void ask(const std::string& array, std::vector<BatchEnd>& ended);
+  BatchEnd end_of(const Task& task, const TaskRecord& record, const char* queue) const;
 
   std::map<Key, Task> tasks_;
-  std::map<std::string, int> silent_;  // answers that did not come, by array
+  std::map<std::string, const BatchQueue*> arrays_;  // that have tasks
+  std::map<std::string, int> silent_;                // answers that did not come, by array
+  bool stopped_ = false;
   TimePoint ask_at_{};
 };
 

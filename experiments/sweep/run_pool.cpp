@@ -240,7 +240,7 @@ RunPool::~RunPool() {
 }
 
 void RunPool::start(int id, const PooledJob& job) {
-  if (runs_in_batch_arrays(job.job)) {
+  if (queue_of(job.job)) {
     std::error_code ignored;
     if (job.leftovers == Leftovers::Delete) fs::remove_all(job.job.output_dir, ignored);
     queued_.push_back({.id = id, .job = job.job, .before = job.before});
@@ -399,7 +399,7 @@ HostUse RunPool::take_use() {
   return use;
 }
 
-RunSlots::RunSlots(const JobSpec& job) : queued_(runs_in_batch_arrays(job)) {
+RunSlots::RunSlots(const JobSpec& job) : queued_(queue_of(job) != nullptr) {
   if (queued_) return;
   Result<std::vector<std::vector<HostEntry>>> groups = host_groups(job);
   if (!groups) throw ConfigError(to_string(groups.problems()));
@@ -414,7 +414,7 @@ RunSlots::RunSlots(const JobSpec& job) : queued_(runs_in_batch_arrays(job)) {
 }
 
 int RunSlots::count() const {
-  constexpr int kQueued = 1000;  // Slurm starts as many as there is room for
+  constexpr int kQueued = 1000;  // the queue starts as many as there is room for
   if (queued_) return kQueued;
   if (!groups_.empty()) return static_cast<int>(groups_.size());
   return std::max(1, static_cast<int>(cores_.size()) / width_);

@@ -1,6 +1,6 @@
 // Jobs side by side: each is a process of this host that launches the ranks of one job, pinned to cores,
-// counted and watched; or a task in Slurm's queue (batch_arrays.h). One that fails ends nobody else. Linux.
-// LibTorch-free.
+// counted and watched; or a task in the queue of a cluster (batch_arrays.h). One that fails ends nobody else.
+// Linux. LibTorch-free.
 #pragma once
 
 #include <sys/types.h>
@@ -74,7 +74,7 @@ class RunPool {
   /// Ends what still runs.
   ~RunPool();
 
-  /// Jobs for Slurm's queue are submitted together, by the next wait(). Throws ConfigError if no process can
+  /// Jobs for a queue are submitted together, by the next wait(). Throws ConfigError if no process can
   /// be started.
   void start(int id, const PooledJob& job);
   int num_running() const { return static_cast<int>(running_.size() + queued_.size() + arrays_.num_tasks()); }
@@ -133,7 +133,7 @@ class RunSlots {
   void place(PooledJob& run, int slot) const;
 
  private:
-  bool queued_ = false;  // Slurm finds the places
+  bool queued_ = false;  // the queue finds the places
   std::vector<std::vector<HostEntry>> groups_;
   std::vector<int> cores_;  ///< that this process may use
   int width_ = 1;           ///< threads of all ranks of a run

@@ -421,6 +421,66 @@ TEST_F(Hosts, AreSharedByTheRunsOfASweep) {
       << small.output;
 }
 
+/// A script in the place of kubectl runs the pods of a Job as processes.
+TEST_F(Hosts, MayBePodsOfASweepsOwn) {
+  const std::string at = folder_.string();
+  const std::string job = "job: {model: mlp, width: 16, microbatch: 4, stages: 2, steps: 6, seed: 3";
+  const std::string rest = "}\nlists: {lr: [0.1, 0.2, 0.3]}\nmodes: [concurrent]\n";
+  const std::string in_pods = ", on: kubernetes, container: mill:1, mounts: [" + at + "]";
+  write("here.yaml", job + rest);
+  write("pods.yaml", job + in_pods + rest);
+  fs::copy_file(MILLRACE_SOURCE_DIR "/tests/worker/fake_kubectl", folder_ / "kubectl");
+  const std::string path = "PATH=" + at + ":" MILLRACE_BIN_DIR ":$PATH";
+  const Ran here = run("sweep here.yaml --output-dir here");
+  ASSERT_EQ(here.code, 0) << here.output;
+  const Ran pods = run("sweep pods.yaml --output-dir pods", path);
+  ASSERT_EQ(pods.code, 0) << pods.output << bytes("pods.log");
+  for (const char* run : {"job0", "job1", "job2"})
+    EXPECT_EQ(losses(std::string("pods/results/concurrent/") + run),
+              losses(std::string("here/results/concurrent/") + run));
+  const Result<Json> manifest = read_json((folder_ / "pods/results/concurrent/job0/array.job.json").string());
+  ASSERT_TRUE(manifest);
+  EXPECT_EQ(manifest->find("spec")->find("completions")->as_int(), 3) << "one Job has them all";
+  EXPECT_NE(bytes("pods.log").find("delete job sweep-"), std::string::npos) << "nothing is left behind";
+
+  write("pods.yaml", job + ", on: kubernetes, container: missing:1, mounts: [" + at + "]" + rest);
+  const Ran missing = run("sweep pods.yaml --output-dir missing", path);
+  EXPECT_NE(missing.code, 0);
+  EXPECT_NE(missing.output.find("Kubernetes: ErrImagePull not found"), std::string::npos) << missing.output;
+  write("pods.yaml", job + ", on: kubernetes" + rest);
+  EXPECT_NE(run("sweep pods.yaml --output-dir no", path).output.find("needs the image"), std::string::npos);
+  write("pods.yaml", job + ", on: kubernetes, container: mill:1, mounts: [/data]" + rest);
+  EXPECT_NE(run("sweep pods.yaml --output-dir no", path).output.find("no mount has this folder"),
+            std::string::npos);
+
+  // Interrupted, it leaves a run that goes on.
+  const std::string longer =
+      "job: {model: mlp, width: 16, microbatch: 4, stages: 2, steps: 4000, seed: 3, print_every: 100000";
+  const std::string one = "}\nlists: {lr: [0.1]}\nmodes: [concurrent]\n";
+  write("here.yaml", longer + one);
+  write("pods.yaml", longer + in_pods + one);
+  Ran stopped;
+  {
+    const std::jthread other([&] {
+      const std::string trains =
+          "grep -q '\"step\"' stopped/results/concurrent/job0/status.rank0.json 2>/dev/null";
+      [[maybe_unused]] const int rc =
+          std::system(("cd " + at + "; for i in $(seq 600); do " + trains +
+                       " && break; sleep 0.1; done; pkill -INT -f '^" MILLRACE_BIN_DIR
+                       "/millrace sweep pods.yaml --output-dir stopped'")
+                          .c_str());
+    });
+    stopped = run("sweep pods.yaml --output-dir stopped", path);
+  }
+  EXPECT_EQ(stopped.code, 75) << stopped.output;
+  const Ran again = run("sweep pods.yaml --output-dir stopped", path);
+  ASSERT_EQ(again.code, 0) << again.output;
+  ASSERT_EQ(run("sweep here.yaml --output-dir whole").code, 0);
+  const std::string whole = losses("whole/results/concurrent/job0"),
+                    last = losses("stopped/results/concurrent/job0");
+  EXPECT_NE(whole.find(last.substr(1)), std::string::npos);
+}
+
 TEST_F(Hosts, AreRefusedBeforeAnythingStarts) {
   struct Bad {
     std::string hosts, says;

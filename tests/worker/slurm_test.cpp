@@ -124,6 +124,45 @@ kill -9 $(cat $CLUSTER_FOLDER/node3.pid); wait $!; echo $? >lost.rc
   EXPECT_EQ(bytes("lost.txt").find("lost: ---"), std::string::npos) << bytes("lost.txt");
 }
 
+TEST_F(Slurm, SweepsAreJobArrays) {
+  const std::string job = "job: {model: mlp, width: 16, microbatch: 4, microbatches: 4, stages: 2, seed: 3";
+  const std::string rest = "lists: {lr: [0.1, 0.2, 0.3, 0.4, 0.5]}\nmodes: [concurrent]\n";
+  write("here.yaml", job + ", steps: 6}\n" + rest);
+  write("far.yaml", job + ", steps: 6, on: slurm}\n" + rest);
+  write("wrong.yaml", job + ", steps: 6, on: slurm, slurm: {partition: none}}\n" + rest);
+  write(
+      "killed.yaml",
+      job + ", steps: 1000000, print_every: 1000000, on: slurm}\nlists: {lr: [0.1]}\nmodes: [concurrent]\n");
+  ASSERT_EQ(run("sweep here.yaml --output-dir here").code, 0);
+  on_cluster(R"sh(
+keep far $millrace sweep far.yaml --output-dir far
+keep wrong $millrace sweep wrong.yaml --output-dir wrong
+$millrace sweep killed.yaml --output-dir killed >killed.txt 2>&1 &
+until_true trains killed/results/concurrent/job0
+kill -9 $(pgrep -f "train.*output-dir=killed" | head -1); wait $!; echo $? >killed.rc
+$millrace sweep killed.yaml --output-dir stopped >stopped.txt 2>&1 &
+until_true trains stopped/results/concurrent/job0
+kill -INT $!; wait $!; echo $? >stopped.rc
+squeue -h >queue.txt
+)sh");
+  expect_code("far", 0);
+  for (int i = 0; i < 5; ++i) {
+    const std::string folder = "/results/concurrent/job" + std::to_string(i);
+    EXPECT_EQ(losses("far" + folder), losses("here" + folder)) << i;
+  }
+  EXPECT_NE(bytes("far/results/concurrent/job0/array.sbatch").find("#SBATCH --array=0-4\n"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(folder_ / "far/results/concurrent/job1/array.sbatch"));
+  EXPECT_NE(bytes("wrong.rc"), "0\n");
+  EXPECT_NE(bytes("wrong.txt").find("sbatch: "), std::string::npos) << bytes("wrong.txt");
+  EXPECT_NE(bytes("killed.rc"), "0\n");
+  EXPECT_NE(bytes("killed.txt").find("SIGKILL"), std::string::npos) << bytes("killed.txt");
+  expect_code("stopped", 75);
+  EXPECT_TRUE(fs::exists(folder_ / "stopped/results/concurrent/job0/checkpoints/latest"))
+      << bytes("stopped.txt");
+  EXPECT_EQ(bytes("queue.txt"), "") << "a sweep that was stopped leaves nothing in the queue";
+}
+
 TEST_F(Slurm, StopsSavesAndGoesOn) {
   ASSERT_EQ(run(std::string(kTrain) + "--steps 6000 --print-every 100000 --output-dir whole").code, 0);
   on_cluster(R"sh(
