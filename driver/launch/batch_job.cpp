@@ -162,6 +162,11 @@ std::string batch_script(const JobSpec& job, const std::vector<std::string>& lau
 }
 
 Result<std::string> submit_batch_job(const JobSpec& job, const std::vector<std::string>& launch) {
+  std::error_code ignored;
+  // It becomes a line of the script.
+  if (const std::string here = fs::current_path(ignored).string(); escaped(here) != here)
+    return Problem{"the current folder", "'" + escaped(here) + "' cannot stand in a batch script",
+                   "go to another folder"};
   if (Status made = make_writable_folder(job.output_dir); !made) return made.problems();
   const std::string path = (fs::path(job.output_dir) / "job.sbatch").string();
   if (Status written = write_file_atomically(path, batch_script(job, launch)); !written)

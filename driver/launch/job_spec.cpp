@@ -359,6 +359,13 @@ class JobReader {
   }
 
   void flag(const std::string& key, const Json& value) {
+    const bool plain = std::ranges::all_of(
+        key, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-'; });
+    if (!plain) {
+      problems_.push_back(
+          {place(value), "unknown key '" + escaped(key) + "'", "keys are letters, digits and dashes"});
+      return;
+    }
     const std::string name = with_dashes(key);
     if (name == "dry-run") {
       problems_.push_back(
@@ -448,8 +455,16 @@ class JobReader {
   }
 
   /// A scalar as the text of a flag.
+  /// One line of text: a second one would be a line of its own in scripts and logs.
   std::optional<std::string> scalar(const std::string& key, const Json& value) {
-    if (std::optional<std::string> text = scalar_text(value)) return text;
+    std::optional<std::string> text = scalar_text(value);
+    if (text &&
+        std::ranges::any_of(*text, [](char c) { return std::iscntrl(static_cast<unsigned char>(c)); })) {
+      problems_.push_back({place(value), escaped(key) + ": '" + escaped(*text) + "' has a control character",
+                           "write it without line breaks and tabs"});
+      return std::nullopt;
+    }
+    if (text) return text;
     problems_.push_back(
         {place(value),
          key + " needs one value" + (value.is_null() ? " and has none" : ", found a list or mapping"),
