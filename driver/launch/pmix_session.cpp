@@ -156,9 +156,9 @@ class Session final : public PmixSession {
   }
 
   Problem problem(const std::string& what, Code status) const {
-    return {
-        "PMIx", what + ": " + library_.error_string(status) + " (" + std::to_string(status) + ")",
-        "set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for every task, as torchrun does, to do without it"};
+    return {"PMIx", what + ": " + library_.error_string(status) + " (" + std::to_string(status) + ")",
+            "set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for every task, as torchrun does, "
+            "to do without it"};
   }
 
   Result<int> number(std::uint32_t rank, const char* key) const {
