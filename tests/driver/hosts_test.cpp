@@ -88,10 +88,9 @@ TEST(Engines, RunTheAgentInAContainer) {
     return line_of(in_container(container, "/work", gpus, {"millrace", "agent"}));
   };
   const Container docker{.image = "mill:1", .mounts = {"/data:/d:ro"}};
-  EXPECT_EQ(
-      line(docker, false),
-      "docker run --rm --interactive --network=host --ipc=host --volume=/data:/d:ro "
-      "--volume=/work:/work mill:1 millrace agent");
+  EXPECT_EQ(line(docker, false),
+            "docker run --rm --interactive --network=host --ipc=host --volume=/data:/d:ro "
+            "--volume=/work:/work mill:1 millrace agent");
   EXPECT_NE(line(docker, true).find("--ulimit=memlock=-1 --gpus=all"), std::string::npos);
   EXPECT_EQ(line({.image = "mill.sif", .runtime = "apptainer", .mounts = {}}, true),
             "apptainer exec --nv --bind=/work:/work mill.sif millrace agent");
