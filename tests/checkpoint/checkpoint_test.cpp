@@ -174,6 +174,34 @@ TEST_F(Checkpoints, ADamagedNewestGivesWayToTheOneBefore) {
   EXPECT_NE(to_string(named.problems()).find("XXH3-128"), std::string::npos);
 }
 
+/// A manifest that somebody has forged, with its hash, leads no reader out of the folder.
+TEST_F(Checkpoints, AShardOutsideOfTheFolderIsRefused) {
+  ASSERT_FALSE(save("aa", 5));
+  const fs::path manifest = step_folder(5) / "manifest.json";
+  fs::copy(shard(5), folder_ / "canary");
+  const std::string before = bytes(folder_ / "canary");
+  for (const std::string& name :
+       {std::string("../canary"), (folder_ / "canary").string(), std::string("a/../../canary"),
+        std::string("\x1b[2Jx"), std::string("a\0b", 3), std::string(4096, 'a'), std::string("..")}) {
+    Result<Json> json = parse_json(bytes(manifest), "manifest");
+    ASSERT_TRUE(json);
+    Json forged = Json::object();
+    for (const auto& [key, value] : json->members())
+      if (key != "sha256") forged[key] = value;
+    forged["shards"].items().front()["file"] = name;
+    const Result<ManifestHead> head = parse_manifest(sealed_manifest(forged), "manifest");
+    ASSERT_FALSE(head) << name;
+    const std::string text = to_string(head.problems());
+    EXPECT_NE(text.find("leaves the folder"), std::string::npos) << text;
+    EXPECT_EQ(text.find('\x1b'), std::string::npos);
+    write(folder_ / "forged.json", sealed_manifest(forged));
+    fs::copy_file(folder_ / "forged.json", manifest, fs::copy_options::overwrite_existing);
+    EXPECT_FALSE(open_checkpoint(folder_.string())) << name;
+    ASSERT_FALSE(save("aa", 5));
+  }
+  EXPECT_EQ(bytes(folder_ / "canary"), before);
+}
+
 TEST_F(Checkpoints, AnEarlierFormatIsNamed) {
   ASSERT_FALSE(save("aa", 5));
   write(step_folder(5) / "manifest.json", "{\"format\": \"millrace-checkpoint-1\", \"model\": \"m\"}\n");
