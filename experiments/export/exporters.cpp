@@ -15,7 +15,7 @@
 
 #include "data/files/file_writer.h"
 #include "data/files/protobuf.h"
-#include "data/files/tfrecord.h"
+#include "data/files/scalar_files.h"
 #include "driver/cli/flag_target.h"
 #include "runtime/base/text.h"
 
@@ -386,10 +386,8 @@ void write_perfetto(const EventLog& log, const fs::path& folder, Exported& done)
 // ----------------------------------------------------------------------------------------------
 
 void write_tensorboard(const EventLog& log, const fs::path& folder, Exported& done) {
-  char host[256] = "host";
-  ::gethostname(host, sizeof host - 1);
   std::map<int, std::unique_ptr<FileWriter>> files;
-  std::int64_t order = 0;
+  int order = 0;
   std::vector<const LoggedValue*> sorted;
   for (const LoggedValue& value : log.values) sorted.push_back(&value);
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) {
@@ -402,30 +400,15 @@ void write_tensorboard(const EventLog& log, const fs::path& folder, Exported& do
     std::unique_ptr<FileWriter>& file = files[value->rank];
     const double wall = static_cast<double>(value->time) * 1e-9;
     if (!file) {
-      const std::string name = "tensorboard/rank" + std::to_string(value->rank) + "/events.out.tfevents." +
-                               std::to_string(static_cast<std::int64_t>(wall)) + "." + host + "." +
-                               std::to_string(++order);
+      const std::string name =
+          "tensorboard/rank" + std::to_string(value->rank) + "/" + tensorboard_file_name(wall, ++order);
       fs::create_directories((folder / name).parent_path());
       file = std::make_unique<FileWriter>(folder / name);
       done.files.push_back(name);
-      ProtoWriter version;
-      version.number(1, wall);
-      version.bytes(3, "brain.Event:2");
-      std::string record;
-      append_tfrecord(record, version.text());
-      file->write(record);
+      file->write(tensorboard_header(wall));
     }
-    ProtoWriter scalar, summary, event;
-    scalar.bytes(1, value->name);
-    scalar.number32(2, static_cast<float>(value->value));
-    summary.message(1, scalar);
-    event.number(1, wall);
-    event.integer(2, static_cast<std::uint64_t>(value->step >= 0 ? value->step
-                                                                 : counted[{value->rank, value->name}]++));
-    event.message(5, summary);
-    std::string record;
-    append_tfrecord(record, event.text());
-    file->write(record);
+    const std::int64_t step = value->step >= 0 ? value->step : counted[{value->rank, value->name}]++;
+    file->write(tensorboard_scalar(wall, step, value->name, value->value));
     ++done.values;
   }
   for (const auto& [rank, file] : files) file->commit();

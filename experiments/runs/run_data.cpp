@@ -12,6 +12,7 @@
 #include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
+#include "runtime/base/scalar_sink.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -58,16 +59,6 @@ StepLine step_of(const Json& line) {
   step.weight_versions = static_cast<int>(integer_at(line, "weight_versions"));
   step.stashed_microbatches = static_cast<int>(integer_at(line, "stashed_microbatches"));
   return step;
-}
-
-std::vector<std::pair<std::string, double>> all_values(const Json& line) {
-  std::vector<std::pair<std::string, double>> all;
-  for (const auto& [name, value] : line.members()) {
-    if (name == "step" || name == "ended_s") continue;
-    if (value.is_number()) all.emplace_back(name, value.as_double());
-    if (value.kind() == Json::Kind::Bool) all.emplace_back(name, value.as_bool() ? 1 : 0);
-  }
-  return all;
 }
 
 class Reader {
@@ -313,7 +304,7 @@ class Reader {
         StepLine step = step_of(*json);
         if (step.ended_s && rank.unix_offset_ns)
           step.unix_ns = std::llround(*step.ended_s * 1e9) + *rank.unix_offset_ns;
-        if (values_ == StepValues::All) step.all = all_values(*json);
+        if (values_ == StepValues::All) step.all = scalars_of(*json);
         if (std::exchange(begins, false) && step.step > 0) {
           std::erase_if(rank.joints, [&](std::int64_t joint) { return joint >= step.step; });
           rank.joints.push_back(step.step);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/masks_from.h"
+#include "runtime/base/scalar_sink.h"
 #include "runtime/checkpoint/settings.h"
 #include "runtime/rules/precision.h"
 #include "runtime/rules/update_options.h"
@@ -79,6 +80,8 @@ struct TrainOptions {
   std::int64_t evaluate_every = 0;
   std::int64_t score_every = 0;        ///< steps between the scores of a WeightsScore
   std::optional<double> target_score;  ///< the run ends with the first score of at least so much
+  /// Opened by the rank that owns the loss: more places for the numbers of its step log.
+  std::vector<OpenScalarSink> scalars;
   std::int64_t print_every = 10;       ///< steps between console lines
   std::chrono::milliseconds print_interval{10'000};  ///< a line is printed after so long in any case
   std::optional<ScheduleFile> schedule;              ///< the schedule, if the plan's is Custom
