@@ -97,7 +97,8 @@ class ScalarTable : public ScalarSink {
   Status write(std::int64_t step, double unix_s, const Scalars& values) override {
     Status before = Ok{};
     if (step_ && *step_ != step) before = flush();
-    if (!std::exchange(step_, step)) cell("step") = std::to_string(step), cell("unix_s") = printed("%.3f", unix_s);
+    if (!std::exchange(step_, step))
+      cell("step") = std::to_string(step), cell("unix_s") = printed("%.3f", unix_s);
     for (const auto& [name, value] : values) append_number(cell(name), value);
     return before;
   }

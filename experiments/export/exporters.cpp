@@ -1,7 +1,5 @@
 #include "experiments/export/exporters.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -18,6 +16,7 @@
 #include "data/files/scalar_files.h"
 #include "driver/cli/flag_target.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/fingerprint.h"
 
 namespace millrace {
 namespace {
@@ -514,6 +513,73 @@ void write_csv(const EventLog& log, const fs::path& folder, Exported& done) {
   done.files.insert(done.files.end(), {"spans.csv", "values.csv"});
 }
 
+// ---- MLflow
+// ---------------------------------------------------------------------------------------------------
+
+/// Letters, digits and "_-. /" are what MLflow takes in a name.
+std::string mlflow_name(std::string name) {
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' ? c : '_';
+  return name;
+}
+
+/// Writes the store of `mlflow ui --backend-store-uri mlruns`: experiment 0 with one run, whose id is a hash
+/// of the run and its folder. Values of ranks other than the first that has them have the rank in their name.
+/// Source: mlflow/store/tracking/file_store.py.
+void write_mlflow(const EventLog& log, const fs::path& folder, Exported& done) {
+  std::error_code ignored;
+  fs::remove_all(folder / "mlruns", ignored);
+  std::string origin = log.source;
+  for (const auto& [key, value] : log.facts)
+    if (key == "run") origin += value.dump();
+  const std::string id = fingerprint_of(origin) + fingerprint_of(log.kind + origin);
+  const std::string name = fs::path(log.source).filename().string(), run = "mlruns/0/" + id + "/";
+  std::int64_t first = first_time(log), last = first;
+  for (const LoggedValue& value : log.values) last = std::max(last, value.time);
+  constexpr std::int64_t kMs = 1'000'000;  // nanoseconds
+  const auto write = [&](const std::string& file, const std::string& text) {
+    fs::create_directories((folder / file).parent_path());
+    FileWriter out(folder / file);
+    out.write(text);
+    out.commit();
+    done.files.push_back(file);
+  };
+  const std::string begin = std::to_string(first / kMs), end = std::to_string(last / kMs);
+  write("mlruns/0/meta.yaml", "artifact_location: mlruns/0\ncreation_time: " + begin +
+                                  "\nexperiment_id: '0'\nlast_update_time: " + end +
+                                  "\nlifecycle_stage: active\nname: Default\n");
+  constexpr int kFinished = 3, kFailed = 4;  // mlflow.entities.RunStatus
+  write(run + "meta.yaml",
+        "artifact_uri: " + Json(run + "artifacts").dump() + "\nend_time: " + end +
+            "\nentry_point_name: ''\nexperiment_id: '0'\nlifecycle_stage: active\nrun_id: " +
+            Json(id).dump() + "\nrun_name: " + Json(name).dump() + "\nrun_uuid: " + Json(id).dump() +
+            "\nsource_name: ''\nsource_type: 4\nsource_version: ''\nstart_time: " + begin +
+            "\nstatus: " + std::to_string(log.succeeded ? kFinished : kFailed) + "\ntags: []\nuser_id: ''\n");
+  fs::create_directories(folder / run / "artifacts");
+  fs::create_directories(folder / run / "metrics");
+  fs::create_directories(folder / run / "params");
+  write(run + "tags/mlflow.runName", name);
+  for (const auto& [key, value] : log.facts)
+    write(run + "params/" + mlflow_name(key), value.is_string() ? value.as_string() : value.dump());
+  std::map<std::string, int> first_rank;
+  for (const LoggedValue& value : log.values) {
+    const auto [found, is_new] = first_rank.try_emplace(value.name, value.rank);
+    if (!is_new) found->second = std::min(found->second, value.rank);
+  }
+  std::map<std::string, std::string> lines;
+  std::map<std::string, std::int64_t> counted;
+  for (const LoggedValue& value : log.values) {
+    std::string metric = mlflow_name(value.name);
+    if (value.rank != first_rank.at(value.name)) metric += ".rank" + std::to_string(value.rank);
+    const std::int64_t step = value.step >= 0 ? value.step : counted[metric]++;
+    const std::string number = std::isnan(value.value)   ? "nan"
+                               : std::isinf(value.value) ? (value.value > 0 ? "inf" : "-inf")
+                                                         : Json(value.value).dump();
+    lines[metric] += std::to_string(value.time / kMs) + " " + number + " " + std::to_string(step) + "\n";
+    ++done.values;
+  }
+  for (const auto& [metric, text] : lines) write(run + "metrics/" + metric, text);
+}
+
 }  // namespace
 
 Result<std::vector<ExportFormat>> parse_export_formats(const std::string& text) {
@@ -555,6 +621,9 @@ Exported export_log(const EventLog& log, ExportFormat format, const fs::path& fo
       break;
     case ExportFormat::Csv:
       write_csv(log, folder, done);
+      break;
+    case ExportFormat::MLflow:
+      write_mlflow(log, folder, done);
       break;
   }
   return done;

@@ -39,10 +39,13 @@ std::int64_t integer_at(const Json& line, std::string_view key, std::int64_t fal
 }
 
 StepLine step_of(const Json& line) {
-  StepLine step{.step = integer_at(line, "step"),
-                .loss = optional_at(line, "loss"),
-                .top1 = optional_at(line, "top1"),
-                .lr = optional_at(line, "lr")};
+  StepLine step{
+      .step = integer_at(line, "step"), .loss = optional_at(line, "loss"), .lr = optional_at(line, "lr")};
+  for (const auto& [name, value] : line.members()) {
+    if (name == "samples_per_s") break;  // what follows is no metric
+    if (value.is_number() && name != "step" && name != "loss" && name.find(".job") == std::string::npos)
+      step.metrics.emplace_back(name, value.as_double());
+  }
   step.samples_per_s = number_at(line, "samples_per_s");
   step.step_s = number_at(line, "step_s");
   step.ended_s = optional_at(line, "ended_s");
@@ -292,6 +295,8 @@ class Reader {
         if (const std::int64_t unix_ns = integer_at(*json, "unix_ns"); unix_ns > 0)
           rank.unix_offset_ns = unix_ns - integer_at(*json, "clock_ns");
         begins = parts++ > 0;
+        if (const Json* command = json->find("command"); command && command->is_string())
+          rank.commands.emplace_back(steps.empty() ? 0 : steps.rbegin()->first + 1, command->as_string());
       } else if (json->find("after_step")) {
         const std::int64_t after = integer_at(*json, "after_step");
         if (const std::optional<double> bleu = optional_at(*json, "bleu")) scores_[after] = *bleu;

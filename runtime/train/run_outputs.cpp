@@ -101,7 +101,8 @@ void RunOutputs::take_folder() const {
   }
   if (continues_) {
     if (!t_.options.host_folder)  // else the launcher has the folder of all checkpoints
-      require(go_on_from(checkpoints(), run_, t_.done));
+      for (const auto& of_run : {checkpoints(), folder / run_files::kBest})
+        if (std::filesystem::exists(of_run)) require(go_on_from(of_run, run_, t_.done));
   } else if (t_.options.overwrite) {
     require(remove_earlier_run(folder));
   } else {
@@ -137,8 +138,7 @@ void RunOutputs::open() {
   std::vector<std::unique_ptr<ScalarSink>> sinks;
   if (!t_.options.scalars.empty()) open_scalars(sinks);
   if (!t_.options.output_dir.empty()) open_logs(clock_ns, unix_ns);
-  for (auto& sink : sinks)
-    t_.log.add_sink(std::move(sink), static_cast<double>(unix_ns - clock_ns) * 1e-9);
+  for (auto& sink : sinks) t_.log.add_sink(std::move(sink), static_cast<double>(unix_ns - clock_ns) * 1e-9);
 }
 
 void RunOutputs::open_logs(std::int64_t clock_ns, std::int64_t unix_ns) {
@@ -157,6 +157,7 @@ void RunOutputs::open_logs(std::int64_t clock_ns, std::int64_t unix_ns) {
     t_.status = StatusBoard(folder / run_files::kStatus.of(rank), rank, t_.first().stage.value);
     t_.log = StepLog(folder,
                      {.run = run_,
+                      .command = t_.options.command,
                       .rank = rank,
                       .stage = t_.first().stage.value,
                       .ranks = t_.world.communicator.size(),

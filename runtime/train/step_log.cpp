@@ -100,14 +100,15 @@ StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& heade
     jobs_begun_ = from_step > 0 && cut_rows_from(folder / run_files::kJobs, from_step, own_steps_);
     jobs_file_ = LineFile(folder / run_files::kJobs, /*append=*/jobs_begun_);
   }
-  write_line(file_, Json::object({{"format", "millrace-steps-1"},
-                                  {"run", header.run},
-                                  {"rank", header.rank},
-                                  {"stage", header.stage},
-                                  {"ranks", header.ranks},
-                                  {"clock_ns", header.clock_ns},
-                                  {"unix_ns", header.unix_ns}})
-                        .dump());
+  Json first = Json::object({{"format", "millrace-steps-1"},
+                             {"run", header.run},
+                             {"rank", header.rank},
+                             {"stage", header.stage},
+                             {"ranks", header.ranks},
+                             {"clock_ns", header.clock_ns},
+                             {"unix_ns", header.unix_ns}});
+  if (!header.command.empty()) first["command"] = header.command;
+  write_line(file_, first.dump());
 }
 
 void StepLog::count_loss(const Status& written) {

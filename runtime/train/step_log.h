@@ -47,6 +47,7 @@ std::string numbered_from(const std::string& name, int first_job);
 
 struct StepLogHeader {
   std::string run;
+  std::string command;  ///< TrainOptions::command
   int rank = 0;
   int stage = 0;
   int ranks = 1;
