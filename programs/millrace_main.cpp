@@ -35,6 +35,7 @@
 #include "experiments/instrument/instrument_command.h"
 #include "experiments/report/report_command.h"
 #include "experiments/report/run_bleu.h"
+#include "experiments/stalls/stalls_command.h"
 #include "experiments/sweep/sweep_command.h"
 #include "experiments/sweep/tune_command.h"
 #include "experiments/trace/trace_command.h"
@@ -152,6 +153,7 @@ constexpr Command kCommands[] = {
     {"Study I/O and traces", {"dlio", dlio_spec, dlio_command}},
     {"Study I/O and traces", {"trace", trace_spec, trace_command, trace_subcommands}},
     {"Study I/O and traces", {"instrument", instrument_spec, instrument_command, instrument_subcommands}},
+    {"Study I/O and traces", {"stalls", stalls_spec, stalls_command, stalls_subcommands}},
     {"Set up", {"completion", completion_spec, completion_command}},
 };
 

@@ -76,16 +76,20 @@ constexpr Engine kEngines[] = {
 struct Runtime {
   const char* name;
   Words start;        ///< before everything else
-  Words gpus;         ///< where ranks need them
+  Words gpus;         ///< where ranks need them: page-locked memory without a limit, too
   const char* mount;  ///< in front of a mount, as one word or as two
   bool mount_is_one_word;
 };
 
 const std::vector<Runtime>& runtimes() {
-  const Words run = {"run", "--rm", "--interactive", "--network=host", "--ipc=host", "--ulimit=memlock=-1"};
+  const Words run = {"run", "--rm", "--interactive", "--network=host", "--ipc=host"};
   static const std::vector<Runtime> table = {
-      {"docker", joined({"docker"}, run), {"--gpus=all"}, "--volume=", true},
-      {"podman", joined({"podman"}, run), {"--device=nvidia.com/gpu=all"}, "--volume=", true},
+      {"docker", joined({"docker"}, run), {"--ulimit=memlock=-1", "--gpus=all"}, "--volume=", true},
+      {"podman",
+       joined({"podman"}, run),
+       {"--ulimit=memlock=-1", "--device=nvidia.com/gpu=all"},
+       "--volume=",
+       true},
       {"apptainer", {"apptainer", "exec"}, {"--nv"}, "--bind=", true},
       {"enroot", {"enroot", "start", "--rw"}, {}, "--mount", false},
   };

@@ -11,11 +11,11 @@
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/limits.h"
 
 namespace millrace {
 namespace {
 
-constexpr int kMostSlots = 4096;
 constexpr std::size_t kLongestName = 253;
 constexpr Bytes kMostFileBytes = kMiB;
 
@@ -67,9 +67,9 @@ Result<HostEntry> parse_host(const std::string& text) {
                    "use letters, digits, dots and dashes, as in node-1.cluster; an IPv6 address in brackets"};
   if (!slots.empty()) {
     const std::optional<int> number = number_of<int>(slots.substr(1));
-    if (!number || *number < 1 || *number > kMostSlots)
+    if (!number || *number < 1 || *number > kMostJobRanks)
       return Problem{where, "'" + escaped(slots.substr(1)) + "' is no number of ranks",
-                     "give HOST:N with N from 1 to " + std::to_string(kMostSlots)};
+                     "give HOST:N with N from 1 to " + std::to_string(kMostJobRanks)};
     host.slots = *number;
   }
   return host;

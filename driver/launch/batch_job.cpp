@@ -127,18 +127,17 @@ class BatchState {
       return false;
     }
     silent_ = 0;
-    state_ = field(*answer, "JobState");
-    code_ = field(*answer, "ExitCode");
-    const std::string now = state_ == "PENDING" ? state_ + " (" + field(*answer, "Reason") + ")" : state_;
+    record_ = batch_record(*answer);
+    const std::string now = record_.state == "PENDING" ? "PENDING (" + record_.reason + ")" : record_.state;
     if (now != std::exchange(shown_, now)) say("batch job " + id_ + " is " + now);
     return true;
   }
-  bool is_over() const { return is_last_state(state_); }
-  int exit_code() const { return code_of(state_, code_); }
+  bool is_over() const { return record_.is_over; }
+  int exit_code() const { return record_.exit_code; }
 
   /// Tells the launcher inside to save and end; cancels a job that does not run yet, or `at_once`.
   void stop(bool at_once) const {
-    const bool tell = state_ == "RUNNING" && !at_once;
+    const bool tell = record_.is_running && !at_once;
     say("batch job " + id_ +
         (tell ? " is told to save and end; a second signal cancels it" : " is cancelled"));
     const Result<std::string> told =
@@ -148,7 +147,8 @@ class BatchState {
   }
 
  private:
-  std::string id_, state_, code_, shown_;
+  std::string id_, shown_;
+  BatchRecord record_;
   int silent_ = 0;
 };
 
@@ -162,6 +162,11 @@ std::string batch_script(const JobSpec& job, const std::vector<std::string>& lau
 }
 
 Result<std::string> submit_batch_job(const JobSpec& job, const std::vector<std::string>& launch) {
+  std::error_code ignored;
+  // It becomes a line of the script.
+  if (const std::string here = fs::current_path(ignored).string(); escaped(here) != here)
+    return Problem{"the current folder", "'" + escaped(here) + "' cannot stand in a batch script",
+                   "go to another folder"};
   if (Status made = make_writable_folder(job.output_dir); !made) return made.problems();
   const std::string path = (fs::path(job.output_dir) / "job.sbatch").string();
   if (Status written = write_file_atomically(path, batch_script(job, launch)); !written)
@@ -192,6 +197,15 @@ int follow_batch_job(const JobSpec& job, const std::string& id) {
     state.stop(stopped || came.size() > 1);
     stopped = true;
   }
+}
+
+BatchRecord batch_record(const std::string& line) {
+  BatchRecord record{
+      .state = field(line, "JobState"), .reason = field(line, "Reason"), .task = field(line, "ArrayTaskId")};
+  record.is_running = record.state == "RUNNING";
+  record.is_over = is_last_state(record.state);
+  record.exit_code = code_of(record.state, field(line, "ExitCode"));
+  return record;
 }
 
 Status requeue_batch_job() {

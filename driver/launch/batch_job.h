@@ -22,6 +22,16 @@ Result<std::string> submit_batch_job(const JobSpec& job, const std::vector<std::
 /// followed on.
 int follow_batch_job(const JobSpec& job, const std::string& id);
 
+/// What a line of `scontrol --oneliner show job` says of a job, or of a task of an array.
+struct BatchRecord {
+  std::string state;   ///< "RUNNING"
+  std::string reason;  ///< why it waits
+  std::string task;    ///< its number in the array; "3-9": those tasks wait; empty: it is of no array
+  bool is_running = false, is_over = false;
+  int exit_code = 0;  ///< 128 + n for signal n; of a job that is over
+};
+BatchRecord batch_record(const std::string& line);
+
 /// Puts the batch job of this process back into the queue. Problem: what scontrol says.
 Status requeue_batch_job();
 

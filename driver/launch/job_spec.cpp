@@ -13,13 +13,13 @@
 #include "driver/launch/pipedream_job.h"
 #include "runtime/base/files.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/limits.h"
 #include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
 
 namespace millrace {
 namespace {
 
-constexpr int kMostRanks = 4096;
 // The launcher sets these for every rank; a job that set them too would contradict it.
 constexpr const char* kLauncherVariables[] = {
     "RANK",           "LOCAL_RANK",          "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
@@ -251,11 +251,11 @@ class JobReader {
   void read_ranks(const Json& value) {
     const std::optional<std::string> text = scalar("ranks", value);
     if (!text) return;
-    const Result<std::int64_t> ranks = integer_from(*text, 1, kMostRanks);
+    const Result<std::int64_t> ranks = integer_from(*text, 1, kMostJobRanks);
     if (!ranks) {
       problems_.push_back(
           {place(value),
-           "ranks is '" + *text + "', expected an integer from 1 to " + std::to_string(kMostRanks),
+           "ranks is '" + *text + "', expected an integer from 1 to " + std::to_string(kMostJobRanks),
            {}});
       return;
     }
@@ -359,6 +359,13 @@ class JobReader {
   }
 
   void flag(const std::string& key, const Json& value) {
+    const bool plain = std::ranges::all_of(
+        key, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-'; });
+    if (!plain) {
+      problems_.push_back(
+          {place(value), "unknown key '" + escaped(key) + "'", "keys are letters, digits and dashes"});
+      return;
+    }
     const std::string name = with_dashes(key);
     if (name == "dry-run") {
       problems_.push_back(
@@ -448,8 +455,16 @@ class JobReader {
   }
 
   /// A scalar as the text of a flag.
+  /// One line of text: a second one would be a line of its own in scripts and logs.
   std::optional<std::string> scalar(const std::string& key, const Json& value) {
-    if (std::optional<std::string> text = scalar_text(value)) return text;
+    std::optional<std::string> text = scalar_text(value);
+    if (text &&
+        std::ranges::any_of(*text, [](char c) { return std::iscntrl(static_cast<unsigned char>(c)); })) {
+      problems_.push_back({place(value), escaped(key) + ": '" + escaped(*text) + "' has a control character",
+                           "write it without line breaks and tabs"});
+      return std::nullopt;
+    }
+    if (text) return text;
     problems_.push_back(
         {place(value),
          key + " needs one value" + (value.is_null() ? " and has none" : ", found a list or mapping"),
@@ -553,7 +568,7 @@ class JobReader {
   static int count_of(const JobSpec& job, std::string_view flag) {
     const std::string* text = job.find(flag);
     const Result<std::int64_t> count = integer_from(text ? *text : "", 0, into::kAny);
-    return count ? static_cast<int>(std::min<std::int64_t>(*count, kMostRanks)) : 0;
+    return count ? static_cast<int>(std::min<std::int64_t>(*count, kMostJobRanks)) : 0;
   }
 
   std::string source_;

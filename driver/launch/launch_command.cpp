@@ -540,7 +540,14 @@ Problems answer_of_worker(const JobSpec& job, const std::string& worker) {
 Status check_started_once() {
   const Result<std::optional<TaskPlace>> task = task_of_environment();
   if (!task) return task.problems();
-  if (!*task) return Ok{};
+  if (!*task) {
+    const char* rank = std::getenv("PMIX_RANK");
+    if (!is_task_of_pmix() || std::string(rank) == "0") return Ok{};
+    return Problem{
+        "millrace launch",
+        std::string("a launcher that speaks PMIx starts this command several times (PMIX_RANK=") + rank + ")",
+        "start it once, or let each task be a rank: `millrace train --plan plan.json ...` in its place"};
+  }
   const TaskPlace& place = **task;
   return Problem{
       "millrace launch",

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -506,8 +507,25 @@ int LaunchOutcome::exit_code() const {
   return all(ExitCode::Requeue) ? static_cast<int>(ExitCode::Requeue) : 128 + interrupt;
 }
 
+/// Each rank has two logs here, and a rank of this host two pipes: more than a shell's limit allows from some
+/// hundred ranks on. Throws before anything starts.
+static void allow_open_files(std::size_t ranks, bool on_hosts) {
+  constexpr rlim_t kOthers = 256;
+  const rlim_t needed = ranks * (on_hosts ? 2 : 4) + kOthers;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  if (limit.rlim_max < needed)
+    throw ConfigError(
+        "the launcher of " + std::to_string(ranks) + " ranks opens " + std::to_string(needed) +
+            " files, and may open " + std::to_string(limit.rlim_max),
+        "raise the hard limit: `ulimit -Hn " + std::to_string(needed) + "` as root, or in limits.conf");
+  limit.rlim_cur = needed;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 LaunchOutcome run_ranks(const std::vector<RankProcess>& processes, LaunchOptions options, Clock& clock) {
   const std::function<void()> started = options.started;
+  allow_open_files(processes.size(), !options.hosts.empty());
   Launch launch(std::move(options), clock);
   if (launch.start_hosts()) {
     for (const RankProcess& process : processes) launch.start(process);

@@ -121,7 +121,7 @@ bool is_refusal(const RankExit& exit) {
 }
 
 bool is_rank_of_a_job() {
-  if (is_set("RANK") || is_set("WORLD_SIZE")) return true;
+  if (is_set("RANK") || is_set("WORLD_SIZE") || is_task_of_pmix()) return true;
   const Result<std::optional<TaskPlace>> task = task_of_environment();
   return !task || task->has_value();
 }

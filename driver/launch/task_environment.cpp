@@ -105,6 +105,13 @@ std::string first_host(const std::string& nodelist) {
   return host;
 }
 
+bool is_task_of_pmix() {
+  const std::string rank = value_of("PMIX_RANK");
+  if (value_of("PMIX_NAMESPACE").empty() || rank.empty() || !value_of("MASTER_ADDR").empty()) return false;
+  const Variables* variables = scheduler();
+  return !variables || (value_of(variables->size) != "1" && value_of(variables->rank) == rank);
+}
+
 Result<std::optional<TaskPlace>> task_of_environment() {
   const Variables* variables = scheduler();
   if (!variables || value_of(variables->size) == "1") return std::optional<TaskPlace>();

@@ -28,6 +28,11 @@ struct TaskPlace {
 /// names them and what to set. Whoever has RANK or WORLD_SIZE need not ask.
 Result<std::optional<TaskPlace>> task_of_environment();
 
+/// Whether a launcher that speaks PMIx (mpirun, prterun, srun --mpi=pmix) started this process as a task, and
+/// nobody says where the tasks meet (MASTER_ADDR): PMIx does (pmix_session.h). Not where a launcher inside
+/// that one says something else.
+bool is_task_of_pmix();
+
 /// The first host of a Slurm list: "gpu01" of "gpu[01-04,7],login".
 std::string first_host(const std::string& nodelist);
 

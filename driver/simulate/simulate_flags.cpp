@@ -1,5 +1,6 @@
 // The flags of `millrace simulate` that say what is simulated.
 #include "driver/simulate/simulate_subject.h"
+#include "runtime/plan/limits.h"
 
 namespace millrace {
 
@@ -10,9 +11,9 @@ std::vector<Flag> simulation_subject_flags(SimulateFlags& f) {
   const char* const plan = "A plan";
   return {
       flag(shape, "stages", "N", "Number of stages (places, with --chunks).",
-           into::integers(f.stages, 1, kMostSimulatedRanks)),
+           into::integers(f.stages, 1, kMostJobRanks)),
       flag(shape, "replicas", "LIST", "Ranks of each stage, e.g. 2,1 (with chunks: one number).",
-           into::integers(f.replicas, 1, kMostSimulatedRanks)),
+           into::integers(f.replicas, 1, kMostJobRanks)),
       flag(shape, "chunks", "V",
            "Stages that each rank holds: interleaved (default 2), zb-h1 and auto-order (default 1); the "
            "V schedules and dualpipev have 2.",
@@ -56,7 +57,7 @@ std::vector<Flag> simulation_subject_flags(SimulateFlags& f) {
       flag(conditions, "ranks-per-host", "N",
            "N ranks share a port for each direction to other hosts; 0: the hosts of --cluster, else "
            "every pair has its own wire.",
-           into::integer(f.ranks_per_host, 0, kMostSimulatedRanks)),
+           into::integer(f.ranks_per_host, 0, kMostJobRanks)),
       flag(conditions, "reduce-buckets", "N",
            "Buckets of a gradient, reduced during the last backward; 1: after it.",
            into::integer(o.reduce_buckets, 1, 1 << 20)),

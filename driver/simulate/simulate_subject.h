@@ -12,7 +12,6 @@
 
 namespace millrace {
 
-constexpr std::int64_t kMostSimulatedRanks = 4096;
 constexpr std::int64_t kMostSimulatedMicrobatches = 1 << 20;
 constexpr std::int64_t kMostSimulatedArrays = 1024;
 

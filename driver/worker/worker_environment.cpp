@@ -1,7 +1,9 @@
 #include "driver/worker/worker_environment.h"
 
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,11 +12,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <sstream>
 
+#include "driver/launch/pmix_session.h"
 #include "driver/launch/task_environment.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/comm/addresses.h"
+#include "runtime/comm/handshake.h"
 #include "runtime/comm/store.h"
 
 namespace millrace {
@@ -150,15 +155,71 @@ void place_of_task(const TaskPlace& task, JobEnvironment& job) {
   job.scheduler = task.scheduler + ": " + task.variables;
 }
 
+constexpr std::chrono::milliseconds kPmixAnswers{60'000};
+
+void place_of_pmix(std::shared_ptr<PmixSession> session, JobEnvironment& job) {
+  const PmixPlace& place = session->place();
+  job.size = place.size;
+  job.rank = place.rank;
+  job.local_rank = place.local_rank;
+  job.one_host = place.one_host;
+  job.job = place.job;
+  job.scheduler =
+      "PMIx: rank " + std::to_string(place.rank) + " of " + std::to_string(place.size) + " of " + place.job;
+  job.pmix = std::move(session);
+}
+
+/// The place that a scheduler of clusters gives; a job of one process: there is none.
+Status place_of_scheduler(JobEnvironment& job) {
+  Problems of_pmix;
+  if (is_task_of_pmix()) {
+    Result<std::unique_ptr<PmixSession>> session = PmixSession::open(kPmixAnswers);
+    if (session) return place_of_pmix(std::move(*session), job), Ok{};
+    of_pmix = session.problems();
+  }
+  const Result<std::optional<TaskPlace>> task = task_of_environment();
+  if (task && *task) return place_of_task(**task, job), Ok{};  // that is enough without PMIx
+  if (!task) append(of_pmix, task.problems());
+  if (!of_pmix.empty()) return of_pmix;
+  return Ok{};
+}
+
+/// A port of this host that is free now.
+int free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {INADDR_ANY}, .sin_zero = {}};
+  socklen_t size = sizeof address;
+  const bool known = socket >= 0 && ::bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                     ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  if (socket >= 0) ::close(socket);
+  return known ? ntohs(address.sin_port) : 29500;
+}
+
+/// Rank 0 chooses where the ranks meet, and a token if there is none; PMIx takes both to the others.
+void agree_by_pmix(JobEnvironment& job, std::chrono::milliseconds deadline) {
+  std::string offer;
+  if (job.rank == 0) {
+    const std::optional<SocketAddress> own = job.one_host ? std::nullopt : outward_address();
+    offer = (own ? own->text() : "127.0.0.1") + " " + std::to_string(free_port()) + " " +
+            (job.token.empty() ? random_token() : "-");
+  }
+  const Result<std::string> told = job.pmix->from_rank_0(offer, deadline);
+  if (!told) throw PeerError(to_string(told.problems()));
+  std::istringstream words(*told);
+  std::string token;
+  if (!(words >> job.address >> job.port >> token))
+    throw PeerError("PMIx: rank 0 told '" + *told + "', not where the ranks meet");
+  if (token != "-") job.token = token;
+  job.pmix.reset();  // the launcher need not look after it any more
+}
+
 }  // namespace
 
 Result<JobEnvironment> read_environment() {
   JobEnvironment job;
   if (environment("WORLD_SIZE").empty() && environment("RANK").empty()) {
-    const Result<std::optional<TaskPlace>> task = task_of_environment();
-    if (!task) return task.problems();
-    if (!*task) return job;
-    place_of_task(**task, job);
+    if (const Status placed = place_of_scheduler(job); !placed) return placed.problems();
+    if (job.size == 1) return JobEnvironment{};
   } else if (const Status placed = place_of_ranks(job); !placed) {
     return placed.problems();
   }
@@ -197,8 +258,10 @@ std::string launched_run() {
   return environment("MILLRACE_RUN");
 }
 
-JoinedJob join_job(const JobEnvironment& job, const JoinOptions& join, const Device& device,
+JoinedJob join_job(const JobEnvironment& place_of_job, const JoinOptions& join, const Device& device,
                    const Accelerator& accelerator) {
+  JobEnvironment job = place_of_job;
+  if (job.pmix) agree_by_pmix(job, join.deadline);
   CommunicatorOptions options{.backend = join.backend,
                               .rank = RankId(job.rank),
                               .size = job.size,

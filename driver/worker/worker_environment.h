@@ -13,6 +13,8 @@
 
 namespace millrace {
 
+class PmixSession;  // driver/launch/pmix_session.h
+
 struct JobEnvironment {
   bool distributed = false;  ///< RANK or WORLD_SIZE is set, or a scheduler says that there are several tasks
   int rank = 0;
@@ -27,12 +29,14 @@ struct JobEnvironment {
   bool bind_all = false;  ///< MILLRACE_BIND_ALL=1: rank 0 may listen on all addresses of its host
   std::string token;  ///< of MILLRACE_TOKEN or the file MILLRACE_TOKEN_FILE: who has another one cannot join
   std::optional<HostFolder> host_folder{};  ///< TrainOptions::host_folder
-  bool has_launcher = false;                ///< of ours: the store's folder is its, and only for this job
+  /// By which rank 0 tells the others `address`, `port` and `token` when they join; null: they are known.
+  std::shared_ptr<PmixSession> pmix{};
+  bool has_launcher = false;  ///< of ours: the store's folder is its, and only for this job
 };
 
-/// Reads torchrun's variables, or where there are none those of Slurm and MPI (task_environment.h).
-/// Problem: a variable that is no number or out of range; several tasks whose variables do not say enough;
-/// a token's file that others may read.
+/// Reads torchrun's variables, or where there are none asks PMIx, or reads those of Slurm and MPI
+/// (task_environment.h). Problem: a variable that is no number or out of range; several tasks whose variables
+/// do not say enough; a token's file that others may read.
 Result<JobEnvironment> read_environment();
 
 /// The launcher's death ends this process too: no orphan holds memory or ports.

@@ -47,6 +47,7 @@ void SampleReader::read(const SamplePlace& place, Batch& batch) {
   if (open_ != place.file) {
     const auto file = static_cast<std::size_t>(place.file);
     file_.reset();  // not two whole files in memory
+    if (source_.before_open) source_.before_open(place.file);
     file_ = open_sample_file(source_.format, source_.files[file],
                              source_.indices.empty() ? std::string() : source_.indices[file], source_.read);
     open_ = place.file;

@@ -34,6 +34,8 @@ struct SampleSource {
   /// All samples, by file * samples_per_file + sample; empty: read when needed.
   std::vector<std::string> memory;
   std::int64_t samples_per_file = 1;
+  /// Called by a reader before it opens a file; empty: nothing is. From many threads.
+  std::function<void(std::int64_t file)> before_open;
 };
 
 /// The samples that a rank takes in one step.

@@ -240,6 +240,12 @@ RunPool::~RunPool() {
 }
 
 void RunPool::start(int id, const PooledJob& job) {
+  if (queue_of(job.job)) {
+    std::error_code ignored;
+    if (job.leftovers == Leftovers::Delete) fs::remove_all(job.job.output_dir, ignored);
+    queued_.push_back({.id = id, .job = job.job, .before = job.before});
+    return;
+  }
   sigset_t mask;
   std::memcpy(&mask, old_mask_, sizeof mask);
   const pid_t pool = ::getpid();
@@ -259,12 +265,15 @@ void RunPool::start(int id, const PooledJob& job) {
 
 std::vector<PooledEnd> RunPool::wait() {
   std::vector<PooledEnd> ended;
-  while (!running_.empty() && ended.empty()) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*sample_at_ - steady_clock().now());
+  arrays_.submit(std::exchange(queued_, {}));
+  while (num_running() > 0 && ended.empty()) {
+    const TimePoint next = sample_at_.value_or(steady_clock().now() + kSampleEvery);
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - steady_clock().now());
     pollfd ready{.fd = signals_, .events = POLLIN, .revents = 0};
     ::poll(&ready, 1, static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, kSampleEvery.count())));
     read_signals();
     reap(ended);
+    reap_arrays(ended);
     sample();
     kill_when_due();
     if (options_.waits) options_.waits();
@@ -295,8 +304,9 @@ void RunPool::kill_when_due() {
   send(SIGKILL);  // the ranks die with their launcher
 }
 
-void RunPool::send(int signal) const {
+void RunPool::send(int signal) {
   for (const Running& one : running_) ::kill(one.pid, signal);
+  if (arrays_.num_tasks() > 0) arrays_.stop(signal == SIGKILL);
 }
 
 void RunPool::sample() {
@@ -317,6 +327,20 @@ void RunPool::sample() {
     send(SIGKILL);
   }
   samples_.push_back(std::move(sample));
+}
+
+void RunPool::reap_arrays(std::vector<PooledEnd>& ended) {
+  if (arrays_.num_tasks() == 0) return;
+  for (BatchEnd& end : arrays_.ended()) {
+    PooledEnd pooled{.id = end.id,
+                     .exit_code = end.exit_code,
+                     .error = std::move(end.error),
+                     .counters = {},
+                     .ended = now_s()};
+    pooled.counters.seconds = end.run_s;
+    pooled.started = pooled.ended - end.run_s;
+    ended.push_back(std::move(pooled));
+  }
 }
 
 void RunPool::reap(std::vector<PooledEnd>& ended) {
@@ -375,7 +399,8 @@ HostUse RunPool::take_use() {
   return use;
 }
 
-RunSlots::RunSlots(const JobSpec& job) {
+RunSlots::RunSlots(const JobSpec& job) : queued_(queue_of(job) != nullptr) {
+  if (queued_) return;
   Result<std::vector<std::vector<HostEntry>>> groups = host_groups(job);
   if (!groups) throw ConfigError(to_string(groups.problems()));
   groups_ = *std::move(groups);
@@ -389,11 +414,14 @@ RunSlots::RunSlots(const JobSpec& job) {
 }
 
 int RunSlots::count() const {
+  constexpr int kQueued = 1000;  // the queue starts as many as there is room for
+  if (queued_) return kQueued;
   if (!groups_.empty()) return static_cast<int>(groups_.size());
   return std::max(1, static_cast<int>(cores_.size()) / width_);
 }
 
 void RunSlots::place(PooledJob& run, int slot) const {
+  if (queued_) return;
   if (!groups_.empty())
     return place_on_group(run.job, groups_[static_cast<std::size_t>(slot) % groups_.size()]);
   if (static_cast<std::size_t>(width_) >= cores_.size()) return;

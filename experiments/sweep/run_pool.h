@@ -1,5 +1,6 @@
-// Jobs of this host side by side: each is a process that launches the ranks of one job, pinned to cores,
-// counted and watched. One that fails ends nobody else. Linux. LibTorch-free.
+// Jobs side by side: each is a process of this host that launches the ranks of one job, pinned to cores,
+// counted and watched; or a task in the queue of a cluster (batch_arrays.h). One that fails ends nobody else.
+// Linux. LibTorch-free.
 #pragma once
 
 #include <sys/types.h>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "driver/launch/job_spec.h"
+#include "experiments/sweep/batch_arrays.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/json.h"
 
@@ -72,11 +74,13 @@ class RunPool {
   /// Ends what still runs.
   ~RunPool();
 
-  /// Throws ConfigError if no process can be started.
+  /// Jobs for a queue are submitted together, by the next wait(). Throws ConfigError if no process can
+  /// be started.
   void start(int id, const PooledJob& job);
-  int num_running() const { return static_cast<int>(running_.size()); }
+  int num_running() const { return static_cast<int>(running_.size() + queued_.size() + arrays_.num_tasks()); }
   /// Waits until at least one has ended; all that have. Empty: none runs. After SIGINT, SIGTERM or SIGHUP all
-  /// are asked to stop, and later ended.
+  /// are asked to stop, and later ended. Throws ConfigError if Slurm takes no jobs, PeerError if it says
+  /// nothing.
   std::vector<PooledEnd> wait();
   int interrupt() const { return interrupt_; }  ///< signal that asked for a stop, or 0
 
@@ -103,10 +107,13 @@ class RunPool {
   void sample();
   void kill_when_due();
   void reap(std::vector<PooledEnd>& ended);
-  void send(int signal) const;
+  void reap_arrays(std::vector<PooledEnd>& ended);
+  void send(int signal);
 
   RunPoolOptions options_;
   std::vector<Running> running_;
+  std::vector<BatchRun> queued_;  // not submitted yet
+  BatchArrays arrays_;
   std::vector<Sample> samples_;
   std::optional<TimePoint> sample_at_, kill_at_;
   double idle_before_ = 0, total_before_ = 0;  // of /proc/stat
@@ -126,6 +133,7 @@ class RunSlots {
   void place(PooledJob& run, int slot) const;
 
  private:
+  bool queued_ = false;  // the queue finds the places
   std::vector<std::vector<HostEntry>> groups_;
   std::vector<int> cores_;  ///< that this process may use
   int width_ = 1;           ///< threads of all ranks of a run

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "driver/launch/model_flags.h"
+#include "experiments/sweep/batch_queues.h"
 
 namespace millrace {
 namespace {
@@ -66,7 +67,7 @@ Status SweptJob::take(const Json& job) {
   }
   if (on_.empty() && !hosts_.empty()) on_ = "ssh";
   if (on_ == "local") on_.clear();
-  if (!on_.empty() && hosts_.empty() && !find_engine(on_)->allocated)
+  if (!on_.empty() && hosts_.empty() && !find_engine(on_)->allocated && on_ != "kubernetes")
     return Problem{"job", "on: " + on_ + " needs hosts", "for example hosts: [node1:2, node2:2]"};
   return Ok{};
 }
@@ -93,7 +94,11 @@ Result<JobSpec> SweptJob::with(const JobSettings& settings) const {
   if (!made) return made;
   made->hosts.on = on_;
   made->hosts.list = hosts_;
-  if (const auto groups = host_groups(*made); !groups) return groups.problems();
+  if (const BatchQueue* queue = queue_of(*made)) {
+    if (const Status fits = queue->check(*made); !fits) return fits.problems();
+  } else {
+    if (const auto groups = host_groups(*made); !groups) return groups.problems();
+  }
   return made;
 }
 

@@ -66,7 +66,7 @@ std::string escaped(std::string_view text) {
 std::string last_line(std::string_view text) {
   std::string last;
   for (const std::string& line : split(text, '\n')) {
-    if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;
+    if (line.find_first_not_of(" \t\r-=*") != std::string::npos) last = line;
   }
   last.erase(last.find_last_not_of(" \t\r") + 1);
   return escaped(last);

@@ -5,6 +5,8 @@
 namespace millrace {
 
 inline constexpr int kMostFileRanks = 1 << 20;
+/// The largest job that is launched and simulated.
+inline constexpr int kMostJobRanks = 1 << 14;
 inline constexpr int kMostFileMicrobatches = 1 << 20;
 inline constexpr int kMostFileArrays = 1024;
 inline constexpr int kMostFileSamples = 1 << 30;  ///< in a microbatch

@@ -13,19 +13,24 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 
-/// Returns the task if these are the only variables of schedulers.
-Result<std::optional<TaskPlace>> task_of(const Environment& environment) {
+/// Asks while these are the only variables of schedulers.
+template <class Ask>
+auto asked(const Environment& environment, Ask ask) {
   std::vector<std::string> names;
   for (char** entry = environ; *entry; ++entry) {
     const std::string name = std::string(*entry).substr(0, std::string(*entry).find('='));
-    for (const char* prefix : {"SLURM_", "OMPI_", "PMI_", "MPI_", "MASTER_", "ENVIRONMENT"})
+    for (const char* prefix : {"SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_", "MASTER_", "ENVIRONMENT"})
       if (name.starts_with(prefix)) names.push_back(name);
   }
   for (const std::string& name : names) ::unsetenv(name.c_str());
   for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
-  Result<std::optional<TaskPlace>> task = task_of_environment();
+  auto answer = ask();
   for (const auto& [name, value] : environment) ::unsetenv(name.c_str());
-  return task;
+  return answer;
+}
+
+Result<std::optional<TaskPlace>> task_of(const Environment& environment) {
+  return asked(environment, task_of_environment);
 }
 
 Environment with(Environment all, const Environment& more) {
@@ -107,6 +112,19 @@ TEST(Tasks, WhatIsNotSaidIsAskedFor) {
     for (const std::string& part : parts)
       EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
   }
+}
+
+TEST(Tasks, OfPmixAreThoseThatNobodyElseKnowsBetter) {
+  const Environment pmix{{"PMIX_NAMESPACE", "job-1"}, {"PMIX_RANK", "1"}};
+  const auto is_task = [](const Environment& all) { return asked(all, is_task_of_pmix); };
+  EXPECT_FALSE(is_task({}));
+  EXPECT_FALSE(is_task({{"PMIX_NAMESPACE", "job-1"}}));
+  EXPECT_TRUE(is_task(pmix));              // prterun
+  EXPECT_TRUE(is_task(with(pmix, kMpi)));  // mpirun
+  EXPECT_FALSE(is_task(with(with(pmix, kMpi), {{"MASTER_ADDR", "node1"}})));
+  EXPECT_FALSE(is_task(with(with(pmix, kMpi), {{"OMPI_COMM_WORLD_SIZE", "1"}})));
+  // A launcher inside the one that speaks PMIx.
+  EXPECT_FALSE(is_task(with(pmix, {{"PMI_SIZE", "4"}, {"PMI_RANK", "3"}})));
 }
 
 TEST(Tasks, TheFirstHostOfAList) {

@@ -383,6 +383,23 @@ TEST_F(Hosts, HaveTheirLinksMeasured) {
   EXPECT_EQ(run("profile --network --job hosts.yaml --ranks 2").code, 2);
 }
 
+/// No port is fixed, and no file outside the output folder is shared.
+TEST_F(Hosts, AreSharedByLaunchesAtOnce) {
+  const std::string launch =
+      "launch job.yaml --client " + (folder_ / "ssh").string() + " --hosts=127.0.0.2,127.0.0.3 ";
+  Ran other;
+  {
+    const std::jthread beside([&] {
+      const std::string at = "cd " + folder_.string() + " && timeout 100 " MILLRACE_BIN_DIR "/millrace ";
+      other.code = std::system((at + launch + "--output-dir second >second.txt 2>&1").c_str());
+    });
+    const Ran first = run(launch + "--output-dir first");
+    EXPECT_EQ(first.code, 0) << first.output;
+  }
+  EXPECT_EQ(other.code, 0) << bytes("second.txt");
+  for (const char* folder : {"first", "second"}) EXPECT_EQ(losses(folder), losses("one")) << folder;
+}
+
 TEST_F(Hosts, AreSharedByTheRunsOfASweep) {
   const std::string job = "job: {model: mlp, width: 16, microbatch: 4, steps: 6, seed: 3";
   const std::string rest = "}\nlists: {lr: [0.1, 0.2, 0.3]}\nmodes: [concurrent]\n";
@@ -402,6 +419,66 @@ TEST_F(Hosts, AreSharedByTheRunsOfASweep) {
   EXPECT_EQ(small.code, 2) << small.output;
   EXPECT_NE(small.output.find("a run has 4 ranks, the hosts have room for 2"), std::string::npos)
       << small.output;
+}
+
+/// A script in the place of kubectl runs the pods of a Job as processes.
+TEST_F(Hosts, MayBePodsOfASweepsOwn) {
+  const std::string at = folder_.string();
+  const std::string job = "job: {model: mlp, width: 16, microbatch: 4, stages: 2, steps: 6, seed: 3";
+  const std::string rest = "}\nlists: {lr: [0.1, 0.2, 0.3]}\nmodes: [concurrent]\n";
+  const std::string in_pods = ", on: kubernetes, container: mill:1, mounts: [" + at + "]";
+  write("here.yaml", job + rest);
+  write("pods.yaml", job + in_pods + rest);
+  fs::copy_file(MILLRACE_SOURCE_DIR "/tests/worker/fake_kubectl", folder_ / "kubectl");
+  const std::string path = "PATH=" + at + ":" MILLRACE_BIN_DIR ":$PATH";
+  const Ran here = run("sweep here.yaml --output-dir here");
+  ASSERT_EQ(here.code, 0) << here.output;
+  const Ran pods = run("sweep pods.yaml --output-dir pods", path);
+  ASSERT_EQ(pods.code, 0) << pods.output << bytes("pods.log");
+  for (const char* run : {"job0", "job1", "job2"})
+    EXPECT_EQ(losses(std::string("pods/results/concurrent/") + run),
+              losses(std::string("here/results/concurrent/") + run));
+  const Result<Json> manifest = read_json((folder_ / "pods/results/concurrent/job0/array.job.json").string());
+  ASSERT_TRUE(manifest);
+  EXPECT_EQ(manifest->find("spec")->find("completions")->as_int(), 3) << "one Job has them all";
+  EXPECT_NE(bytes("pods.log").find("delete job sweep-"), std::string::npos) << "nothing is left behind";
+
+  write("pods.yaml", job + ", on: kubernetes, container: missing:1, mounts: [" + at + "]" + rest);
+  const Ran missing = run("sweep pods.yaml --output-dir missing", path);
+  EXPECT_NE(missing.code, 0);
+  EXPECT_NE(missing.output.find("Kubernetes: ErrImagePull not found"), std::string::npos) << missing.output;
+  write("pods.yaml", job + ", on: kubernetes" + rest);
+  EXPECT_NE(run("sweep pods.yaml --output-dir no", path).output.find("needs the image"), std::string::npos);
+  write("pods.yaml", job + ", on: kubernetes, container: mill:1, mounts: [/data]" + rest);
+  EXPECT_NE(run("sweep pods.yaml --output-dir no", path).output.find("no mount has this folder"),
+            std::string::npos);
+
+  // Interrupted, it leaves a run that goes on.
+  const std::string longer =
+      "job: {model: mlp, width: 16, microbatch: 4, stages: 2, steps: 4000, seed: 3, print_every: 100000";
+  const std::string one = "}\nlists: {lr: [0.1]}\nmodes: [concurrent]\n";
+  write("here.yaml", longer + one);
+  write("pods.yaml", longer + in_pods + one);
+  Ran stopped;
+  {
+    const std::jthread other([&] {
+      const std::string trains =
+          "grep -q '\"step\"' stopped/results/concurrent/job0/status.rank0.json 2>/dev/null";
+      [[maybe_unused]] const int rc =
+          std::system(("cd " + at + "; for i in $(seq 600); do " + trains +
+                       " && break; sleep 0.1; done; pkill -INT -f '^" MILLRACE_BIN_DIR
+                       "/millrace sweep pods.yaml --output-dir stopped'")
+                          .c_str());
+    });
+    stopped = run("sweep pods.yaml --output-dir stopped", path);
+  }
+  EXPECT_EQ(stopped.code, 75) << stopped.output;
+  const Ran again = run("sweep pods.yaml --output-dir stopped", path);
+  ASSERT_EQ(again.code, 0) << again.output;
+  ASSERT_EQ(run("sweep here.yaml --output-dir whole").code, 0);
+  const std::string whole = losses("whole/results/concurrent/job0"),
+                    last = losses("stopped/results/concurrent/job0");
+  EXPECT_NE(whole.find(last.substr(1)), std::string::npos);
 }
 
 TEST_F(Hosts, AreRefusedBeforeAnythingStarts) {
@@ -498,9 +575,15 @@ TEST_F(Hosts, OfEveryEngineStopGoOnAndNameWhatFailed) {
                    "/\"$@\"\nended=$?\n[ $ended = 0 ] || echo command terminated with exit code $ended in "
                    "$pod >&2\nexit $ended\n");
   fs::permissions(folder_ / "kubectl", fs::perms::owner_all);
-  for (const std::string engine : {"ssh", "kubernetes"}) {
-    const std::string hosts = engine == "ssh" ? " --hosts 127.0.0.2,127.0.0.3 --client " + at + "/ssh"
-                                              : " --hosts pod-0,pod-1 --client " + at + "/kubectl";
+  write("docker", "#!/bin/sh\nwhile [ \"$1\" != mill:1 ]; do shift; done; shift 2\nexec " MILLRACE_BIN_DIR
+                  "/millrace \"$@\"\n");
+  fs::permissions(folder_ / "docker", fs::perms::owner_all);
+  const std::string by_ssh = " --on ssh --hosts 127.0.0.2,127.0.0.3 --client " + at + "/ssh";
+  const std::vector<std::pair<std::string, std::string>> engines{
+      {"ssh", by_ssh},
+      {"kubernetes", " --on kubernetes --hosts pod-0,pod-1 --client " + at + "/kubectl"},
+      {"container", by_ssh + " --container mill:1"}};
+  for (const auto& [engine, hosts] : engines) {
     // Launches, and runs a command as soon as the second rank trains.
     const auto launch_and = [&](const std::string& out, const std::string& command, const std::string& more) {
       const fs::path status = folder_ / out / "status.rank1.json";
@@ -513,7 +596,7 @@ TEST_F(Hosts, OfEveryEngineStopGoOnAndNameWhatFailed) {
         }
         [[maybe_unused]] const int rc = std::system(command.c_str());
       });
-      return run("launch job.yaml --output-dir " + at + "/" + out + " --on " + engine + hosts + more);
+      return run("launch job.yaml --output-dir " + at + "/" + out + hosts + more, "PATH=" + at + ":$PATH");
     };
     const std::string interrupt =
         "pkill -INT -f '^" MILLRACE_BIN_DIR "/millrace launch job.yaml.*" + at + "'";
@@ -525,8 +608,10 @@ TEST_F(Hosts, OfEveryEngineStopGoOnAndNameWhatFailed) {
     const std::size_t digits = last.find_first_of("123456789");
     ASSERT_NE(digits, std::string::npos) << last;
     const std::string steps = std::to_string(std::stoll(last.substr(digits)) + 4);
-    const Ran more = run("launch job.yaml --output-dir " + at + "/" + stopped + " --on " + engine + hosts +
-                         " --set steps=" + steps + " --set resume=" + at + "/" + stopped);
+    const Ran more = run("launch job.yaml --output-dir " + at + "/" + stopped + hosts +
+                             " --set steps=" + steps + " --set resume=" + at + "/" + stopped,
+                         "PATH=" + at + ":$PATH");
+    EXPECT_TRUE(fs::exists(folder_ / stopped / "logs/rank_1.err"));
     ASSERT_EQ(more.code, 0) << engine << more.output;
     ASSERT_EQ(run("train --model mlp --width 16 --stages 2 --microbatch 4 --microbatches 4 --steps " + steps +
                   " --seed 3 --print-every 100000 --overwrite --output-dir whole")

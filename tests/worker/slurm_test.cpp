@@ -1,4 +1,5 @@
-// `launch` on a Slurm cluster of three nodes (slurm_cluster), and on them with Open MPI's mpirun.
+// `launch` on a Slurm cluster of three nodes (slurm_cluster), and on them with mpirun of Open MPI and by
+// PMIx.
 #include <cstdlib>
 
 #include "runtime/base/json.h"
@@ -60,9 +61,6 @@ keep batch $millrace launch job.yaml --on slurm --output-dir batch
 keep inside salloc -N2 -n3 $millrace launch job.yaml --on slurm --output-dir inside
 keep small salloc -n1 $millrace launch job.yaml --on slurm --output-dir small
 keep refused $millrace launch job.yaml --on slurm --output-dir refused --set slurm.partition=none
-keep mpi salloc -N3 -n3 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 $millrace launch job.yaml --on mpi --hosts node1,node2,node3 --output-dir mpi
-$millrace launch job.yaml --hosts node1,node2,node3 --print mpi --output-dir printed >command
-keep printed salloc -N3 -n3 env PATH=${millrace%/*}:$PATH OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 sh command
 )sh");
   expect_code("batch", 0);
   EXPECT_EQ(losses("batch"), losses("one"));
@@ -76,12 +74,93 @@ keep printed salloc -N3 -n3 env PATH=${millrace%/*}:$PATH OMPI_ALLOW_RUN_AS_ROOT
       << bytes("small.txt");
   expect_code("refused", 2);
   EXPECT_NE(bytes("refused.txt").find("sbatch: "), std::string::npos) << bytes("refused.txt");
+}
+
+TEST_F(Slurm, MpirunTrainsStopsGoesOnAndNamesWhatFailed) {
   const char* mpi = std::getenv("MILLRACE_MPIRUN");
-  if (!mpi || !*mpi) return;
-  expect_code("mpi", 0);
-  EXPECT_EQ(losses("mpi"), losses("one"));
-  expect_code("printed", 0);
-  EXPECT_EQ(losses("printed"), losses("one"));
+  if (!mpi || !*mpi) GTEST_SKIP() << "MILLRACE_MPIRUN is not set (needs root, ip, Slurm and Open MPI)";
+  ASSERT_EQ(run(std::string(kTrain) + "--steps 6000 --print-every 100000 --output-dir whole").code, 0);
+  on_cluster("train='" + std::string(kTrain) + "--steps 12'\n" + R"sh(
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PATH=${millrace%/*}:$PATH
+allocate="salloc -N3 -n3"
+on="--on mpi --hosts node1,node2,node3"
+keep agents $allocate $millrace launch job.yaml $on --output-dir agents
+$millrace launch job.yaml --hosts node1,node2,node3 --print mpi --output-dir printed >command
+keep printed $allocate sh command
+keep ranks $allocate mpirun -n 3 millrace $train --output-dir ranks  # they meet by PMIx: nobody names a host
+keep srun $allocate srun --mpi=pmix millrace $train --output-dir srun
+keep absent $allocate mpirun -n 3 sh -c '[ $OMPI_COMM_WORLD_RANK = 2 ] && exec sleep 9; exec millrace "$@"' rank $train --timeout 1 --output-dir absent
+keep small salloc -N2 -n2 $millrace launch job.yaml --on mpi --hosts node1:1,node2:1 --output-dir small
+$allocate $millrace launch long.yaml $on --output-dir stopped >stopped.txt 2>&1 &
+until_true trains stopped
+pkill -INT -f "^$millrace launch long.yaml.*stopped"; wait $!; echo $? >stopped.rc
+keep resumed $allocate $millrace launch long.yaml $on --output-dir stopped --set resume=stopped
+$allocate $millrace launch long.yaml $on --output-dir killed >killed.txt 2>&1 &
+until_true trains killed
+kill -9 $(runs killed | head -1); wait $!; echo $? >killed.rc
+$allocate $millrace launch long.yaml $on --output-dir lost >lost.txt 2>&1 &
+until_true trains lost
+kill -9 $(cat $CLUSTER_FOLDER/node3.pid); wait $!; echo $? >lost.rc
+)sh");
+  for (const char* name : {"agents", "printed", "ranks", "srun"}) {
+    expect_code(name, 0);
+    EXPECT_EQ(losses(name), losses("one")) << name;
+  }
+  EXPECT_NE(bytes("absent.txt").find("some of the 3 processes did not start within 1 s"), std::string::npos)
+      << bytes("absent.txt");
+  expect_code("small", 2);
+  EXPECT_NE(bytes("small.txt").find("3 ranks, the hosts have room for 2"), std::string::npos)
+      << bytes("small.txt");
+  expect_code("stopped", 75);
+  expect_code("resumed", 0);
+  const std::string whole = losses("whole"), rest = losses("stopped");
+  EXPECT_LT(rest.size(), whole.size()) << "it went on, and did not begin again";
+  EXPECT_NE(whole.find(rest.substr(1)), std::string::npos);
+  expect_code("killed", 137);
+  EXPECT_NE(bytes("killed.txt").find("failed first: killed by signal 9 (SIGKILL)"), std::string::npos)
+      << bytes("killed.txt");
+  expect_code("lost", 5);
+  EXPECT_NE(bytes("lost.txt").find("host node3 is lost"), std::string::npos) << bytes("lost.txt");
+  EXPECT_EQ(bytes("lost.txt").find("lost: ---"), std::string::npos) << bytes("lost.txt");
+}
+
+TEST_F(Slurm, SweepsAreJobArrays) {
+  const std::string job = "job: {model: mlp, width: 16, microbatch: 4, microbatches: 4, stages: 2, seed: 3";
+  const std::string rest = "lists: {lr: [0.1, 0.2, 0.3, 0.4, 0.5]}\nmodes: [concurrent]\n";
+  write("here.yaml", job + ", steps: 6}\n" + rest);
+  write("far.yaml", job + ", steps: 6, on: slurm}\n" + rest);
+  write("wrong.yaml", job + ", steps: 6, on: slurm, slurm: {partition: none}}\n" + rest);
+  write(
+      "killed.yaml",
+      job + ", steps: 1000000, print_every: 1000000, on: slurm}\nlists: {lr: [0.1]}\nmodes: [concurrent]\n");
+  ASSERT_EQ(run("sweep here.yaml --output-dir here").code, 0);
+  on_cluster(R"sh(
+keep far $millrace sweep far.yaml --output-dir far
+keep wrong $millrace sweep wrong.yaml --output-dir wrong
+$millrace sweep killed.yaml --output-dir killed >killed.txt 2>&1 &
+until_true trains killed/results/concurrent/job0
+kill -9 $(pgrep -f "train.*output-dir=killed" | head -1); wait $!; echo $? >killed.rc
+$millrace sweep killed.yaml --output-dir stopped >stopped.txt 2>&1 &
+until_true trains stopped/results/concurrent/job0
+kill -INT $!; wait $!; echo $? >stopped.rc
+squeue -h >queue.txt
+)sh");
+  expect_code("far", 0);
+  for (int i = 0; i < 5; ++i) {
+    const std::string folder = "/results/concurrent/job" + std::to_string(i);
+    EXPECT_EQ(losses("far" + folder), losses("here" + folder)) << i;
+  }
+  EXPECT_NE(bytes("far/results/concurrent/job0/array.sbatch").find("#SBATCH --array=0-4\n"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(folder_ / "far/results/concurrent/job1/array.sbatch"));
+  EXPECT_NE(bytes("wrong.rc"), "0\n");
+  EXPECT_NE(bytes("wrong.txt").find("sbatch: "), std::string::npos) << bytes("wrong.txt");
+  EXPECT_NE(bytes("killed.rc"), "0\n");
+  EXPECT_NE(bytes("killed.txt").find("SIGKILL"), std::string::npos) << bytes("killed.txt");
+  expect_code("stopped", 75);
+  EXPECT_TRUE(fs::exists(folder_ / "stopped/results/concurrent/job0/checkpoints/latest"))
+      << bytes("stopped.txt");
+  EXPECT_EQ(bytes("queue.txt"), "") << "a sweep that was stopped leaves nothing in the queue";
 }
 
 TEST_F(Slurm, StopsSavesAndGoesOn) {

@@ -1,0 +1,254 @@
+#include "experiments/stalls/stall_analysis.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "experiments/dlio/dlio_output.h"
+#include "experiments/stalls/fetch_stage.h"
+#include "runtime/base/error.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+
+/// How an epoch is run.
+struct EpochKind {
+  bool reads = true, decodes = true, computes = true;
+  Cache* cache = nullptr;  ///< null: everything is a hit
+};
+
+struct EpochResult {
+  double wall_s = 0, wait_s = 0;
+  FetchCounts counts;
+};
+
+/// A cache in which everything is.
+class WholeCache final : public Cache {
+ public:
+  bool read(std::int64_t, Bytes) override { return true; }
+  Bytes used() const override { return 0; }
+};
+
+class Laboratory {
+ public:
+  explicit Laboratory(const StallJob& job)
+      : job_(job), samples_(static_cast<std::int64_t>(job.source.files.size())) {
+    fetch_.files = job.source.files;
+    fetch_.sizes = job.sizes;
+    fetch_.storage = job.storage;
+    fetch_.threads = job.fetch_threads;
+    fetch_.ahead = std::max<std::int64_t>(
+        job.fetch_threads, job.batch * job.decode_threads * std::max<std::int64_t>(1, job.prefetch));
+  }
+
+  EpochResult epoch(const EpochKind& kind) {
+    const SampleOrder order(
+        {.files = samples_, .shuffle_files = true, .key = derive_seed(job_.seed, "epoch", epoch_++)});
+    std::vector<std::int64_t> files;
+    for (std::int64_t i = 0; i < samples_; ++i) files.push_back(order.at(i).file);
+    const auto started = std::chrono::steady_clock::now();
+    const auto seconds = [&] { return Seconds(std::chrono::steady_clock::now() - started).count(); };
+    EpochResult result;
+    WholeCache whole;
+    SampleSource source = job_.source;
+    std::optional<FetchStage> stage;
+    if (kind.reads) {
+      stage.emplace(fetch_, files, kind.cache ? *kind.cache : whole);
+      source.before_open = [&](std::int64_t file) { stage->wait_for(file); };
+    } else {
+      source.synthetic = true;
+      source.preprocess = {};
+    }
+    if (kind.decodes) {
+      result.wait_s = steps(source, order, kind.computes);
+    } else {
+      for (const std::int64_t file : files) stage->wait_for(file);
+    }
+    result.wall_s = seconds();
+    if (stage) result.counts = stage->counts();
+    return result;
+  }
+
+ private:
+  /// The loop of a device: waits for a batch, then computes. Returns the seconds it waited.
+  double steps(const SampleSource& source, const SampleOrder& order, bool computes) {
+    const std::int64_t count = num_steps(samples_, 1, job_.batch);
+    ReadySignal signal;
+    BatchLoader loader(source, order,
+                       {.samples = samples_,
+                        .batch = job_.batch,
+                        .steps = count,
+                        .threads = job_.decode_threads,
+                        .prefetch = job_.prefetch},
+                       signal);
+    // One stream for all epochs of one kind: the same steps take the same time in each of them.
+    RandomStream random(derive_seed(job_.seed, "compute"));
+    double waited_s = 0;
+    for (std::int64_t step = 0; step < count; ++step) {
+      const auto asked = std::chrono::steady_clock::now();
+      {
+        std::unique_lock lock(signal.mutex);
+        if (!signal.changed.wait_for(lock, job_.timeout, [&] { return loader.is_ready(); }))
+          throw DataError("step " + std::to_string(step) + ": no batch came within " +
+                              printed("%g s", Seconds(job_.timeout).count()),
+                          "is the storage stuck? --timeout sets the limit");
+      }
+      loader.take();
+      const auto ready = std::chrono::steady_clock::now();
+      waited_s += Seconds(ready - asked).count();
+      if (computes)
+        wait_.until(ready + std::chrono::nanoseconds(
+                                static_cast<std::int64_t>(draw(job_.computation, random) * 1e9)));
+    }
+    return waited_s;
+  }
+
+  const StallJob& job_;
+  std::int64_t samples_;
+  FetchOptions fetch_;
+  std::uint64_t epoch_ = 0;
+  PreciseWait wait_{std::chrono::microseconds(50)};
+};
+
+double device_bytes() {
+  const Json lines = proc_lines("/proc/self/io");
+  const Json* line = lines.find("read_bytes");
+  return line && line->is_string() ? std::strtod(line->as_string().c_str(), nullptr) : -1;
+}
+
+}  // namespace
+
+Bytes share_of_bytes(const std::vector<Bytes>& sizes, double fraction) {
+  const Bytes all = std::accumulate(sizes.begin(), sizes.end(), Bytes{0});
+  return fraction >= 1 ? all : static_cast<Bytes>(std::llround(fraction * static_cast<double>(all)));
+}
+
+Estimate estimate_of(const std::vector<double>& values) {
+  const auto n = values.size();
+  if (n == 0) return {};
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(n);
+  if (n == 1) return {mean, 0};
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  // The 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+  constexpr double kQuantiles[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228};
+  const double t =
+      n - 2 < std::size(kQuantiles) ? kQuantiles[n - 2] : 1.96 + 2.4 / static_cast<double>(n - 1);
+  return {mean, t * std::sqrt(squares / static_cast<double>(n - 1) / static_cast<double>(n))};
+}
+
+EpochSplit split_epoch(double ingestion_s, double prepared_s, double limited_s) {
+  const double compute = std::min(ingestion_s, limited_s);
+  const double prepared = std::clamp(prepared_s, compute, limited_s);
+  return {compute, prepared - compute, limited_s - prepared};
+}
+
+Prediction predict(const StallRates& rates, double cache_fraction, double miss_share) {
+  Prediction out{.cache_fraction = cache_fraction, .miss_share = miss_share};
+  out.fetch = miss_share > 0 ? rates.storage / miss_share : std::numeric_limits<double>::infinity();
+  out.speed = std::min({out.fetch, rates.preparation, rates.device});
+  out.bound = out.speed == out.fetch ? "storage" : out.speed == rates.preparation ? "preparation" : "device";
+  return out;
+}
+
+std::optional<double> smallest_cache(const StallRates& rates, CachePolicy policy) {
+  const double enough =
+      1 - rates.storage / std::min(rates.preparation, rates.device);  // hit ratio that is needed
+  if (enough <= 0) return 0;
+  if (!expected_hit_ratio(policy, 0.5) || policy == CachePolicy::None) return std::nullopt;
+  double low = 0, high = 1;
+  for (int i = 0; i < 60; ++i) {
+    const double x = (low + high) / 2;
+    (*expected_hit_ratio(policy, x) < enough ? low : high) = x;
+  }
+  return high;
+}
+
+double storage_rate(const StorageSpec& storage, double mean_size, int threads) {
+  const double at_once = std::min(storage.queue_depth, threads);
+  return std::min(storage.bytes_per_s / mean_size,
+                  at_once / (storage.latency_s + mean_size / storage.bytes_per_s));
+}
+
+double simulated_miss_share(const std::vector<Bytes>& sizes, CachePolicy policy, double fraction) {
+  constexpr int kEpochs = 12, kLast = 4;
+  const std::vector<EpochReads> all = simulate_cache(
+      {.sizes = sizes, .policy = policy, .capacity = share_of_bytes(sizes, fraction), .epochs = kEpochs});
+  double missed = 0;
+  for (auto at = all.end() - kLast; at != all.end(); ++at) missed += static_cast<double>(at->miss_bytes);
+  return missed / kLast / static_cast<double>(share_of_bytes(sizes, 1));
+}
+
+StallReport analyze_stalls(const StallJob& job, const std::vector<double>& fractions,
+                           const std::function<void(std::int64_t done, std::int64_t total)>& tell) {
+  Laboratory laboratory(job);
+  StallReport report;
+  report.samples = static_cast<std::int64_t>(job.source.files.size());
+  report.steps = num_steps(report.samples, 1, job.batch);
+  // Each repeat: five epochs, and one for each fraction. Before: one that brings the files into memory, and
+  // one or more that fill each cache.
+  const auto kinds = static_cast<std::int64_t>(fractions.size());
+  const bool settles = job.policy != CachePolicy::MinIo && job.policy != CachePolicy::None;
+  const int fills = settles ? 3 : 1;  // a cache that evicts needs some epochs to settle
+  const std::int64_t total = 1 + (1 + kinds) * fills + job.repeats * (5 + kinds);
+  std::int64_t done = 0;
+  const auto run = [&](const EpochKind& kind) {
+    const EpochResult result = laboratory.epoch(kind);
+    tell(++done, total);
+    return result;
+  };
+  const double before = device_bytes();
+  run({.computes = false});
+  const auto make = [&](double fraction) {
+    return make_cache(job.policy, share_of_bytes(job.sizes, fraction), derive_seed(job.seed, "cache"));
+  };
+  const std::unique_ptr<Cache> cache = make(job.cache_fraction);
+  std::vector<std::unique_ptr<Cache>> caches;
+  for (const double fraction : fractions) caches.push_back(make(fraction));
+  for (int i = 0; i < fills; ++i) {
+    const double first = run({.cache = cache.get()}).wall_s;
+    if (i == 0) report.first_epoch_s = first;
+    // Nothing is timed here: only what they keep matters.
+    for (const auto& other : caches) run({.decodes = false, .cache = other.get()});
+  }
+  std::vector<double> ingestion, prepared, limited, preparation, storage, waits;
+  std::vector<std::vector<double>> speeds(fractions.size());
+  std::vector<double> hits(fractions.size());
+  std::int64_t hit = 0, read = 0;
+  const auto samples = static_cast<double>(report.samples);
+  const std::unique_ptr<Cache> none = make_cache(CachePolicy::None, 0, 0);
+  for (int repeat = 0; repeat < job.repeats; ++repeat) {
+    ingestion.push_back(run({.reads = false}).wall_s);
+    prepared.push_back(run({}).wall_s);
+    const EpochResult with_cache = run({.cache = cache.get()});
+    limited.push_back(with_cache.wall_s);
+    waits.push_back(with_cache.wait_s);
+    hit += with_cache.counts.hits, read += with_cache.counts.hits + with_cache.counts.misses;
+    report.miss_bytes += with_cache.counts.miss_bytes / job.repeats;
+    preparation.push_back(samples / run({.computes = false}).wall_s);
+    storage.push_back(samples / run({.decodes = false, .cache = none.get()}).wall_s);
+    for (std::size_t i = 0; i < fractions.size(); ++i) {
+      const EpochResult result = run({.cache = caches[i].get()});
+      speeds[i].push_back(samples / result.wall_s);
+      hits[i] += static_cast<double>(result.counts.hits) / samples / job.repeats;
+    }
+  }
+  const double after = device_bytes();
+  if (before >= 0 && after >= 0) report.device_bytes = after - before;
+  report.ingestion_s = estimate_of(ingestion);
+  report.prepared_s = estimate_of(prepared);
+  report.limited_s = estimate_of(limited);
+  report.split = split_epoch(report.ingestion_s.mean, report.prepared_s.mean, report.limited_s.mean);
+  report.data_wait_s = estimate_of(waits).mean;
+  report.rates = {samples / report.ingestion_s.mean, estimate_of(preparation).mean,
+                  estimate_of(storage).mean};
+  report.hit_ratio = read == 0 ? 0 : static_cast<double>(hit) / static_cast<double>(read);
+  for (std::size_t i = 0; i < fractions.size(); ++i)
+    report.measured.push_back(
+        {predict(report.rates, fractions[i], simulated_miss_share(job.sizes, job.policy, fractions[i])),
+         estimate_of(speeds[i]), hits[i]});
+  return report;
+}
+
+}  // namespace millrace

@@ -1,0 +1,444 @@
+#include "experiments/stalls/stalls_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+#include "driver/cli/command_support.h"
+#include "experiments/dlio/dlio_data.h"
+#include "experiments/stalls/stall_files.h"
+#include "runtime/base/error.h"
+#include "runtime/base/files.h"
+#include "runtime/base/progress_line.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// ---- analyze
+// ---------------------------------------------------------------------------------------------------
+
+struct AnalyzeFlags {
+  StorageSpec storage = *storage_from("hdd");
+  CachePolicy policy = CachePolicy::MinIo;
+  double cache = 0.35;
+  std::vector<double> measure;
+  std::optional<std::string> images;
+  std::optional<int> decode_threads;
+  int fetch_threads = 4, repeats = 3;
+  std::chrono::milliseconds timeout{300'000};
+  std::string out = "stalls";
+  OutputFormat format = OutputFormat::Text;
+};
+
+Problems check_fractions(const std::vector<double>& fractions, const char* flag) {
+  for (const double fraction : fractions)
+    if (!(fraction >= 0 && fraction <= 1))
+      return {{flag, printed("%g is not a share of the data", fraction), "numbers from 0 to 1, as 0.35"}};
+  return {};
+}
+
+/// All JPEG files below a folder, by path.
+std::vector<std::string> images_of(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    std::string extension = at->path().extension().string();
+    std::transform(extension.begin(), extension.end(), extension.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
+    if ((extension == ".jpg" || extension == ".jpeg") && at->is_regular_file(error))
+      files.push_back(at->path().string());
+  }
+  if (error) throw DataError(folder + ": cannot be listed: " + error.message());
+  if (files.empty())
+    throw DataError(folder + ": has no .jpg or .jpeg file", "give the folder of the training images");
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+StallJob job_of(const AnalyzeFlags& flags, const DlioConfig& config) {
+  StallJob job{.computation = config.train.computation_time,
+               .batch = config.reader.batch_size,
+               .decode_threads = flags.decode_threads.value_or(static_cast<int>(config.reader.read_threads)),
+               .prefetch = config.reader.prefetch_size,
+               .fetch_threads = flags.fetch_threads,
+               .storage = flags.storage,
+               .policy = flags.policy,
+               .cache_fraction = flags.cache,
+               .repeats = flags.repeats,
+               .seed = static_cast<std::uint64_t>(config.train.seed),
+               .timeout = flags.timeout};
+  if (flags.images) {
+    job.source = {.format = SampleFormat::Jpeg,
+                  .files = images_of(*flags.images),
+                  .preprocess = config.reader.preprocess_time,
+                  .seed = job.seed};
+  } else {
+    job.source = dlio_source(config, Split::Train);
+  }
+  for (const std::string& file : job.source.files)
+    job.sizes.push_back(static_cast<Bytes>(fs::file_size(file)));
+  return job;
+}
+
+void generate(const DlioConfig& config) {
+  if (const Status good = check_dlio_folder(config); !good) throw ConfigError(to_string(good.problems()));
+  if (const Status good = begin_dlio_folder(config); !good) throw DataError(to_string(good.problems()));
+  const WorkingLine working("generates data");
+  generate_dlio_files(config, 0, 1, std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+}
+
+std::string interval(const Estimate& estimate, const char* format) {
+  return printed(format, estimate.mean) + (estimate.half > 0 ? " ± " + printed(format, estimate.half) : "");
+}
+
+void print_report(const StallJob& job, const StallReport& report) {
+  const auto line = [&](const char* name, double seconds) {
+    std::printf("  %-18s %9.3f s  %5.1f %%\n", name, seconds, 100 * seconds / report.split.total());
+  };
+  const auto data = static_cast<double>(share_of_bytes(job.sizes, 1));
+  std::printf("%lld files, %.1f MB, batch %lld; %d decoding and %d fetching threads\n",
+              static_cast<long long>(report.samples), data / 1e6, static_cast<long long>(job.batch),
+              job.decode_threads, job.fetch_threads);
+  std::printf("storage %s, cache %s of %.0f %% of the data (%.1f MB)\n\n", job.storage.name.c_str(),
+              to_string(job.policy).c_str(), 100 * job.cache_fraction, job.cache_fraction * data / 1e6);
+  std::printf("An epoch: %s s\n", interval(report.limited_s, "%.3f").c_str());
+  line("computation", report.split.compute_s);
+  line("preparation stall", report.split.preparation_s);
+  line("fetch stall", report.split.fetch_s);
+  std::printf("\nHit ratio %.1f %%, %.1f MB from storage in an epoch; the first epoch took %.3f s.\n",
+              100 * report.hit_ratio, static_cast<double>(report.miss_bytes) / 1e6, report.first_epoch_s);
+  if (job.storage.is_real && report.device_bytes >= 0)
+    std::printf("The kernel read %.1f MB from devices in all epochs.\n", report.device_bytes / 1e6);
+  std::printf("Samples/s, each alone: device G %.1f, preparation P %.1f, storage without a cache S %.1f\n",
+              report.rates.device, report.rates.preparation, report.rates.storage);
+  if (const auto smallest = smallest_cache(report.rates, job.policy))
+    std::printf("The smallest %s cache with which storage does not bound: %.0f %% of the data\n",
+                to_string(job.policy).c_str(), 100 * *smallest);
+  if (report.measured.empty()) return;
+  std::printf("\n%7s %8s %8s %12s %22s %8s  %s\n", "cached", "hits", "misses", "predicted/s", "measured/s",
+              "error", "bound by");
+  for (const MeasuredPoint& point : report.measured)
+    std::printf("%6.0f%% %7.1f%% %7.1f%% %12.1f %22s %7.1f%%  %s\n", 100 * point.predicted.cache_fraction,
+                100 * point.hit_ratio, 100 * point.predicted.miss_share, point.predicted.speed,
+                interval(point.speed, "%.1f").c_str(), 100 * (point.predicted.speed / point.speed.mean - 1),
+                point.predicted.bound.c_str());
+}
+
+CommandSpec analyze_flags(AnalyzeFlags& f) {
+  CommandSpec spec;
+  spec.command = "stalls analyze";
+  spec.summary =
+      "Split the epoch of a training loop into computation, preparation stall and fetch stall. The loop "
+      "reads and decodes real "
+      "files; its computation is a wait.";
+  spec.positionals = {"workload=NAME|FILE..."};
+  spec.flags = {
+      flag("", "images", "DIR", "Read all JPEG files below this folder instead of the workload's files.",
+           into::text(f.images)),
+      flag("", "storage", "NAME|LATENCY,BANDWIDTH[,DEPTH]",
+           "What a miss costs. disk: this machine's, past the kernel's cache. Presets: " + storage_presets() +
+               ".",
+           into::parsed(f.storage, storage_from, "hdd")),
+      flag("", "cache", "F", "Size of the cache, as a share of the data's bytes.",
+           into::number(f.cache, 0, 1)),
+      flag("", "policy", "none|random|lru|fifo|minio",
+           "What the cache keeps. random is a model of the kernel's page cache; minio never evicts.",
+           into::choice(f.policy, "policy")),
+      flag("", "measure", "F,F,...", "Run these cache sizes too, and show prediction beside measurement.",
+           into::numbers(f.measure)),
+      flag("", "decode-threads", "N", "Threads that decode (default: reader.read_threads of the workload).",
+           into::integer(f.decode_threads, 1, 1024)),
+      flag("", "fetch-threads", "N", "Requests to storage at once.", into::integer(f.fetch_threads, 1, 1024)),
+      flag("", "repeats", "N", "Measure each phase so often, in turn; more give narrower intervals.",
+           into::integer(f.repeats, 1, 1000)),
+      flag("", "timeout", "SECONDS", "Longest wait for a batch.", into::duration(f.timeout, 1, 1e6)),
+      flag("", "out", "DIR", "Folder of stalls.json, stalls.csv and stalls.svg.", into::text(f.out), 'o'),
+      flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format")),
+  };
+  spec.interrupted = "nothing was written but generated data";
+  spec.examples = {
+      "millrace stalls analyze workload=resnet50_h100 ++workload.dataset.data_folder=data --storage sata-ssd "
+      "--cache 0.35",
+      "millrace stalls analyze workload=default --images photos/train ++workload.reader.batch_size=32 "
+      "++workload.train.computation_time=0.1 "
+      "--measure 0,0.25,0.5,0.75,1"};
+  return spec;
+}
+
+CommandSpec analyze_spec() {
+  return without_targets<AnalyzeFlags>(analyze_flags);
+}
+
+int run_analyze(const AnalyzeFlags& flags, const Arguments& given, Problems problems) {
+  append(problems, check_fractions(flags.measure, "--measure"));
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  const Result<DlioConfig> config = load_dlio_config(given.positionals());
+  if (!config) return exit_with(ExitCode::Usage, config.problems());
+  if (!flags.images && config->dataset.num_samples_per_file != 1)
+    problems.push_back({"workload.dataset.num_samples_per_file",
+                        std::to_string(config->dataset.num_samples_per_file) +
+                            " samples in a file; the analysis reads whole files",
+                        "a workload with one sample a file"});
+  if (config->reader.synthetic)
+    problems.push_back(
+        {"workload.reader.data_loader", "synthetic: no files are read", "pytorch or tensorflow"});
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  try {
+    if (const Status made = make_writable_folder(flags.out); !made)
+      return exit_with(ExitCode::Usage, made.problems());
+    if (!flags.images && config->workflow.generate_data) generate(*config);
+    const StallJob job = job_of(flags, *config);
+    SteadyClock clock;
+    ProgressLine progress(clock, "stalls");
+    const StallReport report = analyze_stalls(job, flags.measure, [&](std::int64_t done, std::int64_t total) {
+      progress.show(done, total, "epochs");
+    });
+    progress.clear();
+    if (const Status written = write_stall_files(flags.out, job, report); !written)
+      return exit_with(ExitCode::RunFailed, written.problems());
+    if (flags.format == OutputFormat::Json)
+      std::printf("%s\n", stalls_json(job, report).dump(1).c_str());
+    else
+      print_report(job, report);
+    return 0;
+  } catch (const Error& error) {
+    return exit_with(error.code(), {{"millrace stalls analyze", error.what(), error.hint()}});
+  } catch (const fs::filesystem_error& error) {
+    return exit_with(ExitCode::InputData, {{error.path1().string(), error.code().message(), ""}});
+  }
+}
+
+int analyze_command(const std::vector<std::string>& args) {
+  AnalyzeFlags flags;
+  return run_command(analyze_flags(flags), args, [&](const Arguments& given, Problems problems) {
+    return run_analyze(flags, given, std::move(problems));
+  });
+}
+
+// ---- what-if
+// ---------------------------------------------------------------------------------------------------
+
+struct WhatIfFlags {
+  std::vector<double> caches{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1};
+  std::optional<StorageSpec> storage;
+  std::optional<CachePolicy> policy;
+  double cores = 1, device = 1;
+  OutputFormat format = OutputFormat::Text;
+};
+
+CommandSpec what_if_flags(WhatIfFlags& f) {
+  CommandSpec spec;
+  spec.command = "stalls what-if";
+  spec.summary =
+      "Predict the speed of an analysed loop with another cache, storage, number of cores or device: the "
+      "smallest of fetch, "
+      "preparation and device speed.";
+  spec.positionals = {"STALLS.json"};
+  spec.flags = {
+      flag("", "cache", "F,F,...", "Sizes of the cache, as shares of the data's bytes.",
+           into::numbers(f.caches)),
+      flag("", "policy", "none|random|lru|fifo|minio", "What the cache keeps (default: as analysed).",
+           into::choice(f.policy, "policy")),
+      flag("", "storage", "NAME|LATENCY,BANDWIDTH[,DEPTH]",
+           "Another storage (default: as analysed). Presets: " + storage_presets() + ".",
+           {.read = [&f](const std::vector<std::string>& words) -> std::optional<Problem> {
+             const Result<StorageSpec> storage = storage_from(words.back());
+             if (!storage) return storage.problems().front();
+             if (storage->is_real)
+               return Problem{"", "the speed of 'disk' is not known before it is measured",
+                              "`millrace stalls analyze --storage disk`"};
+             f.storage = *storage;
+             return std::nullopt;
+           }}),
+      flag("", "cores", "FACTOR", "Cores for decoding, as a multiple of those analysed.",
+           into::number(f.cores, 1e-3, 1e6)),
+      flag("", "device-speed", "FACTOR", "Speed of the device, as a multiple.",
+           into::number(f.device, 1e-3, 1e6)),
+      flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format")),
+  };
+  spec.examples = {"millrace stalls what-if stalls/stalls.json --storage nvme --device-speed 2"};
+  return spec;
+}
+
+CommandSpec what_if_spec() {
+  return without_targets<WhatIfFlags>(what_if_flags);
+}
+
+int run_what_if(const WhatIfFlags& flags, const Arguments& given, Problems problems) {
+  append(problems, check_fractions(flags.caches, "--cache"));
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  const Result<StallSummary> summary = read_stalls(given.positionals().front());
+  if (!summary) return exit_with(ExitCode::InputData, summary.problems());
+  StallRates rates = summary->rates;
+  rates.preparation *= flags.cores;
+  rates.device *= flags.device;
+  if (flags.storage) {
+    const double mean =
+        static_cast<double>(share_of_bytes(summary->sizes, 1)) / static_cast<double>(summary->sizes.size());
+    rates.storage = storage_rate(*flags.storage, mean, summary->fetch_threads);
+  }
+  const CachePolicy policy = flags.policy.value_or(summary->policy);
+  const std::optional<double> smallest = smallest_cache(rates, policy);
+  Json list = Json::array();
+  if (flags.format == OutputFormat::Text) {
+    std::printf("G %.1f, P %.1f, S %.1f samples/s; %s cache, storage %s\n\n%7s %8s %12s  %s\n", rates.device,
+                rates.preparation, rates.storage, to_string(policy).c_str(),
+                (flags.storage ? *flags.storage : summary->storage).name.c_str(), "cached", "misses",
+                "samples/s", "bound by");
+  }
+  for (const double cache : flags.caches) {
+    const Prediction point = predict(rates, cache, simulated_miss_share(summary->sizes, policy, cache));
+    if (flags.format == OutputFormat::Text)
+      std::printf("%6.0f%% %7.1f%% %12.1f  %s\n", 100 * cache, 100 * point.miss_share, point.speed,
+                  point.bound.c_str());
+    list.push_back(Json::object({{"cache_fraction", cache},
+                                 {"miss_share", point.miss_share},
+                                 {"samples_per_s", point.speed},
+                                 {"bound", point.bound}}));
+  }
+  if (flags.format == OutputFormat::Json) {
+    Json out = Json::object({{"device", rates.device},
+                             {"preparation", rates.preparation},
+                             {"storage", rates.storage},
+                             {"predictions", std::move(list)}});
+    if (smallest) out["smallest_cache_fraction"] = *smallest;
+    std::printf("%s\n", out.dump(1).c_str());
+  } else if (smallest) {
+    std::printf("\nThe smallest %s cache with which storage does not bound: %.0f %% of the data\n",
+                to_string(policy).c_str(), 100 * *smallest);
+  }
+  return 0;
+}
+
+int what_if_command(const std::vector<std::string>& args) {
+  WhatIfFlags flags;
+  return run_command(what_if_flags(flags), args, [&](const Arguments& given, Problems problems) {
+    return run_what_if(flags, given, std::move(problems));
+  });
+}
+
+// ---- cache
+// -----------------------------------------------------------------------------------------------------
+
+struct CacheFlags {
+  std::int64_t files = 10'000;
+  Bytes size = 110'000;
+  std::vector<CachePolicy> policies{CachePolicy::Random, CachePolicy::Lru, CachePolicy::Fifo,
+                                    CachePolicy::MinIo};
+  std::vector<double> caches{0.35, 0.5, 0.65};
+  int epochs = 10, nodes = 1;
+  bool partitioned = false;
+  std::uint64_t seed = 1;
+  OutputFormat format = OutputFormat::Text;
+};
+
+CommandSpec cache_flags(CacheFlags& f) {
+  CommandSpec spec;
+  spec.command = "stalls cache";
+  spec.summary = "Simulate caches of a training set: each epoch reads every file once, in a new order.";
+  spec.flags = {
+      flag("", "files", "N", "Files of the data set.", into::integer(f.files, 1, 10'000'000)),
+      flag("", "size", "BYTES", "Size of a file.", into::bytes(f.size)),
+      flag("", "policy", "LIST", "Of none, random, lru, fifo, minio.", into::choices(f.policies, "policy")),
+      flag("", "cache", "F,F,...", "Size of each node's cache, as shares of the data's bytes.",
+           into::numbers(f.caches)),
+      flag("", "epochs", "N", "Epochs; the ratio shown is the mean of the last half.",
+           into::integer(f.epochs, 2, 10'000)),
+      flag("", "nodes", "N", "Nodes, each with such a cache and a random share of every epoch.",
+           into::integer(f.nodes, 1, 1024)),
+      flag("", "partitioned", "A node asks the others before it reads from storage (minio).",
+           into::on(f.partitioned)),
+      flag("", "seed", "N", "Of the orders, and of random's evictions.", into::integer(f.seed, 0)),
+      flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format")),
+  };
+  spec.examples = {"millrace stalls cache --cache 0.35,0.65",
+                   "millrace stalls cache --policy minio --nodes 2 --cache 0.5 --partitioned"};
+  return spec;
+}
+
+CommandSpec cache_spec() {
+  return without_targets<CacheFlags>(cache_flags);
+}
+
+int run_cache(const CacheFlags& flags, Problems problems) {
+  append(problems, check_fractions(flags.caches, "--cache"));
+  if (flags.size < 1) problems.push_back({"--size", "0 bytes", "at least 1"});
+  if (flags.partitioned && flags.policies != std::vector{CachePolicy::MinIo})
+    problems.push_back(
+        {"--partitioned", "a file must stay with its node, and these policies evict", "--policy minio"});
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  CacheStudy study{.sizes = std::vector<Bytes>(static_cast<std::size_t>(flags.files), flags.size),
+                   .nodes = flags.nodes,
+                   .partitioned = flags.partitioned,
+                   .epochs = flags.epochs,
+                   .seed = flags.seed};
+  Json list = Json::array();
+  if (flags.format == OutputFormat::Text)
+    std::printf("%-8s %7s %10s %10s %12s %16s\n", "policy", "cached", "hits", "expected", "of peers",
+                "read/epoch");
+  for (const CachePolicy policy : flags.policies) {
+    for (const double fraction : flags.caches) {
+      study.policy = policy;
+      study.capacity = share_of_bytes(study.sizes, fraction);
+      const std::vector<EpochReads> epochs = simulate_cache(study);
+      const std::size_t from = epochs.size() / 2;
+      double hits = 0, peers = 0, misses = 0;
+      for (std::size_t i = from; i < epochs.size(); ++i) {
+        const auto counted = static_cast<double>(epochs.size() - from);
+        hits += epochs[i].hit_ratio() / counted;
+        peers += static_cast<double>(epochs[i].peer_hits) / static_cast<double>(flags.files) / counted;
+        misses += static_cast<double>(epochs[i].miss_bytes) / counted;
+      }
+      // Of one node; a negative number: not known.
+      const double expected = flags.nodes == 1 ? expected_hit_ratio(policy, fraction).value_or(-1) : -1;
+      if (flags.format == OutputFormat::Text)
+        std::printf("%-8s %6.0f%% %9.2f%% %10s %11.2f%% %13.2f GB\n", to_string(policy).c_str(),
+                    100 * fraction, 100 * hits,
+                    expected < 0 ? "-" : printed("%.2f%%", 100 * expected).c_str(), 100 * peers,
+                    misses / 1e9);
+      Json row = Json::object({{"policy", to_string(policy)},
+                               {"cache_fraction", fraction},
+                               {"hit_ratio", hits},
+                               {"peer_hit_ratio", peers},
+                               {"storage_bytes_per_epoch", misses}});
+      if (expected >= 0) row["expected_hit_ratio"] = expected;
+      list.push_back(std::move(row));
+    }
+  }
+  if (flags.format == OutputFormat::Json) std::printf("%s\n", list.dump(1).c_str());
+  return 0;
+}
+
+int cache_command(const std::vector<std::string>& args) {
+  CacheFlags flags;
+  return run_command(cache_flags(flags), args, [&](const Arguments&, Problems problems) {
+    return run_cache(flags, std::move(problems));
+  });
+}
+
+constexpr Subcommand kStallsCommands[] = {
+    {"analyze", analyze_spec, analyze_command},
+    {"what-if", what_if_spec, what_if_command},
+    {"cache", cache_spec, cache_command},
+};
+
+}  // namespace
+
+CommandSpec stalls_spec() {
+  return group_spec("stalls",
+                    "Data stalls: where a training loop waits for its data, and what would cure it.");
+}
+
+std::span<const Subcommand> stalls_subcommands() {
+  return kStallsCommands;
+}
+
+int stalls_command(const std::vector<std::string>& args) {
+  return run_group(stalls_spec(), kStallsCommands, args);
+}
+
+}  // namespace millrace

@@ -1,0 +1,155 @@
+// Hostile text in a job file: each string is refused, or arrives as it was written. None is ever run.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "driver/launch/batch_job.h"
+#include "driver/launch/job_spec.h"
+#include "driver/launch/printed_job.h"
+#include "driver/launch/shell_words.h"
+#include "tests/driver/temporary_folder.h"
+#include "tests/harness/shell.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Words that a shell, ssh, sbatch, YAML or a terminal would act on. CANARY is a file that must never appear.
+std::vector<std::string> hostile_words() {
+  std::vector<std::string> words = {"-oProxyCommand=touch CANARY",
+                                    "--wrap=touch CANARY",
+                                    "-h",
+                                    "~root",
+                                    "$HOME",
+                                    "*",
+                                    "a b",
+                                    "'",
+                                    "\"",
+                                    "\\",
+                                    "%j",
+                                    "{a,b}",
+                                    "!!",
+                                    "#x",
+                                    "a: b",
+                                    "[x]",
+                                    "&anchor",
+                                    "|",
+                                    "../../etc",
+                                    "\xc3\xa4\xe2\x82\xac",
+                                    "\xff\xfe",
+                                    "\u202egpj"};
+  for (const std::string& run : {std::string("touch CANARY"), std::string("touch${IFS}CANARY")}) {
+    for (const auto& [before, after] :
+         std::vector<std::pair<std::string, std::string>>{{";", ""},
+                                                          {"a;", ";"},
+                                                          {"&", "&"},
+                                                          {"|", ""},
+                                                          {"||", ""},
+                                                          {"&&", ""},
+                                                          {"$(", ")"},
+                                                          {"`", "`"},
+                                                          {"'$(", ")'"},
+                                                          {"'; ", " #"},
+                                                          {"\"; ", " #"},
+                                                          {"\n", "\n"},
+                                                          {"a\n#SBATCH --wrap=", ""},
+                                                          {"a\r\n", ""},
+                                                          {"\t;", ""},
+                                                          {"<(", ")"},
+                                                          {">(", ")"},
+                                                          {"${x:=", "}"},
+                                                          {"a'\n", "\n'"},
+                                                          {"\x1b]0;", "\x07"}})
+      words.push_back(before + run + after);
+  }
+  return words;
+}
+
+using Field = std::function<Json(const std::string& hostile)>;
+
+Json with(const char* key, Json value) {
+  Json job = Json::object({{"model", "mlp"}, {"stages", 2}, {"steps", 1}});
+  job[key] = std::move(value);
+  return job;
+}
+
+const std::vector<std::pair<std::string, Field>> kFields = {
+    {"name", [](const std::string& s) { return with("name", s); }},
+    {"output_dir", [](const std::string& s) { return with("output_dir", s); }},
+    {"worker", [](const std::string& s) { return with("worker", s); }},
+    {"env",
+     [](const std::string& s) {
+       return with("env", Json::object({{"NAME", s}}));
+     }},
+    {"env key",
+     [](const std::string& s) {
+       return with("env", Json::object({{s, "x"}}));
+     }},
+    {"data", [](const std::string& s) { return with("data", s); }},
+    {"args",
+     [](const std::string& s) {
+       return with("args", Json::object({{"init-from", s}}));
+     }},
+    {"slurm",
+     [](const std::string& s) {
+       return with("slurm", Json::object({{"partition", s}}));
+     }},
+    {"slurm key",
+     [](const std::string& s) {
+       return with("slurm", Json::object({{s, "x"}}));
+     }},
+    {"hosts", [](const std::string& s) { return with("hosts", s); }},
+    {"user", [](const std::string& s) { return with("hosts", s + "@node1"); }},
+    {"workdir", [](const std::string& s) { return with("workdir", s); }},
+    {"remote_millrace", [](const std::string& s) { return with("remote_millrace", s); }},
+    {"container", [](const std::string& s) { return with("container", s); }},
+    {"mounts", [](const std::string& s) { return with("mounts", s); }},
+    {"a key", [](const std::string& s) { return with(s.c_str(), "x"); }},
+};
+
+TEST(Injection, TextOfAJobIsRefusedOrStaysText) {
+  const TemporaryFolder folder;
+  // In the place of every program that a script names.
+  std::ofstream(folder.path("program")) << "#!/bin/sh\nfor word; do printf '%s\\0' \"$word\"; done\n";
+  fs::permissions(folder.path("program"), fs::perms::owner_all);
+  int refused = 0, kept = 0;
+  for (const auto& [field, make] : kFields) {
+    for (const std::string& hostile : hostile_words()) {
+      const Result<JobSpec> job = job_from(make(hostile), "job.yaml", {}, {});
+      if (!job) {
+        ++refused;
+        // Nothing of it reaches a terminal as it is.
+        EXPECT_EQ(to_string(job.problems()).find('\x1b'), std::string::npos) << field;
+        continue;
+      }
+      ++kept;
+      const std::vector<std::string> words = train_arguments(*job);
+      std::vector<std::string> command{folder.path("program")};
+      command.insert(command.end(), words.begin(), words.end());
+      command.push_back(hostile);
+      // As a script of sbatch, which a shell runs.
+      const std::string script = batch_script(*job, command);
+      std::ofstream(folder.path("script")) << script;
+      const Answer answer = shell("cd " + folder.path("") + " && sh ./script");
+      std::string expected;
+      for (std::size_t i = 1; i < command.size(); ++i) expected += command[i] + std::string(1, '\0');
+      EXPECT_EQ(answer.text, expected) << field << ": " << hostile << "\n" << script;
+      for (const PrintedForm form :
+           {PrintedForm::Torchrun, PrintedForm::Mpi, PrintedForm::Kubernetes, PrintedForm::TrainJob})
+        (void)printed_job(*job, form, command);
+      // And back from the file that it is written to.
+      const Result<Json> again = parse_yaml(to_yaml(*job), "again");
+      EXPECT_TRUE(again) << field << ": " << hostile;
+      ASSERT_FALSE(fs::exists(folder.path("CANARY"))) << field << ": " << hostile;
+    }
+  }
+  EXPECT_GT(refused, 200);
+  EXPECT_GT(kept, 100);
+}
+
+}  // namespace
+}  // namespace millrace
