@@ -48,6 +48,8 @@ struct TrainFlags {
   std::string schedule_file;
   bool recompute = false;
   int microbatches = 0;
+  // -- files of scalars; empty: none --
+  std::string tensorboard, scalars;
   // -- the data --
   std::string data = "synthetic";
   bool evaluate = true;

@@ -301,7 +301,7 @@ CommandSpec spec_of(LaunchFlags& f) {
            into::on(f.dry_run)),
       flag("", "log", "FORMATS",
            "Write the finished run for other tools into DIR/export, as `millrace trace convert --to` does: "
-           "mllog, chrome, perfetto, tensorboard, prometheus, csv or all, comma-separated.",
+           "mllog, chrome, perfetto, tensorboard, prometheus, csv, mlflow or all, comma-separated.",
            into::text(f.log)),
       flag("", "format", "text|json", "Form of the final result, or of --dry-run.",
            into::choice(f.format, "format")),

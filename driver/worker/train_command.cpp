@@ -11,6 +11,7 @@
 #include "driver/launch/launch_command.h"
 #include "driver/worker/train_dry_run.h"
 #include "driver/worker/train_ranks.h"
+#include "driver/worker/train_summary.h"
 #include "runtime/base/log.h"
 #include "runtime/base/private_folder.h"
 #include "runtime/base/progress_line.h"
@@ -113,6 +114,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     for (TrainFlags& told : flags) told.options.host_folder = job->host_folder;
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
     for (TrainFlags& told : flags) told.options.print_interval = print_interval();
+    for (TrainFlags& told : flags) told.options.command = command_of_process();
     std::optional<WorkingLine> working;
     if (job->rank == 0) working.emplace("prepares data and model");
     if (const Status settled = settle_resume(flags, job->rank); !settled)

@@ -1,7 +1,9 @@
 #include "driver/worker/train_spec.h"
 
 #include <algorithm>
+#include <filesystem>
 
+#include "data/files/scalar_files.h"
 #include "driver/cli/command_support.h"
 #include "driver/worker/rounds.h"
 #include "driver/worker/train_arrays.h"
@@ -9,6 +11,7 @@
 #include "driver/worker/worker_options.h"
 #include "models/exported/exported_model.h"
 #include "runtime/base/log.h"
+#include "runtime/base/run_files.h"
 #include "runtime/comm/emulated_links.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/replicas.h"
@@ -163,12 +166,15 @@ Problems conflicts(const TrainFlags& f) {
     problems.push_back({"--init-from-ignore", "says nothing without --init-from", "give --init-from PATH"});
   if (o.checkpoint_every > 0 && o.output_dir.empty())
     problems.push_back({"--checkpoint-every", "needs a place for the checkpoints", "give --output-dir DIR"});
+  if (!o.keep_best.empty() && o.output_dir.empty())
+    problems.push_back({"--keep-best", "needs a place for the checkpoint", "give --output-dir DIR"});
   if (o.checkpoint_at_end && o.output_dir.empty())
     problems.push_back({"--checkpoint-at-end", "needs a place for the checkpoint", "give --output-dir DIR"});
   const std::string in_common = "the hosts have output folders of their own",
                     rounds = ", and the jobs are trained in rounds";
   const char* share = "give an --output-dir that all hosts see, or leave it out";
   if (o.host_folder && !o.save_weights.empty()) problems.push_back({"--save-weights", in_common, share});
+  if (o.host_folder && !o.keep_best.empty()) problems.push_back({"--keep-best", in_common, share});
   // Jobs in rounds have a folder for each round.
   const bool apart_in_rounds = o.host_folder && o.first_job;
   if (apart_in_rounds && o.checkpoint_every > 0)
@@ -189,6 +195,24 @@ Problems conflicts(const TrainFlags& f) {
   if (!o.resume_changes.empty() && o.resume.empty())
     problems.push_back({"--resume-changes", "says nothing without --resume", "give --resume DIR"});
   return problems;
+}
+
+/// Where the numbers of steps go beside the step logs. A round has files of its own.
+void add_scalar_files(TrainSpec& spec, const std::optional<RoundPlace>& place) {
+  namespace fs = std::filesystem;
+  const EarlierRun earlier = !spec.options.resume.empty() ? EarlierRun::Continued
+                             : spec.options.overwrite     ? EarlierRun::Replaced
+                                                          : EarlierRun::Refused;
+  const std::string round = place ? run_files::kRounds.of(static_cast<int>(place->round)) : "";
+  if (!spec.tensorboard.empty())
+    spec.options.scalars.push_back([folder = fs::path(spec.tensorboard) / round, earlier](std::int64_t from) {
+      return open_tensorboard(folder, from, earlier);
+    });
+  if (!spec.scalars.empty()) {
+    const fs::path file = spec.scalars;
+    spec.options.scalars.push_back([file = file.parent_path() / round / file.filename(), earlier](
+                                       std::int64_t from) { return open_scalar_table(file, from, earlier); });
+  }
 }
 
 Problems rule_problems(const TrainFlags& flags, bool asynchronous) {
@@ -216,6 +240,7 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
     o.output_dir = round_folder(o.output_dir, place->round);
     o.stop_on_nonfinite = false;  // the other rounds' jobs have nothing to do with it
   }
+  add_scalar_files(spec, place);
   if (plan)
     spec.pipeline = *plan;
   else

@@ -85,6 +85,9 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
       one[numbered_from(name, spec.options.first_job.value_or(0))] = value;
     evaluations.push_back(std::move(one));
   }
+  Json best = Json::object({});
+  for (const BestSoFar& one : report.best)
+    if (one.step >= 0) best[one.metric] = Json::object({{"value", one.value}, {"step", one.step}});
   Json losses = Json::array(), lost = Json::array();
   for (const std::string& one : report.lost) lost.push_back(one);
   for (double loss : report.losses) losses.push_back(loss);
@@ -122,6 +125,10 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
                                {"evaluations", evaluations},
                                {"data_files", files},
                                {"losses", losses}});
+  if (best.size() > 0) {
+    summary["best"] = std::move(best);
+    summary["early_stop"] = report.stopped_improving;
+  }
   if (spec.bleu_text) {
     Json scores = Json::array();
     for (const ScoreReport& score : report.scores) {
@@ -195,9 +202,23 @@ void print_result(const RunReport& report) {
   for (const auto& [name, value] : report.evaluations.back().values)
     text += (text.empty() ? "" : ", ") + name + " " + printed("%.4f", value);
   std::printf("evaluation: %s\n", text.c_str());
+  for (const BestSoFar& best : report.best)
+    if (best.step >= 0)
+      std::printf("best %s: %.4f after step %lld%s\n", best.metric.c_str(), best.value,
+                  static_cast<long long>(best.step), report.stopped_improving ? " (early stop)" : "");
 }
 
 }  // namespace
+
+std::string command_of_process() {
+  std::string command;
+  if (const Result<std::string> words = read_file("/proc/self/cmdline"))
+    for (const std::string& word : words_of(*words, '\0'))
+      command += !command.empty()                                    ? " " + quoted(word)
+                 : word.find("millrace-worker") != std::string::npos ? "millrace"
+                                                                     : quoted(word);
+  return command;
+}
 
 /// The settings, and for a run that no launcher has described also the command and the machine.
 void add_what_was_run(Json& summary, const TrainSpec& spec) {
@@ -210,13 +231,7 @@ void add_what_was_run(Json& summary, const TrainSpec& spec) {
   }
   if (spec.options.output_dir.empty() || !launched_run().empty()) return;
   summary["made"] = run_facts();
-  std::string command;
-  if (const Result<std::string> words = read_file("/proc/self/cmdline"))
-    for (const std::string& word : words_of(*words, '\0'))
-      command += !command.empty()                                    ? " " + quoted(word)
-                 : word.find("millrace-worker") != std::string::npos ? "millrace"
-                                                                     : quoted(word);
-  summary["made"]["command"] = command;
+  summary["made"]["command"] = spec.options.command;
 }
 
 Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files, RankId rank) {

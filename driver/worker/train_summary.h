@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "driver/worker/train_spec.h"
 #include "runtime/base/ids.h"
@@ -9,6 +10,9 @@
 #include "runtime/train/trainer.h"
 
 namespace millrace {
+
+/// Returns the command line of this process, as a shell takes it; the worker's is that of `millrace`.
+std::string command_of_process();
 
 /// The flags in which the jobs differ.
 Json settings_of(const TrainSpec& spec, std::size_t job);

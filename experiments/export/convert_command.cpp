@@ -49,7 +49,7 @@ CommandSpec spec_of(ConvertFlags& f) {
   spec.flags = {
       {.name = "to",
        .value = "FORMATS",
-       .help = "Comma-separated: mllog, chrome, perfetto, tensorboard, prometheus, csv, or all.",
+       .help = "Comma-separated: mllog, chrome, perfetto, tensorboard, prometheus, csv, mlflow, or all.",
        .required = true,
        .target = into::parsed(f.formats, parse_export_formats)},
       flag("", "out", "DIR", "Where the files go (default: DIR/export).", into::text(f.out), 'o'),

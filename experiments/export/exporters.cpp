@@ -1,7 +1,5 @@
 #include "experiments/export/exporters.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -15,9 +13,10 @@
 
 #include "data/files/file_writer.h"
 #include "data/files/protobuf.h"
-#include "data/files/tfrecord.h"
+#include "data/files/scalar_files.h"
 #include "driver/cli/flag_target.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/fingerprint.h"
 
 namespace millrace {
 namespace {
@@ -386,10 +385,8 @@ void write_perfetto(const EventLog& log, const fs::path& folder, Exported& done)
 // ----------------------------------------------------------------------------------------------
 
 void write_tensorboard(const EventLog& log, const fs::path& folder, Exported& done) {
-  char host[256] = "host";
-  ::gethostname(host, sizeof host - 1);
   std::map<int, std::unique_ptr<FileWriter>> files;
-  std::int64_t order = 0;
+  int order = 0;
   std::vector<const LoggedValue*> sorted;
   for (const LoggedValue& value : log.values) sorted.push_back(&value);
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) {
@@ -402,30 +399,15 @@ void write_tensorboard(const EventLog& log, const fs::path& folder, Exported& do
     std::unique_ptr<FileWriter>& file = files[value->rank];
     const double wall = static_cast<double>(value->time) * 1e-9;
     if (!file) {
-      const std::string name = "tensorboard/rank" + std::to_string(value->rank) + "/events.out.tfevents." +
-                               std::to_string(static_cast<std::int64_t>(wall)) + "." + host + "." +
-                               std::to_string(++order);
+      const std::string name =
+          "tensorboard/rank" + std::to_string(value->rank) + "/" + tensorboard_file_name(wall, ++order);
       fs::create_directories((folder / name).parent_path());
       file = std::make_unique<FileWriter>(folder / name);
       done.files.push_back(name);
-      ProtoWriter version;
-      version.number(1, wall);
-      version.bytes(3, "brain.Event:2");
-      std::string record;
-      append_tfrecord(record, version.text());
-      file->write(record);
+      file->write(tensorboard_header(wall));
     }
-    ProtoWriter scalar, summary, event;
-    scalar.bytes(1, value->name);
-    scalar.number32(2, static_cast<float>(value->value));
-    summary.message(1, scalar);
-    event.number(1, wall);
-    event.integer(2, static_cast<std::uint64_t>(value->step >= 0 ? value->step
-                                                                 : counted[{value->rank, value->name}]++));
-    event.message(5, summary);
-    std::string record;
-    append_tfrecord(record, event.text());
-    file->write(record);
+    const std::int64_t step = value->step >= 0 ? value->step : counted[{value->rank, value->name}]++;
+    file->write(tensorboard_scalar(wall, step, value->name, value->value));
     ++done.values;
   }
   for (const auto& [rank, file] : files) file->commit();
@@ -531,6 +513,73 @@ void write_csv(const EventLog& log, const fs::path& folder, Exported& done) {
   done.files.insert(done.files.end(), {"spans.csv", "values.csv"});
 }
 
+// ---- MLflow
+// ---------------------------------------------------------------------------------------------------
+
+/// Letters, digits and "_-. /" are what MLflow takes in a name.
+std::string mlflow_name(std::string name) {
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' ? c : '_';
+  return name;
+}
+
+/// Writes the store of `mlflow ui --backend-store-uri mlruns`: experiment 0 with one run, whose id is a hash
+/// of the run and its folder. Values of ranks other than the first that has them have the rank in their name.
+/// Source: mlflow/store/tracking/file_store.py.
+void write_mlflow(const EventLog& log, const fs::path& folder, Exported& done) {
+  std::error_code ignored;
+  fs::remove_all(folder / "mlruns", ignored);
+  std::string origin = log.source;
+  for (const auto& [key, value] : log.facts)
+    if (key == "run") origin += value.dump();
+  const std::string id = fingerprint_of(origin) + fingerprint_of(log.kind + origin);
+  const std::string name = fs::path(log.source).filename().string(), run = "mlruns/0/" + id + "/";
+  std::int64_t first = first_time(log), last = first;
+  for (const LoggedValue& value : log.values) last = std::max(last, value.time);
+  constexpr std::int64_t kMs = 1'000'000;  // nanoseconds
+  const auto write = [&](const std::string& file, const std::string& text) {
+    fs::create_directories((folder / file).parent_path());
+    FileWriter out(folder / file);
+    out.write(text);
+    out.commit();
+    done.files.push_back(file);
+  };
+  const std::string begin = std::to_string(first / kMs), end = std::to_string(last / kMs);
+  write("mlruns/0/meta.yaml", "artifact_location: mlruns/0\ncreation_time: " + begin +
+                                  "\nexperiment_id: '0'\nlast_update_time: " + end +
+                                  "\nlifecycle_stage: active\nname: Default\n");
+  constexpr int kFinished = 3, kFailed = 4;  // mlflow.entities.RunStatus
+  write(run + "meta.yaml",
+        "artifact_uri: " + Json(run + "artifacts").dump() + "\nend_time: " + end +
+            "\nentry_point_name: ''\nexperiment_id: '0'\nlifecycle_stage: active\nrun_id: " +
+            Json(id).dump() + "\nrun_name: " + Json(name).dump() + "\nrun_uuid: " + Json(id).dump() +
+            "\nsource_name: ''\nsource_type: 4\nsource_version: ''\nstart_time: " + begin +
+            "\nstatus: " + std::to_string(log.succeeded ? kFinished : kFailed) + "\ntags: []\nuser_id: ''\n");
+  fs::create_directories(folder / run / "artifacts");
+  fs::create_directories(folder / run / "metrics");
+  fs::create_directories(folder / run / "params");
+  write(run + "tags/mlflow.runName", name);
+  for (const auto& [key, value] : log.facts)
+    write(run + "params/" + mlflow_name(key), value.is_string() ? value.as_string() : value.dump());
+  std::map<std::string, int> first_rank;
+  for (const LoggedValue& value : log.values) {
+    const auto [found, is_new] = first_rank.try_emplace(value.name, value.rank);
+    if (!is_new) found->second = std::min(found->second, value.rank);
+  }
+  std::map<std::string, std::string> lines;
+  std::map<std::string, std::int64_t> counted;
+  for (const LoggedValue& value : log.values) {
+    std::string metric = mlflow_name(value.name);
+    if (value.rank != first_rank.at(value.name)) metric += ".rank" + std::to_string(value.rank);
+    const std::int64_t step = value.step >= 0 ? value.step : counted[metric]++;
+    const std::string number = std::isnan(value.value)   ? "nan"
+                               : std::isinf(value.value) ? (value.value > 0 ? "inf" : "-inf")
+                                                         : Json(value.value).dump();
+    lines[metric] += std::to_string(value.time / kMs) + " " + number + " " + std::to_string(step) + "\n";
+    ++done.values;
+  }
+  for (const auto& [metric, text] : lines) write(run + "metrics/" + metric, text);
+}
+
 }  // namespace
 
 Result<std::vector<ExportFormat>> parse_export_formats(const std::string& text) {
@@ -572,6 +621,9 @@ Exported export_log(const EventLog& log, ExportFormat format, const fs::path& fo
       break;
     case ExportFormat::Csv:
       write_csv(log, folder, done);
+      break;
+    case ExportFormat::MLflow:
+      write_mlflow(log, folder, done);
       break;
   }
   return done;

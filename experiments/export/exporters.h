@@ -11,9 +11,10 @@
 
 namespace millrace {
 
-enum class ExportFormat { Mllog, Chrome, Perfetto, TensorBoard, Prometheus, Csv };
+enum class ExportFormat { Mllog, Chrome, Perfetto, TensorBoard, Prometheus, Csv, MLflow };
 constexpr auto names_of(ExportFormat) {
-  return std::to_array<std::string_view>({"mllog", "chrome", "perfetto", "tensorboard", "prometheus", "csv"});
+  return std::to_array<std::string_view>(
+      {"mllog", "chrome", "perfetto", "tensorboard", "prometheus", "csv", "mlflow"});
 }
 /// Comma-separated names, each once; "all". A Problem names what is unknown.
 Result<std::vector<ExportFormat>> parse_export_formats(const std::string& text);
@@ -27,8 +28,8 @@ struct Exported {
 
 /// Writes into the folder, which is made if needed: run.mllog; trace.chrome.json and one
 /// trace.rank<k>.chrome.json a rank (PyTorch's tools read one a rank); trace.perfetto-trace;
-/// tensorboard/rank<k>/events...; metrics.prom; spans.csv and values.csv. Files of the same name are
-/// replaced. Throws DataError when the disk fails.
+/// tensorboard/rank<k>/events...; metrics.prom; spans.csv and values.csv; mlruns (MLflow's file
+/// store, with one run). Files of the same name are replaced. Throws DataError when the disk fails.
 Exported export_log(const EventLog& log, ExportFormat format, const std::filesystem::path& folder);
 
 }  // namespace millrace

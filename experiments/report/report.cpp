@@ -557,7 +557,7 @@ class Page {
       const double off = (measured / predicted - 1) * 100;
       return what + " was predicted to take <b>" + duration_figure(predicted) + "</b> and took <b>" +
              duration_figure(measured) + "</b> (<span class=\"" + (is_good(off) ? "good" : "bad") + "\">" +
-             per_cent(off) + "</span>).";
+             per_cent(off) + "</span>). That is " + escape_xml(steadiness_text(run_)) + ".";
     }
     const std::string other = other_microbatches(run_);
     if (measured > 0)

@@ -209,13 +209,23 @@ std::vector<MetricCurve> metric_curves(const RunData& run) {
     }
   }
   const RankRun* rank = loss_rank(run);
-  const auto top1 = std::ranges::find(curves, "top1", &MetricCurve::name);
-  for (std::size_t i = 0; rank && top1 != curves.end() && i < rank->steps.size(); ++i) {
-    if (rank->steps[i].top1)
-      top1->training.emplace_back(static_cast<double>(done_after(run, *rank, rank->steps[i])),
-                                  *rank->steps[i].top1);
+  for (std::size_t i = 0; rank && i < rank->steps.size(); ++i) {
+    for (const auto& [name, value] : rank->steps[i].metrics) {
+      const auto curve = std::ranges::find(curves, name, &MetricCurve::name);
+      if (curve != curves.end())
+        curve->training.emplace_back(static_cast<double>(done_after(run, *rank, rank->steps[i])), value);
+    }
   }
   return curves;
+}
+
+std::string steadiness_text(const RunData& run) {
+  const std::vector<double> times = values_of_steps(run, &StepLine::step_s);
+  const std::string processor = value_in(machine_of(run), "processor");
+  if (times.empty()) return "";
+  return "the median of " + std::to_string(times.size()) + " steps, of which the middle 80 % took " +
+         duration_figure(quantile(times, kLow)) + " to " + duration_figure(quantile(times, kHigh)) +
+         (processor.empty() ? "" : ", on " + processor);
 }
 
 std::string metric_title(const std::string& name) {
@@ -249,8 +259,14 @@ Facts settings_of(const RunData& run) {
 Facts machine_of(const RunData& run) {
   const Json json = facts_json(run);
   Facts facts;
+  const RankRun* rank = loss_rank(run);
+  const auto commands = rank ? rank->commands : decltype(rank->commands)();
+  if (commands.size() > 1)  // the facts know the newest one only
+    for (const auto& [done, command] : commands)
+      facts.emplace_back(done == 0 ? "command" : "resumed after step " + std::to_string(done), command);
   for (const char* key : {"command", "launched", "date", "host", "processor", "engine", "millrace"}) {
-    if (std::string text = text_of(json.find(key)); !text.empty()) facts.emplace_back(key, std::move(text));
+    std::string text = text_of(json.find(key));
+    if (!text.empty() && value_in(facts, key).empty()) facts.emplace_back(key, std::move(text));
   }
   const Json* git = json.find("git");
   if (git && git->is_object()) {

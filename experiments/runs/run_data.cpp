@@ -12,6 +12,7 @@
 #include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
+#include "runtime/base/scalar_sink.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -38,10 +39,13 @@ std::int64_t integer_at(const Json& line, std::string_view key, std::int64_t fal
 }
 
 StepLine step_of(const Json& line) {
-  StepLine step{.step = integer_at(line, "step"),
-                .loss = optional_at(line, "loss"),
-                .top1 = optional_at(line, "top1"),
-                .lr = optional_at(line, "lr")};
+  StepLine step{
+      .step = integer_at(line, "step"), .loss = optional_at(line, "loss"), .lr = optional_at(line, "lr")};
+  for (const auto& [name, value] : line.members()) {
+    if (name == "samples_per_s") break;  // what follows is no metric
+    if (value.is_number() && name != "step" && name != "loss" && name.find(".job") == std::string::npos)
+      step.metrics.emplace_back(name, value.as_double());
+  }
   step.samples_per_s = number_at(line, "samples_per_s");
   step.step_s = number_at(line, "step_s");
   step.ended_s = optional_at(line, "ended_s");
@@ -58,16 +62,6 @@ StepLine step_of(const Json& line) {
   step.weight_versions = static_cast<int>(integer_at(line, "weight_versions"));
   step.stashed_microbatches = static_cast<int>(integer_at(line, "stashed_microbatches"));
   return step;
-}
-
-std::vector<std::pair<std::string, double>> all_values(const Json& line) {
-  std::vector<std::pair<std::string, double>> all;
-  for (const auto& [name, value] : line.members()) {
-    if (name == "step" || name == "ended_s") continue;
-    if (value.is_number()) all.emplace_back(name, value.as_double());
-    if (value.kind() == Json::Kind::Bool) all.emplace_back(name, value.as_bool() ? 1 : 0);
-  }
-  return all;
 }
 
 class Reader {
@@ -301,6 +295,8 @@ class Reader {
         if (const std::int64_t unix_ns = integer_at(*json, "unix_ns"); unix_ns > 0)
           rank.unix_offset_ns = unix_ns - integer_at(*json, "clock_ns");
         begins = parts++ > 0;
+        if (const Json* command = json->find("command"); command && command->is_string())
+          rank.commands.emplace_back(steps.empty() ? 0 : steps.rbegin()->first + 1, command->as_string());
       } else if (json->find("after_step")) {
         const std::int64_t after = integer_at(*json, "after_step");
         if (const std::optional<double> bleu = optional_at(*json, "bleu")) scores_[after] = *bleu;
@@ -313,7 +309,7 @@ class Reader {
         StepLine step = step_of(*json);
         if (step.ended_s && rank.unix_offset_ns)
           step.unix_ns = std::llround(*step.ended_s * 1e9) + *rank.unix_offset_ns;
-        if (values_ == StepValues::All) step.all = all_values(*json);
+        if (values_ == StepValues::All) step.all = scalars_of(*json);
         if (std::exchange(begins, false) && step.step > 0) {
           std::erase_if(rank.joints, [&](std::int64_t joint) { return joint >= step.step; });
           rank.joints.push_back(step.step);

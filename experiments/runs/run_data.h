@@ -20,7 +20,8 @@ namespace millrace {
 struct StepLine {
   std::int64_t step = 0;
   std::optional<double> loss;  ///< ranks of the last stage
-  std::optional<double> top1;
+  /// metrics of a single job besides the loss: "top1", "perplexity", ...
+  std::vector<std::pair<std::string, double>> metrics{};
   std::optional<double> lr;  ///< of a single job
   double samples_per_s = 0;
   double step_s = 0;
@@ -43,8 +44,10 @@ enum class StepValues {
 
 struct RankRun {
   int rank = 0;
-  int stage = -1;                    ///< the first it holds
-  std::vector<StepLine> steps;       ///< ascending; of a step that was done twice (resume) the later one
+  int stage = -1;               ///< the first it holds
+  std::vector<StepLine> steps;  ///< ascending; of a step that was done twice (resume) the later one
+  /// The commands that wrote the log, in order, with the steps done before. Older logs do not have them.
+  std::vector<std::pair<std::int64_t, std::string>> commands;
   std::vector<std::int64_t> joints;  ///< first steps that a resumed run did, ascending
   std::vector<Span> spans;           ///< of the trace window
   /// The number to add to a time of `spans` to get nanoseconds since 1970. Files of older versions do not

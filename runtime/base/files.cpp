@@ -182,11 +182,13 @@ LineFile& LineFile::operator=(LineFile&& other) noexcept {
 }
 
 Status LineFile::write_line(std::string_view line) {
+  return write(std::string(line) + '\n');
+}
+
+Status LineFile::write(std::string_view bytes) {
   struct stat before {};
   const bool known = ::fstat(fd_, &before) == 0 && S_ISREG(before.st_mode);
-  std::string text(line);
-  text += '\n';
-  if (write_all(fd_, text)) return Ok{};
+  if (write_all(fd_, bytes)) return Ok{};
   Problem problem = errno_problem(path_, "writing", "is the disk full?");
   // A part of a line would swallow the next one.
   if (known && ::ftruncate(fd_, before.st_size) != 0) problem.what += " (and cutting off the rest of it)";

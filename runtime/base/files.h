@@ -56,6 +56,8 @@ class LineFile {
   LineFile& operator=(LineFile&&) noexcept;
   /// A Problem with errno when the disk fails; later lines may succeed again.
   Status write_line(std::string_view line);
+  /// Appends bytes that are no line, whole or not at all.
+  Status write(std::string_view bytes);
   bool is_open() const { return fd_ >= 0; }
 
  private:

@@ -40,7 +40,8 @@ inline constexpr const char* kJobs = "jobs.csv";  ///< only of a job array: one 
 inline constexpr const char* kSummary = "summary.json";
 inline constexpr const char* kReport = "report.html";
 inline constexpr const char* kCheckpoints = "checkpoints";  ///< a folder with step-N and `latest`
-/// The same of one host's ranks, where hosts have output folders of their own.
+inline constexpr const char* kBest = "best";  ///< a folder like kCheckpoints, with the best checkpoint
+/// The checkpoints of one host's ranks, where hosts have output folders of their own.
 inline constexpr RankFiles kHostCheckpoints{"checkpoints.host", ""};
 /// Folders in `checkpoints`. A run that returns to an older step moves its later checkpoints there.
 inline constexpr RankFiles kAbandoned{"abandoned-", ""};

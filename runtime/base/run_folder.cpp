@@ -260,9 +260,11 @@ Status remove_earlier_run(const fs::path& folder) {
     doomed.insert(doomed.end(), more.begin(), more.end());
   };
   // The pointer first: what is half deleted is nobody's newest checkpoint.
-  add(entries(folder / run_files::kCheckpoints, "latest"));
-  add(entries(folder / run_files::kCheckpoints, "step-"));
-  add(entries(folder / run_files::kCheckpoints, run_files::kAbandoned.prefix));
+  for (const char* checkpoints : {run_files::kCheckpoints, run_files::kBest}) {
+    add(entries(folder / checkpoints, "latest"));
+    add(entries(folder / checkpoints, "step-"));
+    add(entries(folder / checkpoints, run_files::kAbandoned.prefix));
+  }
   for (const RankFiles& files :
        {run_files::kSteps, run_files::kTrace, run_files::kStatus, run_files::kFailure})
     add(entries(folder, files.prefix));

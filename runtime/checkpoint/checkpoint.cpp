@@ -65,6 +65,14 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDige
                                 {"settings", settings}});
   if (info.loss_scale) manifest["loss_scale"] = json_of(*info.loss_scale);
   if (info.averaging) manifest["averaging"] = json_of(*info.averaging);
+  if (!info.best.empty()) {
+    Json best = Json::array();
+    for (const BestSoFar& one : info.best)
+      if (one.step >= 0)
+        best.push_back(Json::object(
+            {{"metric", one.metric}, {"value", one.value}, {"step", one.step}, {"since", one.since}}));
+    manifest["best"] = best;
+  }
   if (!info.jobs.empty()) {
     Json jobs = Json::array();
     for (const JobProgress& job : info.jobs) {
@@ -106,6 +114,16 @@ AveragingState averaging_from(const Json& json, std::int64_t step, Problems& pro
   return state;
 }
 
+BestSoFar best_from(const Json& json, Problems& problems) {
+  ObjectReader in(json, problems);
+  BestSoFar best{.metric = in.string("metric"),
+                 .value = in.number("value"),
+                 .step = in.integer("step"),
+                 .since = in.integer("since")};
+  in.finish();
+  return best;
+}
+
 JobProgress progress_from(const Json& json, const CheckpointInfo& array, Problems& problems) {
   ObjectReader in(json, problems);
   JobProgress job{.step = in.integer("step"),
@@ -139,6 +157,9 @@ CheckpointInfo read_members(const Json& json, Problems& problems) {
     info.loss_scale = loss_scale_from(*scale, problems);
   if (const Json* averaging = in.optional_object("averaging"))
     info.averaging = averaging_from(*averaging, info.step, problems);
+  if (const Json* best = in.optional_array("best")) {
+    for (const Json& one : best->items()) info.best.push_back(best_from(one, problems));
+  }
   if (const Json* jobs = in.optional_array("jobs")) {
     for (const Json& job : jobs->items()) info.jobs.push_back(progress_from(job, info, problems));
   }

@@ -17,6 +17,7 @@
 #include "runtime/checkpoint/together.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/rules/averaging_trigger.h"
+#include "runtime/rules/best_so_far.h"
 #include "runtime/rules/precision.h"
 #include "runtime/stage/parameter_store.h"
 #include "runtime/stage/update_rule.h"
@@ -48,6 +49,7 @@ struct CheckpointInfo {
   // The state of a single job, as in JobProgress.
   std::optional<LossScaleState> loss_scale;
   std::optional<AveragingState> averaging;
+  std::vector<BestSoFar> best;  ///< of the metrics that the run watches
   /// The progress of each job of an array, if some job has not come as far as the run or has_state(); else
   /// empty.
   std::vector<JobProgress> jobs;

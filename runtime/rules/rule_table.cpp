@@ -55,6 +55,9 @@ const std::vector<RuleNumber>& rule_numbers() {
       {"nonmonotone", &RuleOptions::nonmonotone, 0, 1e6,
        "NT-ASGD: plain descent until the loss of an evaluation is above the least of all but the newest N "
        "before it, then the average from there; 0: from the start."},
+      {"ema", &RuleOptions::ema, 0, 0.9999999,
+       "Decay of the exponential moving average of the weights, which evaluations and --save-weights use; "
+       "0: none (docs/rules.md)."},
   };
   return numbers;
 }
@@ -73,42 +76,45 @@ const std::vector<RuleEntry>& rule_table() {
   static const std::vector<RuleEntry> table{
       {.kind = Kind::Sgd,
        .summary = "gradient descent with momentum",
-       .numbers = {{"momentum", 0.9}, {"dampening", 0}, {"weight-decay", 0}},
+       .numbers = {{"momentum", 0.9}, {"dampening", 0}, {"weight-decay", 0}, {"ema", 0}},
        .switches = {"nesterov"},
-       .states = {{"momentum_buffer", When::WithMomentum}}},
+       .states = {{"momentum_buffer", When::WithMomentum}, {"ema", When::Averaged}}},
       {.kind = Kind::Adam,
        .summary = "Adam (arXiv 1412.6980), decay in the gradient",
-       .numbers = {{"beta1", 0.9}, {"beta2", 0.999}, {"epsilon", 1e-8}, {"weight-decay", 0}},
+       .numbers = {{"beta1", 0.9}, {"beta2", 0.999}, {"epsilon", 1e-8}, {"weight-decay", 0}, {"ema", 0}},
        .switches = {"amsgrad"},
-       .states = {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq", When::Amsgrad}}},
+       .states = {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq", When::Amsgrad}, {"ema", When::Averaged}}},
       {.kind = Kind::AdamW,
        .summary = "Adam with decoupled decay (arXiv 1711.05101)",
-       .numbers = {{"beta1", 0.9}, {"beta2", 0.999}, {"epsilon", 1e-8}, {"weight-decay", 0.01}},
+       .numbers = {{"beta1", 0.9}, {"beta2", 0.999}, {"epsilon", 1e-8}, {"weight-decay", 0.01}, {"ema", 0}},
        .switches = {"amsgrad"},
-       .states = {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq", When::Amsgrad}}},
+       .states = {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq", When::Amsgrad}, {"ema", When::Averaged}}},
       {.kind = Kind::Lamb,
        .summary = "Adam with a layer-wise rate (arXiv 1904.00962)",
-       .numbers = {{"beta1", 0.9}, {"beta2", 0.999}, {"epsilon", 1e-6}, {"weight-decay", 0.01}},
+       .numbers = {{"beta1", 0.9}, {"beta2", 0.999}, {"epsilon", 1e-6}, {"weight-decay", 0.01}, {"ema", 0}},
        .switches = {"nvlamb"},
-       .states = {{"exp_avg"}, {"exp_avg_sq"}},
+       .states = {{"exp_avg"}, {"exp_avg_sq"}, {"ema", When::Averaged}},
        .no_decay = {ParameterGroup::Bias, ParameterGroup::Norm},
        .clip_norm = 1},
       {.kind = Kind::Lars,
        .summary = "momentum with a layer-wise rate (arXiv 1708.03888)",
-       .numbers = {{"momentum", 0.9}, {"trust", 0.001}, {"epsilon", 0}, {"weight-decay", 1e-4}},
+       .numbers = {{"momentum", 0.9}, {"trust", 0.001}, {"epsilon", 0}, {"weight-decay", 1e-4}, {"ema", 0}},
        .switches = {},
-       .states = {{"momentum_buffer"}},
+       .states = {{"momentum_buffer"}, {"ema", When::Averaged}},
        .no_decay = {ParameterGroup::Bias, ParameterGroup::Norm}},
       {.kind = Kind::Adadelta,
        .summary = "Adadelta (arXiv 1212.5701); usual --lr 1",
-       .numbers = {{"rho", 0.9}, {"epsilon", 1e-6}, {"weight-decay", 0}},
+       .numbers = {{"rho", 0.9}, {"epsilon", 1e-6}, {"weight-decay", 0}, {"ema", 0}},
        .switches = {},
-       .states = {{"square_avg"}, {"acc_delta"}}},
+       .states = {{"square_avg"}, {"acc_delta"}, {"ema", When::Averaged}}},
       {.kind = Kind::RmsProp,
        .summary = "RMSprop (arXiv 1308.0850 when centered)",
-       .numbers = {{"alpha", 0.99}, {"epsilon", 1e-8}, {"momentum", 0}, {"weight-decay", 0}},
+       .numbers = {{"alpha", 0.99}, {"epsilon", 1e-8}, {"momentum", 0}, {"weight-decay", 0}, {"ema", 0}},
        .switches = {"centered"},
-       .states = {{"square_avg"}, {"momentum_buffer", When::WithMomentum}, {"grad_avg", When::Centered}}},
+       .states = {{"square_avg"},
+                  {"momentum_buffer", When::WithMomentum},
+                  {"grad_avg", When::Centered},
+                  {"ema", When::Averaged}}},
       {.kind = Kind::Asgd,
        .summary = "averaged gradient descent (Polyak, Juditsky 1992); evaluates the average",
        .numbers = {{"lambd", 1e-4},
@@ -152,7 +158,8 @@ std::vector<std::string_view> states_of(const RuleOptions& options) {
     const bool there = state.when == When::Always ||
                        (state.when == When::WithMomentum && value_of(options, &RuleOptions::momentum) != 0) ||
                        (state.when == When::Amsgrad && options.amsgrad) ||
-                       (state.when == When::Centered && options.centered);
+                       (state.when == When::Centered && options.centered) ||
+                       (state.when == When::Averaged && value_of(options, &RuleOptions::ema) > 0);
     if (there) names.push_back(state.name);
   }
   return names;

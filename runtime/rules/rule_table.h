@@ -30,7 +30,7 @@ const std::vector<RuleSwitch>& rule_switches();
 
 /// A state tensor as large as the parameters; in checkpoints "rule/NAME/parameter".
 struct RuleState {
-  enum class When { Always, WithMomentum, Amsgrad, Centered };
+  enum class When { Always, WithMomentum, Amsgrad, Centered, Averaged };
   std::string_view name;
   When when = When::Always;
 };

@@ -27,7 +27,7 @@ constexpr auto names_of(ParameterGroup) {
 struct RuleOptions {
   UpdateRuleKind kind = UpdateRuleKind::Sgd;
   std::optional<double> momentum, dampening, weight_decay, beta1, beta2, epsilon, rho, alpha, trust, lambd,
-      average_start, nonmonotone;
+      average_start, nonmonotone, ema;
   bool nesterov = false, amsgrad = false, centered = false, nvlamb = false;
   /// Parameters without weight decay; lamb and lars do not scale their rate either.
   std::optional<std::vector<ParameterGroup>> no_decay;

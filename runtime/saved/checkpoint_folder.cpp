@@ -299,9 +299,17 @@ Status go_on_from(const fs::path& folder, const std::string& run, std::int64_t s
     }
   }
   sync_folder(folder);
+  std::string newest;  // names of steps sort as their numbers do
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_step = name.starts_with("step-") && name.size() == step_name(step).size();
+    if (is_step && name <= step_name(step)) newest = std::max(newest, name);
+  }
   const Result<Latest> latest = read_latest(folder);
-  if (!latest || latest->step != step_name(step) || latest->run != run) {
-    if (Status written = write_latest(folder, {step_name(step), run}); !written) return written;
+  if (newest.empty()) {
+    fs::remove(folder / "latest", error);
+  } else if (!latest || latest->step != newest || latest->run != run) {
+    if (Status written = write_latest(folder, {newest, run}); !written) return written;
   }
   return set_aside_later(folder, run, step);
 }

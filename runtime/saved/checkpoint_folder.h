@@ -81,7 +81,8 @@ enum class Shards { All, OfThisHost };
 Status publish_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& temporary,
                           const std::string& manifest, int keep, Shards shards = Shards::All);
 
-/// Makes the checkpoint of `step` the newest of `run` in `folder`. Later checkpoints belong to a branch that
+/// Makes the checkpoint of `step` the newest of `run` in `folder`, or else the last one before it; without
+/// either `folder` has no newest. Later checkpoints belong to a branch that
 /// the run leaves. They are moved into abandoned-1 (2, ...) in `folder`, with a `latest` of their own, and a
 /// warning says so. Unfinished saves of this run are removed. The caller holds the folder's
 /// lock. Problem: a checkpoint cannot be moved.

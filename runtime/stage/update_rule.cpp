@@ -702,7 +702,9 @@ UpdateRule::UpdateRule(const RuleOptions& options, const RuleParts& parts)
       kernels_(parts.kernels),
       elements_(parts.store.flat_weights().numel()),
       tensors_(parts.store.flat_weights().options()),
-      no_decay_(no_decay_of(options)) {}
+      no_decay_(no_decay_of(options)) {
+  if (number(&RuleOptions::ema) > 0) ema_ = add_state("ema");
+}
 
 /// Tells whether our own kernels may be used on these tensors. They may not on a processor without FMA,
 /// where ATen rounds otherwise.
@@ -731,9 +733,26 @@ void UpdateRule::apply_all_(std::span<const Update> updates) {
   work.run();
   for (const Update& one : updates) {
     if (one.scalars.skip) continue;
+    one.rule->average_(one);
     for (UpdateCount& count : one.rule->counts_) ++count.updates;
     for (Segment& segment : one.rule->segments_) ++segment.updates;
     if (one.rule->shards_.shared()) one.rule->shards_.all_gather_(one.rule->part_of(one, one.weights));
+  }
+}
+
+/// Moves the average towards the new weights. The first update begins it with them. Multiplication and sum
+/// are apart: a kernel may fuse the two in some elements only, and a plan would then decide in which.
+void UpdateRule::average_(const Update& update) {
+  if (!ema_.defined()) return;
+  const double decay = number(&RuleOptions::ema);
+  const at::Tensor weights = part_of(update, update.weights);
+  for (const Segment& segment : segments()) {
+    at::Tensor average = part(ema_, segment.range);
+    const at::Tensor own = cut(weights, segment.range);
+    if (segment.updates == 0)
+      average.copy_(own);
+    else
+      average.mul_(decay).add_(own.mul(1 - decay));
   }
 }
 

@@ -98,7 +98,7 @@ class UpdateRule {
   void all_gather_(const at::Tensor& flat) { shards_.all_gather_(flat); }
   /// Returns the weights of this rank's shard that evaluations use instead of the newest. Undefined: they
   /// use the newest.
-  virtual at::Tensor averaged_weights() const { return {}; }
+  virtual at::Tensor averaged_weights() const { return updates() > 0 ? ema_ : at::Tensor(); }
   /// Lets averages begin after `updates` updates, in a rule that waits for it (RuleOptions::nonmonotone).
   virtual void begin_averaging(std::int64_t /*updates*/) {}
   /// Returns the rate of the newest update, for checkpoints, if the rule's next update depends on it.
@@ -148,11 +148,13 @@ class UpdateRule {
   StateShards shards_;
 
  private:
+  void average_(const Update& update);
   UpdateKernels kernels_;
   std::int64_t elements_;  ///< length of the flat tensors
   at::TensorOptions tensors_;
   std::vector<ParameterGroup> no_decay_;
   std::vector<std::pair<std::string, at::Tensor>> state_;
+  at::Tensor ema_;  ///< of the shard's weights (RuleOptions::ema); undefined: none is kept
   std::vector<UpdateCount> counts_{{0, 0}};
   mutable std::vector<Segment> segments_;  ///< made when first asked for; cleared when counts are set
 };

@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "runtime/base/log.h"
+#include "runtime/base/text.h"
 #include "runtime/train/job_batches.h"
 
 namespace millrace {
@@ -75,6 +76,19 @@ Evaluations::Evaluations(Training& training, std::unique_ptr<WeightsScore> score
       vote_(t_.world.communicator, "evaluation", 2 + t_.plan.num_ranks() / kEvaluationPiece),
       chunk_(chunk_of(t_)) {
   check_followers(t_);
+  std::vector<std::pair<std::string, std::string>> judged{{"--keep-best", t_.options.keep_best}};
+  if (t_.options.early_stop) judged.emplace_back("--early-stop", t_.options.early_stop->metric);
+  for (const auto& [flag, metric] : judged) {
+    if (metric.empty()) continue;
+    if (t_.is_one_of_several())
+      throw ConfigError(flag + " judges one job, and this run has several", "leave it out");
+    if (metric == kBleuMetric ? !score_ : t_.sources.front().evaluation.microbatches == 0)
+      throw ConfigError(flag + " waits for evaluations, and there are none",
+                        metric == kBleuMetric ? "give --bleu-every N and --bleu-source"
+                                              : "give data with a test split, without --no-evaluation");
+    if (std::ranges::find(t_.report.best, metric, &BestSoFar::metric) == t_.report.best.end())
+      t_.report.best.push_back({.metric = metric});
+  }
   for (const JobOptions& job : t_.options.jobs) {
     averaging_.emplace_back();
     const double patience = value_of(job.rule, &RuleOptions::nonmonotone);
@@ -85,6 +99,58 @@ Evaluations::Evaluations(Training& training, std::unique_ptr<WeightsScore> score
     }
     averaging_.back().emplace(static_cast<std::size_t>(patience));
   }
+}
+
+bool Evaluations::judge(BestSoFar& best, double value) {
+  const TrainOptions& o = t_.options;
+  const bool better = take(best, value, t_.done);
+  if (o.early_stop && o.early_stop->metric == best.metric && best.since >= o.early_stop->patience) {
+    t_.report.stopped_improving = true;
+    if (t_.owns_loss())
+      log_info("early stop: no better " + best.metric + " in " + std::to_string(best.since) +
+               " evaluations; the best was " + printed("%.4g", best.value) + " after step " +
+               std::to_string(best.step));
+  }
+  return better && o.keep_best == best.metric;
+}
+
+bool Evaluations::judge_evaluation() {
+  bool is_best = false;
+  for (BestSoFar& best : t_.report.best) {
+    if (best.metric == kBleuMetric) continue;
+    const at::Tensor found = at::zeros({2}, at::kDouble);  // whether it is there; its value
+    std::string names;
+    if (t_.owns_loss()) {
+      for (const auto& [name, value] : t_.report.evaluations.back().values) {
+        names += (names.empty() ? "; they have " : ", ") + name;
+        if (name != best.metric) continue;
+        found.mutable_data_ptr<double>()[0] = 1;
+        found.mutable_data_ptr<double>()[1] = value;
+      }
+    }
+    if (t_.world.communicator.size() > 1)
+      t_.world.communicator.broadcast(found, t_.plan.stages.back().ranks.front());
+    if (found.const_data_ptr<double>()[0] == 0)
+      throw ConfigError(
+          "the evaluations of " + t_.plan.model + " have no metric '" + best.metric + "'" + names,
+          "give --keep-best and --early-stop a metric of the model");
+    is_best = judge(best, found.const_data_ptr<double>()[1]) || is_best;
+  }
+  return is_best;
+}
+
+bool Evaluations::judges_scores() const {
+  return std::ranges::any_of(t_.report.best,
+                             [](const BestSoFar& best) { return best.metric == kBleuMetric; });
+}
+
+bool Evaluations::judge_score() {
+  bool is_best = false;
+  for (BestSoFar& best : t_.report.best) {
+    if (best.metric == kBleuMetric)
+      is_best = judge(best, t_.report.scores.back().values.front().second) || is_best;
+  }
+  return is_best;
 }
 
 bool Evaluations::evaluates() const {

@@ -30,6 +30,12 @@ class Evaluations {
   /// Evaluates the weights of the steps done, while the ranks rest, and reports it. Collective. Returns false
   /// if it was asked to stop and left the rest out. Throws NumericError where no job's loss is finite.
   bool run();
+  /// Compares the newest evaluation, or the newest score, with the best so far. Returns whether it is the
+  /// best of TrainOptions::keep_best, and reports where early_stop ends the run. Collective. Throws
+  /// ConfigError if evaluations do not have the metric.
+  bool judge_evaluation();
+  bool judge_score();
+  bool judges_scores() const;  ///< a score may be the best, or end the run
   /// Lets averages begin in the jobs that the newest evaluation says so of. Collective.
   void begin_averages();
   /// Scores the weights of the steps done, while the ranks rest. Collective. Returns false if it was asked to
@@ -46,6 +52,7 @@ class Evaluations {
   bool evaluates() const;
   bool watches(std::size_t job, std::int64_t step) const;
   bool run_array(int array);
+  bool judge(BestSoFar& best, double value);
   NamedTensors whole_weights() const;
   bool asked_to_stop() { return vote_.next(t_.options.stop && t_.options.stop->load()); }
 

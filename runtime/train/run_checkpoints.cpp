@@ -9,6 +9,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/run_files.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/checkpoint/job_checkpoints.h"
 #include "runtime/checkpoint/kernel_choices.h"
@@ -189,6 +190,10 @@ void RunCheckpoints::resume() {
       t_.stages->decision().jobs()[job].scaler.set_state(*progress[job].loss_scale);
   }
   t_.report.first_step = t_.done;
+  for (const BestSoFar& before : opened.info.best) {
+    const auto same = std::ranges::find(t_.report.best, before.metric, &BestSoFar::metric);
+    if (same != t_.report.best.end()) *same = before;
+  }
   if (outputs_.continues()) t_.report.saved_step = t_.done;
   if (t_.owns_loss()) {
     std::string of_jobs;
@@ -296,27 +301,42 @@ void RunCheckpoints::require_finite(const std::vector<StageTensors>& tensors) co
                        "lower --lr or add --warmup-steps");
 }
 
-void RunCheckpoints::save() {
-  const TimePoint begin = t_.world.clock.now();
+std::optional<RankProblem> RunCheckpoints::write(const std::filesystem::path& folder, int keep) const {
   const std::vector<StageTensors> tensors = state();
   require_finite(tensors);
   std::optional<HostPlace> place;
   if (t_.options.host_folder) place = HostPlace{.first_rank = t_.options.host_folder->first_rank};
-  const auto problem = save_checkpoint(
-      t_.world.communicator, outputs_.checkpoints().string(),
-      {.run = outputs_.run(),
-       .parent = outputs_.parent(),
-       .model = t_.plan.model,
-       .step = t_.done,
-       .position = t_.position_of(t_.done),
-       .updates = t_.done,
-       .plan_fingerprint = t_.plan.fingerprint(),
-       .settings = settings_,
-       .loss_scale = t_.jobs() == 1 ? t_.loss_scale(0) : std::nullopt,
-       .averaging = t_.jobs() == 1 ? evaluations_.waiting(0) : std::nullopt,
-       .jobs = progress()},
-      t_.plan.num_stages(), tensors,
-      {.keep = t_.options.keep_checkpoints, .deadline = t_.options.checkpoint_deadline, .host = place});
+  return save_checkpoint(t_.world.communicator, folder.string(),
+                         {.run = outputs_.run(),
+                          .parent = outputs_.parent(),
+                          .model = t_.plan.model,
+                          .step = t_.done,
+                          .position = t_.position_of(t_.done),
+                          .updates = t_.done,
+                          .plan_fingerprint = t_.plan.fingerprint(),
+                          .settings = settings_,
+                          .loss_scale = t_.jobs() == 1 ? t_.loss_scale(0) : std::nullopt,
+                          .averaging = t_.jobs() == 1 ? evaluations_.waiting(0) : std::nullopt,
+                          .best = t_.report.best,
+                          .jobs = progress()},
+                         t_.plan.num_stages(), tensors,
+                         {.keep = keep, .deadline = t_.options.checkpoint_deadline, .host = place});
+}
+
+void RunCheckpoints::save_best() {
+  const auto problem = write(std::filesystem::path(t_.options.output_dir) / run_files::kBest, 1);
+  if (problem) ++t_.report.failed_saves;
+  if (!t_.owns_loss()) return;
+  if (problem)
+    log_warning("the best checkpoint, of step " + std::to_string(t_.done) +
+                ", is NOT saved: " + to_string(*problem));
+  else
+    log_info("best " + t_.options.keep_best + ": checkpoint step=" + std::to_string(t_.done));
+}
+
+void RunCheckpoints::save() {
+  const TimePoint begin = t_.world.clock.now();
+  const auto problem = write(outputs_.checkpoints(), t_.options.keep_checkpoints);
   if (problem) {
     ++t_.report.failed_saves;
     unsaved_step_ = t_.done;

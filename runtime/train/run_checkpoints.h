@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,9 @@ class RunCheckpoints {
   /// tells. Throws NumericError where a single job has a value that is not finite: nothing that holds one is
   /// written.
   void save();
+  /// Saves the steps done as the best, in place of the best before, while the ranks rest. Failures are as of
+  /// save().
+  void save_best();
   /// Writes TrainOptions::save_weights, a file for each job.
   void save_final_weights();
   /// Adds the checkpoint that could not be saved, if the newest could not, to the report.
@@ -38,6 +43,7 @@ class RunCheckpoints {
 
  private:
   void resume();
+  std::optional<RankProblem> write(const std::filesystem::path& folder, int keep) const;
   void take_initial_weights();
   void check_model(const Checkpoint& found) const;
   void check_settings(const Checkpoint& found) const;

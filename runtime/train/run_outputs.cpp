@@ -101,7 +101,8 @@ void RunOutputs::take_folder() const {
   }
   if (continues_) {
     if (!t_.options.host_folder)  // else the launcher has the folder of all checkpoints
-      require(go_on_from(checkpoints(), run_, t_.done));
+      for (const auto& of_run : {checkpoints(), folder / run_files::kBest})
+        if (std::filesystem::exists(of_run)) require(go_on_from(of_run, run_, t_.done));
   } else if (t_.options.overwrite) {
     require(remove_earlier_run(folder));
   } else {
@@ -119,8 +120,28 @@ void RunOutputs::take_folder() const {
   }
 }
 
+/// Opens the further places for the numbers of steps, before anything of an earlier run is touched.
+/// Collective. Throws ConfigError.
+void RunOutputs::open_scalars(std::vector<std::unique_ptr<ScalarSink>>& sinks) {
+  const auto problem = t_.together("opening the files of scalars", [&] {
+    for (const OpenScalarSink& open : t_.options.scalars)
+      if (t_.owns_loss()) sinks.push_back(open(t_.start));
+  });
+  if (problem) throw ConfigError(problem->what);
+}
+
 void RunOutputs::open() {
-  if (t_.options.output_dir.empty()) return;
+  const std::int64_t clock_ns = t_.world.clock.now().time_since_epoch().count();
+  const std::int64_t unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::system_clock::now().time_since_epoch())
+                                   .count();
+  std::vector<std::unique_ptr<ScalarSink>> sinks;
+  if (!t_.options.scalars.empty()) open_scalars(sinks);
+  if (!t_.options.output_dir.empty()) open_logs(clock_ns, unix_ns);
+  for (auto& sink : sinks) t_.log.add_sink(std::move(sink), static_cast<double>(unix_ns - clock_ns) * 1e-9);
+}
+
+void RunOutputs::open_logs(std::int64_t clock_ns, std::int64_t unix_ns) {
   const int rank = t_.world.communicator.rank().value;
   auto problem = t_.together("taking the output folder", [&] {
     if (rank == 0) take_folder();
@@ -136,16 +157,15 @@ void RunOutputs::open() {
     t_.status = StatusBoard(folder / run_files::kStatus.of(rank), rank, t_.first().stage.value);
     t_.log = StepLog(folder,
                      {.run = run_,
+                      .command = t_.options.command,
                       .rank = rank,
                       .stage = t_.first().stage.value,
                       .ranks = t_.world.communicator.size(),
                       .writes_jobs = t_.is_one_of_several() && t_.owns_loss(),
                       .first_job = t_.first_job(),
                       .own_steps = t_.job_steps.apart(),
-                      .clock_ns = t_.world.clock.now().time_since_epoch().count(),
-                      .unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                     std::chrono::system_clock::now().time_since_epoch())
-                                     .count()},
+                      .clock_ns = clock_ns,
+                      .unix_ns = unix_ns},
                      continues_ ? t_.done : 0);
   });
   if (problem) throw ConfigError(problem->what);

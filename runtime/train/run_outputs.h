@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/base/run_folder.h"
 #include "runtime/train/training.h"
@@ -40,6 +42,8 @@ class RunOutputs {
  private:
   void require_shared(const std::filesystem::path& folder) const;
   void take_folder() const;
+  void open_scalars(std::vector<std::unique_ptr<ScalarSink>>& sinks);
+  void open_logs(std::int64_t clock_ns, std::int64_t unix_ns);
 
   Training& t_;
   RunLock lock_;  ///< of rank 0

@@ -176,6 +176,8 @@ Settings rank_settings(const Plan& plan, const TrainOptions& options) {
                     {"evaluate-every", std::to_string(options.evaluate_every)},
                     {"score-every", std::to_string(options.score_every)},
                     {"target-score", options.target_score ? text_of(*options.target_score) : "none"},
+                    {"keep-best", options.keep_best},
+                    {"early-stop", options.early_stop ? to_string(*options.early_stop) : "none"},
                     {"output-dir", options.output_dir.empty() ? "none" : "given"},
                     {"save-weights", options.save_weights.empty() ? "none" : "given"},
                     {"resume", options.resume.empty() ? "none" : "given"},

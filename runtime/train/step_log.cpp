@@ -100,24 +100,37 @@ StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& heade
     jobs_begun_ = from_step > 0 && cut_rows_from(folder / run_files::kJobs, from_step, own_steps_);
     jobs_file_ = LineFile(folder / run_files::kJobs, /*append=*/jobs_begun_);
   }
-  write_line(file_, Json::object({{"format", "millrace-steps-1"},
-                                  {"run", header.run},
-                                  {"rank", header.rank},
-                                  {"stage", header.stage},
-                                  {"ranks", header.ranks},
-                                  {"clock_ns", header.clock_ns},
-                                  {"unix_ns", header.unix_ns}})
-                        .dump());
+  Json first = Json::object({{"format", "millrace-steps-1"},
+                             {"run", header.run},
+                             {"rank", header.rank},
+                             {"stage", header.stage},
+                             {"ranks", header.ranks},
+                             {"clock_ns", header.clock_ns},
+                             {"unix_ns", header.unix_ns}});
+  if (!header.command.empty()) first["command"] = header.command;
+  write_line(file_, first.dump());
 }
 
-void StepLog::write_line(LineFile& file, const std::string& line) {
-  const Status written = file.write_line(line);
+void StepLog::count_loss(const Status& written) {
   if (!written && lost_lines_++ == 0)
     log_warning(to_string(written.problems()) + "; training goes on without this line of its log");
 }
 
+void StepLog::write_line(LineFile& file, const std::string& line) {
+  if (file.is_open()) count_loss(file.write_line(line));
+}
+
+void StepLog::add_sink(std::unique_ptr<ScalarSink> sink, double unix_minus_clock_s) {
+  sinks_.push_back(std::move(sink));
+  unix_minus_clock_s_ = unix_minus_clock_s;
+}
+
+void StepLog::give(std::int64_t step, const Scalars& values) {
+  for (const auto& sink : sinks_) count_loss(sink->write(step, last_end_s_ + unix_minus_clock_s_, values));
+}
+
 void StepLog::write(const StepRecord& r) {
-  if (!file_.is_open()) return;
+  if (!file_.is_open() && sinks_.empty()) return;
   const StepTimes& t = r.times;
   const double busy = t.forward + t.backward + t.update;
   Json line = Json::object({{"step", r.step}});
@@ -160,21 +173,26 @@ void StepLog::write(const StepRecord& r) {
   put_each("loss_scale", r.loss_scales);
   put_each("skipped", std::vector<bool>(r.skipped.begin(), r.skipped.end()));
   write_line(file_, line.dump());
+  last_end_s_ = r.ended_s;
+  if (!sinks_.empty()) give(r.step, scalars_of(line));
   if (jobs_file_.is_open() && r.losses) write_jobs(r);
 }
 
 void StepLog::write(const EvaluationReport& e) {
-  if (!file_.is_open()) return;
   Json line = line_after(e.step, "evaluation", e.values, first_job_);
   line["samples"] = e.samples;
   write_line(file_, line.dump());
+  Scalars values;
+  for (const auto& [name, value] : e.values)
+    values.emplace_back("evaluation_" + numbered_from(name, first_job_), value);
+  give(e.step - 1, values);
 }
 
 void StepLog::write(const ScoreReport& s) {
-  if (!file_.is_open()) return;
   Json line = line_after(s.step, "score", s.values, 0);
   line["seconds"] = s.seconds;
   write_line(file_, line.dump());
+  give(s.step - 1, s.values);
 }
 
 /// Writes rows "step,job,loss,...,lr,status", with ",own_step" if jobs are at different steps.

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/base/files.h"
+#include "runtime/base/scalar_sink.h"
 #include "runtime/stage/stage_executor.h"
 #include "runtime/train/rank_runner.h"
 
@@ -45,6 +47,7 @@ std::string numbered_from(const std::string& name, int first_job);
 
 struct StepLogHeader {
   std::string run;
+  std::string command;  ///< TrainOptions::command
   int rank = 0;
   int stage = 0;
   int ranks = 1;
@@ -70,6 +73,9 @@ class StepLog {
   /// Writes a line between those of steps: "after_step", and the values.
   void write(const EvaluationReport& evaluation);
   void write(const ScoreReport& score);
+  /// Gives the numbers of each line from now on to `sink` too. `unix_minus_clock_s`: seconds from the run's
+  /// clock to UTC since 1970.
+  void add_sink(std::unique_ptr<ScalarSink> sink, double unix_minus_clock_s);
   std::int64_t lost_lines() const { return lost_lines_; }
   /// Prints to stderr: on a terminal a progress bar that is drawn over itself, elsewhere a plain line.
   /// `left_s`: seconds that the other steps will take; said where it is a second or more.
@@ -78,9 +84,13 @@ class StepLog {
   void print(const ScoreReport& score);
 
  private:
+  void count_loss(const Status& written);
   void write_line(LineFile& file, const std::string& line);
+  void give(std::int64_t step, const Scalars& values);
   void write_jobs(const StepRecord& record);
   LineFile file_, jobs_file_;
+  std::vector<std::unique_ptr<ScalarSink>> sinks_;
+  double unix_minus_clock_s_ = 0, last_end_s_ = 0;  ///< last_end_s_: of the newest step, by the run's clock
   int first_job_ = 0;
   bool own_steps_ = false;
   bool jobs_begun_ = false;

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "runtime/base/masks_from.h"
+#include "runtime/base/scalar_sink.h"
 #include "runtime/checkpoint/settings.h"
+#include "runtime/rules/best_so_far.h"
 #include "runtime/rules/precision.h"
 #include "runtime/rules/update_options.h"
 #include "runtime/schedule/schedule.h"
@@ -77,9 +79,15 @@ struct TrainOptions {
   int keep_checkpoints = 3;  ///< how many of this run's newest checkpoints stay; 0: all
   /// steps between evaluations; 0: at the end only. An evaluation source is needed in any case
   std::int64_t evaluate_every = 0;
-  std::int64_t score_every = 0;        ///< steps between the scores of a WeightsScore
-  std::optional<double> target_score;  ///< the run ends with the first score of at least so much
-  std::int64_t print_every = 10;       ///< steps between console lines
+  /// Metric whose best checkpoint stays in OUTPUT/best; empty: none. A single job only.
+  std::string keep_best;
+  std::optional<EarlyStop> early_stop;  ///< a single job, and a schedule that flushes
+  std::int64_t score_every = 0;         ///< steps between the scores of a WeightsScore
+  std::optional<double> target_score;   ///< the run ends with the first score of at least so much
+  /// Opened by the rank that owns the loss: more places for the numbers of its step log.
+  std::vector<OpenScalarSink> scalars;
+  std::string command;            ///< that started the run, for the step log; empty: not known
+  std::int64_t print_every = 10;  ///< steps between console lines
   std::chrono::milliseconds print_interval{10'000};  ///< a line is printed after so long in any case
   std::optional<ScheduleFile> schedule;              ///< the schedule, if the plan's is Custom
   std::int64_t trace_first = 0;                      ///< the first step in trace.rank<k>.json

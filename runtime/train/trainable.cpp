@@ -52,6 +52,10 @@ void add_asynchronous(const StageLayout& layout, const Plan& plan, const TrainOp
                         "a target score ends a run whose schedule flushes: " + schedule +
                             " has later minibatches under way when the score is known",
                         std::string(kUseAFlush) + ", or leave the target out"});
+  if (options.early_stop)
+    problems.push_back({"early_stop",
+                        never + ", so later minibatches are under way when an evaluation is done",
+                        std::string(kUseAFlush) + ", or leave it out"});
   if (ends_apart)
     problems.push_back({"", "the number of steps ends jobs apart, and " + never,
                         "give one number of steps, or a schedule that flushes"});

@@ -193,7 +193,7 @@ void Trainer::Impl::rest() {
 bool Trainer::Impl::advance(std::int64_t most) {
   Training& t = training;
   RunReport& report = t.report;
-  if (t.done >= t.last_step() || report.stopped || report.reached_target) return false;
+  if (t.done >= t.last_step() || report.stopped || report.ended_by_metric()) return false;
   const TimePoint begin = t.world.clock.now();
   if (evaluations->any_job_watches(t.done)) {  // who saved this step was asked to stop before its evaluation
     rest();
@@ -212,11 +212,19 @@ bool Trainer::Impl::advance(std::int64_t most) {
     rest();
     report.stopped = evaluated_last && !evaluations->run();
     if (!report.stopped && evaluated_last) evaluations->begin_averages();
+    if (!report.stopped && evaluated_last && evaluations->judge_evaluation()) checkpoints->save_best();
+    const auto score = [&] {
+      if (!report.stopped && scores) report.stopped = !evaluations->run_score();
+      if (!report.stopped && scores && evaluations->judge_score()) checkpoints->save_best();
+    };
+    // A checkpoint records what is judged, so that comes before it.
+    const bool scores_first = evaluations->judges_scores();
+    if (scores_first) score();
     if (!report.stopped && saves) checkpoints->save();
     // Last, because it takes long: all else is safe by then.
-    if (!report.stopped && scores) report.stopped = !evaluations->run_score();
+    if (!scores_first) score();
     reports.paused(evaluated_last || scores ? SpanKind::Eval : SpanKind::Checkpoint, paused);
-    rested = report.stopped || report.reached_target;
+    rested = report.stopped || report.ended_by_metric();
     if (!rested) t.stages->go_on();
   }
   report.seconds += Seconds(t.world.clock.now() - begin).count();
@@ -229,12 +237,15 @@ void Trainer::Impl::finish() {
   RunReport& report = t.report;
   t.stop->finish();
   if (!rested) rest();
-  if (!report.stopped && !evaluated_last) report.stopped = !evaluations->run();
+  if (!report.stopped && !evaluated_last) {
+    report.stopped = !evaluations->run();
+    if (!report.stopped && evaluations->judge_evaluation()) checkpoints->save_best();
+  }
   if (report.stopped) {
     if (t.owns_loss()) log_warning("asked to stop: saving step " + std::to_string(t.done));
     if (t.options.saves()) checkpoints->save();
   } else {
-    if (report.reached_target && t.options.checkpoint_at_end && report.saved_step != t.done)
+    if (report.ended_by_metric() && t.options.checkpoint_at_end && report.saved_step != t.done)
       checkpoints->save();
     checkpoints->save_final_weights();
   }

@@ -94,7 +94,10 @@ struct RunReport {
   std::vector<EvaluationReport> evaluations;
   std::vector<ScoreReport> scores;  ///< the same on all ranks
   bool reached_target = false;      ///< the run ended because a score reached the target
-  double seconds = 0;               ///< seconds that the steps took
+  bool stopped_improving = false;   ///< the run ended because of TrainOptions::early_stop
+  bool ended_by_metric() const { return reached_target || stopped_improving; }
+  std::vector<BestSoFar> best;  ///< of the metrics that options name, the same on all ranks
+  double seconds = 0;           ///< seconds that the steps took
   /// of all ranks together: the median over the steps after the first, each with its own number of samples
   double samples_per_s = 0;
   double median_step_s = 0;

@@ -84,8 +84,13 @@ TEST(JobSpec, EveryTrainFlagIsAKey) {
     if (flag.name == "dry-run" || flag.name == "model") continue;
     if (flag.name == "plan" || flag.name == "schedule-file") continue;  // read at once
     // A flag without a default gets a value that its form allows.
-    const std::map<std::string, std::string> allowed{
-        {"F", "0.5"}, {"N", "1"}, {"LIST", "1,2"}, {"KINDS", "bias,norm"}, {"none|dynamic|NUMBER", "none"}};
+    const std::map<std::string, std::string> allowed{{"F", "0.5"},
+                                                     {"N", "1"},
+                                                     {"LIST", "1,2"},
+                                                     {"KINDS", "bias,norm"},
+                                                     {"none|dynamic|NUMBER", "none"},
+                                                     {"METRIC", "top1"},
+                                                     {"METRIC:N", "top1:3"}};
     const auto named = allowed.find(flag.value);
     const std::string value = flag.value.empty()              ? "true"
                               : !flag.target.fallback.empty() ? flag.target.fallback
