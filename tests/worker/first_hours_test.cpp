@@ -219,6 +219,8 @@ TEST_F(FirstHours, AReportComparesNothingWithAPlanOfOtherMicrobatches) {
     ASSERT_EQ(run("report --run " + out).code, 0);
     const std::string page = bytes(out + "/report.html");
     EXPECT_EQ(page.find("was predicted to take") != std::string::npos, compares);
+    EXPECT_EQ(page.find("That is the median of 5 steps, of which the middle 80 % took") != std::string::npos,
+              compares);
     EXPECT_EQ(
         page.find("microbatches of 8 samples, the run had 4, so nothing is compared") != std::string::npos,
         !compares);
@@ -247,6 +249,24 @@ TEST_F(FirstHours, ReportsShowRunsSideBySideAndInAnIndex) {
   EXPECT_TRUE(fs::exists(folder_ / "runs/fast/report.html"));
   EXPECT_EQ(run("report --run runs/slow --index runs").code, 2);
   EXPECT_EQ(run("report").code, 2);
+}
+
+TEST_F(FirstHours, AReportOfAResumedRunShowsEachCommandAndEachCurve) {
+  const std::string train =
+      "train --model mlp --width 16 --evaluate-every 4 --checkpoint-every 4 --output-dir out ";
+  ASSERT_EQ(run(train + "--steps 8").code, 0);
+  ASSERT_EQ(run(train + "--steps 12 --resume out").code, 0);
+  ASSERT_EQ(run("report --run out").code, 0);
+  const std::string page = bytes("out/report.html");
+  const std::size_t first = page.find("<td>command</td>"),
+                    second = page.find("<td>resumed after step 8</td>");
+  ASSERT_NE(first, std::string::npos);
+  ASSERT_NE(second, std::string::npos);
+  EXPECT_NE(page.substr(first, second - first).find("--steps 8"), std::string::npos);
+  EXPECT_NE(page.substr(second, 400).find("--resume out"), std::string::npos);
+  // The legend of a metric without training values says "an evaluation".
+  EXPECT_NE(page.find(">Top-5<tspan"), std::string::npos);
+  EXPECT_EQ(page.find(">an evaluation"), std::string::npos);
 }
 
 TEST_F(FirstHours, ACommandThatIsInterruptedSaysWhatItLeaves) {
