@@ -282,11 +282,15 @@ TEST_F(FirstHours, ACommandThatIsInterruptedSaysWhatItLeaves) {
     ::_exit(99);
   }
   // The interrupt comes when the command has said that it listens: SigCgt is the mask of caught signals.
+  // Until the child has become that command, it has this program's handlers.
   const auto listens = [&] {
     std::ifstream lines("/proc/" + std::to_string(command) + "/status");
-    for (std::string line; std::getline(lines, line);)
+    bool is_command = false;
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("Name:")) is_command = line.ends_with("\tmillrace");
       if (line.starts_with("SigCgt:"))
-        return (std::stoull(line.substr(7), nullptr, 16) >> (SIGINT - 1) & 1) == 1;
+        return is_command && (std::stoull(line.substr(7), nullptr, 16) >> (SIGINT - 1) & 1) == 1;
+    }
     return false;
   };
   for (int tries = 0; tries < 600 && !listens(); ++tries)
