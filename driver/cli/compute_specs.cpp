@@ -218,8 +218,10 @@ CommandSpec train_spec(TrainFlags& f) {
       flag("Job", "autograd",
            "Take every layer's backward from LibTorch's autograd instead of its own: slower, the same bits.",
            into::on(f.autograd)),
-      flag("Job", "device", "cpu|cuda",
-           "Where to compute; cuda: rank k of a host on its k-th visible GPU, by millrace-worker-cuda.",
+      flag("Job", "device", "cpu|cuda|emulated",
+           "Where to compute; cuda: rank k of a host on its k-th visible GPU, by millrace-worker-cuda. "
+           "emulated: "
+           "nowhere; layers take the times of --device-profile.",
            into::choice(f.device, "device")),
       flag("Job", "backend", "NAME",
            "Transport between processes: shm (ranks of one host), tcp (any), nccl (a GPU for every rank), "
@@ -231,10 +233,22 @@ CommandSpec train_spec(TrainFlags& f) {
            into::on(f.encrypt)),
       flag("Job", "timeout", "SECONDS", "Deadline of every wait for another rank.",
            into::duration(f.deadline, 0.001, 1e6)),
-      flag("Job", "emulate-links", "FILE",
+      flag("Emulation", "emulate-links", "FILE",
            "cluster.yaml: messages take as long as its links say, whatever joins the ranks; the weights are "
            "the same.",
            into::text(f.emulate_links)),
+      flag("Emulation", "device-profile", "FILE",
+           "Of --device emulated: the profile whose times its layers take, as `millrace profile` writes it.",
+           into::text(f.emulation.profile)),
+      flag("Emulation", "clock", "NAME",
+           "Of --device emulated. wall: a step takes as long as on the devices. virtual: time jumps from "
+           "event "
+           "to event, ranks are threads of one process, and data takes no time.",
+           into::choice(f.emulation.clock, "clock")),
+      flag("Emulation", "payload", "NAME",
+           "Of --device emulated. none: messages have one byte, so that only --emulate-links makes them take "
+           "time. bytes: they have the real number of bytes.",
+           into::choice(f.emulation.payload, "payload")),
       flag("Job", "cpp-frames", "Errors of LibTorch come with their C++ frames.", into::on(f.cpp_frames)),
       flag("Job", "dry-run", "Check everything, print what would run, train nothing.", into::on(f.dry_run)),
       flag("Job", "format", "text|json", "Form of the final result on stdout.",

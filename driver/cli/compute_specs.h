@@ -36,6 +36,13 @@ struct ScoreFlags {
   std::optional<double> target;
 };
 
+/// Emulated devices of `--device emulated`.
+struct EmulationFlags {
+  std::string profile;  ///< file; empty: not given
+  EmulatedClock clock = EmulatedClock::Wall;
+  EmulatedPayload payload = EmulatedPayload::None;
+};
+
 struct TrainFlags {
   ModelFlags model;
   TrainOptions options{.steps = 100, .microbatch = 8, .trace_first = 1};
@@ -78,6 +85,7 @@ struct TrainFlags {
   bool encrypt = false;
   std::chrono::milliseconds deadline{100'000};
   std::string emulate_links;  ///< file, or empty
+  EmulationFlags emulation;
   bool dry_run = false;
   bool cpp_frames = false;
   OutputFormat format = OutputFormat::Text;

@@ -9,6 +9,7 @@
 
 #include "driver/cli/command_support.h"
 #include "driver/launch/launch_command.h"
+#include "driver/worker/emulation.h"
 #include "driver/worker/train_dry_run.h"
 #include "driver/worker/train_ranks.h"
 #include "driver/worker/train_summary.h"
@@ -124,8 +125,14 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     Rounds& rounds = *made;
     TrainSpec& first = rounds.all.front().spec;
     // Before data is read: the device is what a wrong machine lacks.
-    if (const auto device = device_from(first.device, job->local_rank, accelerator); !device)
-      return report_problems(device.problems(), ExitCode::Usage);
+    if (!first.emulated)
+      if (const auto device = device_from(first.device, job->local_rank, accelerator); !device)
+        return report_problems(device.problems(), ExitCode::Usage);
+    if (job->distributed && first.emulated && first.emulated->is_virtual())
+      return report_problems(
+          {{"--clock virtual", "is the time of one process, and this job's ranks are processes",
+            "start `millrace train` by itself: its ranks are threads"}},
+          ExitCode::Usage);
     if (job->distributed && first.pipeline.num_ranks() != job->size) {
       return report_problems(
           {{"--plan",

@@ -130,7 +130,7 @@ LoaderOptions loader_options(const TrainSpec& spec, std::size_t reader) {
                         .seed = spec.data_seed_of(reader),
                         .workers = spec.workers,
                         .keep_incomplete = spec.keep_last,
-                        .page_locked = spec.device != ComputeDevice::Cpu};
+                        .page_locked = spec.device == ComputeDevice::Cuda};
   options.read_for(spec.alone);
   return options;
 }

@@ -11,6 +11,7 @@
 
 #include "driver/cli/command_support.h"
 #include "driver/worker/bleu_score.h"
+#include "driver/worker/emulation.h"
 #include "driver/worker/train_arrays.h"
 #include "driver/worker/train_summary.h"
 #include "models/exported/exported_model.h"
@@ -44,11 +45,15 @@ ExitCode exit_code_of(const RunReport& report) {
   return report.stopped ? ExitCode::Requeue : ExitCode::Done;
 }
 
+Clock& clock_of(const TrainSpec& spec) {
+  return spec.emulated ? spec.emulated->clock() : steady_clock();
+}
+
 /// Trains a round as one rank.
 ExitCode train_rank(Round& round, Communicator& communicator, Device& device) {
   const TrainSpec& spec = round.spec;
   const Datasets& sets = round.sets;
-  SteadyClock clock;
+  Clock& clock = clock_of(spec);
   device.bind_thread();
   // The round before had its own, and so have arrays that were tried.
   if (spec.options.first_job || !spec.division.tried.empty()) device.reset_peak_memory();
@@ -80,20 +85,36 @@ std::shared_ptr<Device> device_or_throw(const TrainSpec& spec, int local_rank,
 /// Trains a round with all ranks as threads of this process.
 ExitCode train_threads(Round& round, const Accelerator& accelerator) {
   const TrainSpec& spec = round.spec;
+  const int ranks = spec.pipeline.num_ranks();
   std::vector<std::shared_ptr<Device>> devices;
-  for (int rank = 0; rank < spec.pipeline.num_ranks(); ++rank)
-    devices.push_back(device_or_throw(spec, rank, accelerator));
-  auto communicators = make_local_communicators(spec.pipeline.num_ranks(), spec.deadline, spec.decorators);
+  std::vector<ChannelDecorator> decorators = spec.decorators;
+  if (spec.emulated) {
+    std::vector<std::shared_ptr<EmulatedDevice>> emulated;
+    for (int rank = 0; rank < ranks; ++rank) emulated.push_back(spec.emulated->device(RankId(rank)));
+    devices.assign(emulated.begin(), emulated.end());
+    decorators = spec.emulated->decorators(
+        [emulated = std::move(emulated)](int rank) -> EmulatedDevice& { return *emulated.at(rank); });
+  } else {
+    for (int rank = 0; rank < ranks; ++rank) devices.push_back(device_or_throw(spec, rank, accelerator));
+  }
+  Clock& clock = clock_of(spec);
+  // In virtual time a peer may be long at work, and a wait takes no time.
+  const bool is_virtual = spec.emulated && spec.emulated->is_virtual();
+  auto communicators = make_local_communicators(
+      ranks, is_virtual ? std::chrono::hours(24 * 365) : spec.deadline, decorators, clock);
   std::mutex mutex;
   ExitCode worst = ExitCode::Done;
-  run_as_threads(communicators, [&](Communicator& communicator) {
-    use_threads(spec);
-    Device& device = *devices[communicator.rank().value];
-    const ExitCode code = train_rank(round, communicator, device);
-    std::lock_guard lock(mutex);
-    // A loss says more than the fact that the run stopped.
-    if (worst == ExitCode::Done || (worst == ExitCode::Requeue && code != ExitCode::Done)) worst = code;
-  });
+  run_as_threads(
+      communicators,
+      [&](Communicator& communicator) {
+        use_threads(spec);
+        Device& device = *devices[communicator.rank().value];
+        const ExitCode code = train_rank(round, communicator, device);
+        std::lock_guard lock(mutex);
+        // A loss says more than the fact that the run stopped.
+        if (worst == ExitCode::Done || (worst == ExitCode::Requeue && code != ExitCode::Done)) worst = code;
+      },
+      clock);
   return worst;
 }
 
@@ -221,14 +242,22 @@ void divide_as_rank_0(TrainSpec& spec, Communicator& world) {
 
 ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelerator& accelerator) {
   const TrainSpec& spec = rounds.all.front().spec;
-  const std::shared_ptr<Device> device = device_or_throw(spec, job.local_rank, accelerator);
+  std::shared_ptr<Device> device;
+  std::vector<ChannelDecorator> decorators = spec.decorators;
+  if (spec.emulated) {
+    const std::shared_ptr<EmulatedDevice> emulated = spec.emulated->device(RankId(job.rank));
+    device = emulated;
+    decorators = spec.emulated->decorators([emulated](int) -> EmulatedDevice& { return *emulated; });
+  } else {
+    device = device_or_throw(spec, job.local_rank, accelerator);
+  }
   const Plan& plan = rounds.several() ? rounds.plan : spec.pipeline;
   const JoinedJob joined = join_job(job,
                                     {.backend = spec.backend,
                                      .deadline = spec.deadline,
                                      .purpose = "train " + plan.model + " " + plan.fingerprint(),
                                      .encrypt = spec.encrypt,
-                                     .decorators = spec.decorators},
+                                     .decorators = std::move(decorators)},
                                     *device, accelerator);
   Communicator& world = *joined.communicator;
   try {

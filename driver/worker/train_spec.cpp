@@ -5,6 +5,7 @@
 
 #include "data/files/scalar_files.h"
 #include "driver/cli/command_support.h"
+#include "driver/worker/emulation.h"
 #include "driver/worker/rounds.h"
 #include "driver/worker/train_arrays.h"
 #include "driver/worker/worker_environment.h"
@@ -288,7 +289,13 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
     else
       spec.decorators.push_back(*std::move(links));
   }
+  if (spec.device != ComputeDevice::Emulated && !spec.emulation.profile.empty())
+    problems.push_back(
+        {"--device-profile", "says nothing without emulated devices", "give --device emulated"});
   if (!problems.empty()) return problems;
+  if (spec.device == ComputeDevice::Emulated) {
+    if (Status emulated = Emulation::set_up(spec); !emulated) return emulated.problems();
+  }
   o.launched_run = launched_run();
   o.settings.emplace_back("keep-last", spec.keep_last ? "true" : "false");
   for (const auto& setting : recorded_options(spec.model.name, spec.model.options, own.models))

@@ -20,6 +20,8 @@
 
 namespace millrace {
 
+class Emulation;
+
 /// Everything the flags say, with the files they name loaded.
 struct TrainSpec : TrainFlags {
   std::vector<LayeredModel> networks;  ///< by array; one, unless jobs are divided into several
@@ -41,8 +43,9 @@ struct TrainSpec : TrainFlags {
   }
   std::size_t readers() const { return own_data ? of_jobs.size() : 1; }
   Plan pipeline;
-  std::vector<std::string> plan_notes{};       ///< what the run has otherwise than its plan
-  std::vector<ChannelDecorator> decorators{};  ///< of what joins the ranks
+  std::vector<std::string> plan_notes{};        ///< what the run has otherwise than its plan
+  std::vector<ChannelDecorator> decorators{};   ///< of what joins the ranks
+  std::shared_ptr<const Emulation> emulated{};  ///< with --device emulated, else null
   std::shared_ptr<const BleuText> bleu_text{};
   std::int64_t steps_per_epoch = 0;
   std::string archive{}, trained_archive{};  ///< the model's, and what to write with its weights replaced

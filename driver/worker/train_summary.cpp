@@ -7,6 +7,7 @@
 
 #include "driver/launch/run_manifest.h"
 #include "driver/launch/shell_words.h"
+#include "driver/worker/emulation.h"
 #include "driver/worker/train_arrays.h"
 #include "driver/worker/worker_data_report.h"
 #include "driver/worker/worker_environment.h"
@@ -90,7 +91,9 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
     if (one.step >= 0) best[one.metric] = Json::object({{"value", one.value}, {"step", one.step}});
   Json losses = Json::array(), lost = Json::array();
   for (const std::string& one : report.lost) lost.push_back(one);
-  for (double loss : report.losses) losses.push_back(loss);
+  const bool has_losses = !report.losses.empty() && !spec.emulated;
+  if (has_losses)
+    for (double loss : report.losses) losses.push_back(loss);
   const std::optional<LossScaleState>& scale = report.loss_scale;
   Json summary = Json::object({{"format", "millrace-summary-1"},
                                {"model", spec.alone.name},
@@ -114,7 +117,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
                                {"checkpoints_failed", report.failed_saves},
                                {"log_lines_lost", report.lost_log_lines},
                                {"lost", lost},
-                               {"final_loss", report.losses.empty() ? Json() : Json(report.losses.back())},
+                               {"final_loss", has_losses ? Json(report.losses.back()) : Json()},
                                {"median_step_s", report.median_step_s},
                                {"predicted_step_s", spec.pipeline.predicted_step_s},
                                {"samples_per_s", report.samples_per_s},
@@ -125,6 +128,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
                                {"evaluations", evaluations},
                                {"data_files", files},
                                {"losses", losses}});
+  if (spec.emulated) summary["emulated"] = spec.emulated->as_json();
   if (best.size() > 0) {
     summary["best"] = std::move(best);
     summary["early_stop"] = report.stopped_improving;
@@ -182,12 +186,15 @@ void print_scores(const RunReport& report) {
               report.reached_target ? "; the target is reached" : "");
 }
 
-void print_result(const RunReport& report) {
+void print_result(const RunReport& report, bool emulated) {
   if (report.losses.empty()) {
     std::printf("steps 0: nothing was trained%s\n",
                 report.first_step > 0
                     ? (", the checkpoint is of step " + std::to_string(report.first_step)).c_str()
                     : "");
+  } else if (emulated) {
+    std::printf("steps %lld, no losses (emulated), %.2f ms per step (median), %.1f samples/s\n",
+                static_cast<long long>(report.steps), report.median_step_s * 1e3, report.samples_per_s);
   } else {
     std::printf("steps %lld, final loss %.6f, %.2f ms per step (median), %.1f samples/s\n",
                 static_cast<long long>(report.steps), report.losses.back(), report.median_step_s * 1e3,
@@ -255,7 +262,7 @@ Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
     if (!spec.options.first_job) std::printf("%s\n", summary.dump(1).c_str());
     return summary;
   }
-  print_result(report);
+  print_result(report, spec.emulated != nullptr);
   for (std::size_t b = 0; b < report.jobs.size(); ++b) {
     std::string settings;
     for (const auto& [flag, values] : spec.lists) settings += " " + flag + "=" + values[b];

@@ -24,6 +24,8 @@ namespace millrace {
 Result<std::shared_ptr<Device>> device_from(ComputeDevice kind, int local_rank,
                                             const Accelerator& accelerator) {
   if (kind == ComputeDevice::Cpu) return make_cpu_device();
+  if (kind == ComputeDevice::Emulated)
+    return Problem{"--device emulated", "only `train` runs on emulated devices", "give cpu or cuda"};
   if (!accelerator.make_device) {
     return Problem{"--device cuda", "this program computes on the CPU only",
                    "`millrace` starts millrace-worker-cuda for it (" + worker_hint(kind) + ")"};

@@ -1,5 +1,6 @@
 #include "runtime/comm/rank_threads.h"
 
+#include <barrier>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -9,13 +10,16 @@
 namespace millrace {
 
 void run_as_threads(const std::vector<std::unique_ptr<Communicator>>& communicators,
-                    const std::function<void(Communicator& communicator)>& body) {
+                    const std::function<void(Communicator& communicator)>& body, Clock& clock) {
   std::mutex mutex;
   std::exception_ptr first;
+  std::barrier all_here(std::ssize(communicators));  // virtual time waits for the last thread to begin
   {
     std::vector<std::jthread> threads;
     for (const auto& communicator : communicators) {
       threads.emplace_back([&, c = communicator.get()] {
+        const ClockUser user(clock);
+        all_here.arrive_and_wait();
         try {
           body(*c);
         } catch (...) {

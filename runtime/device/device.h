@@ -33,6 +33,14 @@ class DeviceMark {
   virtual double seconds_since(const DeviceMark& earlier) const = 0;
 };
 
+/// An update of the weights of one stage, as a device is told of it.
+struct UpdateWork {
+  int stage = 0;
+  std::int64_t bytes = 0;  ///< of the stage's parameters
+  int versions = 1;        ///< versions of them that live now, after the update
+  bool copied = false;  ///< the update worked on a copy, because microbatches still need the version before
+};
+
 /// The device of one rank. An op may return at once while the device works through all ops in order. On the
 /// CPU an op is done when it returns. Callers need not know which: marks tell times, and synchronize() waits.
 /// Thread-safe.
@@ -55,7 +63,13 @@ class Device {
   virtual void synchronize() = 0;  ///< waits for all work
   virtual DeviceMemory memory() const = 0;
   virtual void reset_peak_memory() = 0;  ///< lets the peak start anew from the current bytes
+  /// Tells that an update has been handed over, op by op. A device that computes need not know.
+  virtual void updated(const UpdateWork& /*work*/) {}
 };
+
+/// Returns a copy of `tensor` in the host's memory, in order with the device's work, or `tensor` itself if it
+/// is there. Zeros for a tensor without values (an emulated device's).
+at::Tensor to_host(const at::Tensor& tensor);
 
 std::shared_ptr<Device> make_cpu_device(Clock& clock = steady_clock());
 

@@ -44,7 +44,7 @@ void SquareSums::put(std::size_t index, const at::Tensor& flat) {
 
 std::vector<double> SquareSums::take() {
   if (const auto [indices, parts] = std::exchange(on_device_, {}); !parts.empty()) {
-    const at::Tensor norms = at::stack(at::_foreach_norm(parts, 2, at::kDouble)).cpu();
+    const at::Tensor norms = to_host(at::stack(at::_foreach_norm(parts, 2, at::kDouble)));
     const double* norm = norms.const_data_ptr<double>();
     for (std::size_t i = 0; i < parts.size(); ++i) sums_[indices[i]] = norm[i] * norm[i];
   }

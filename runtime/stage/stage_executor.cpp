@@ -213,18 +213,23 @@ void StageExecutor::complete_gradients() {
 void StageExecutor::update(const std::vector<UpdateScalars>& scalars) {
   complete_gradients();
   gradients_complete_ = false;
-  if (parts_.store.slots().empty()) {
-    parts_.store.publish(
-        [](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
+  ParameterStore& store = parts_.store;
+  if (store.slots().empty()) {
+    store.publish([](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
   } else {
-    const ParameterStore& store = parts_.store;
-    parts_.store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
+    const int before = store.live_versions();
+    std::int64_t bytes = 0;
+    store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
+      bytes = static_cast<std::int64_t>(weights.nbytes());
       std::vector<UpdateRule::Update> updates;
       for (const JobRule& one : parts_.rules.all)
         updates.push_back(one.update(store, weights, gradient, scalars.at(one.job)));
       UpdateRule::apply_all_(updates);
     });
-    peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
+    const int versions = store.live_versions();
+    parts_.device.updated(
+        {.stage = parts_.stage.value, .bytes = bytes, .versions = versions, .copied = versions > before});
+    peak_versions_ = std::max(peak_versions_, versions);
   }
   statistics_.restore_ended();
   ties_.exchange_values();

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "runtime/base/error.h"
+#include "runtime/device/device.h"
 #include "runtime/device/failures.h"
 
 namespace millrace {
@@ -27,7 +28,7 @@ void exchange_inputs(Communicator& replicas, Direction direction, RankId peer, s
 
 /// Returns a tensor as collectors take it: on the CPU, without a lower precision.
 at::Tensor as_collected(const at::Tensor& t) {
-  return (t.is_floating_point() ? t.to(at::kFloat) : t).cpu().contiguous();
+  return to_host(t.is_floating_point() ? t.to(at::kFloat) : t).contiguous();
 }
 }  // namespace
 
@@ -64,10 +65,10 @@ void StageHeads::forward(LayerSlot& slot, bool training) {
         step.head->forward(inputs, saved, std::span(sums_).subspan(step.sums, step.num_sums));
         continue;
       }
+      const at::Tensor sums = step.head->forward_on_device(inputs, saved);
       if (!sums_on_device_.defined())
-        sums_on_device_ =
-            at::zeros({static_cast<std::int64_t>(program_.num_sums)}, inputs[0].options().dtype(at::kDouble));
-      sums_on_device_.narrow(0, begin, size).add_(step.head->forward_on_device(inputs, saved));
+        sums_on_device_ = at::zeros({static_cast<std::int64_t>(program_.num_sums)}, sums.options());
+      sums_on_device_.narrow(0, begin, size).add_(sums);
     } catch (...) {
       rethrow_with("head " + step.named->name + ": ");
     }
@@ -159,7 +160,7 @@ void StageHeads::backward(LayerSlot& slot, const RunContext& context) {
 
 void StageHeads::collect() {
   if (!sums_on_device_.defined()) return;
-  const at::Tensor sums = std::exchange(sums_on_device_, {}).cpu();
+  const at::Tensor sums = to_host(std::exchange(sums_on_device_, {}));
   for (std::size_t i = 0; i < sums_.size(); ++i) sums_[i] += sums.const_data_ptr<double>()[i];
 }
 

@@ -723,12 +723,14 @@ void UpdateRule::multiply_(at::Tensor gradient, double factor) {
 
 void UpdateRule::apply_all_(std::span<const Update> updates) {
   BlockWork work;
+  // Emulated devices have no values: an update of theirs is only counted.
+  const auto computes = [](const Update& one) { return !one.scalars.skip && !one.weights.is_meta(); };
   for (const Update& one : updates) {
-    if (!one.scalars.skip) one.rule->update_(one, work);
+    if (computes(one)) one.rule->update_(one, work);
   }
   work.run();
   for (const Update& one : updates) {
-    if (!one.scalars.skip) one.rule->finish_(one, work);
+    if (computes(one)) one.rule->finish_(one, work);
   }
   work.run();
   for (const Update& one : updates) {

@@ -59,9 +59,10 @@ struct TrainOptions {
   std::string output_dir;  ///< folder of this run alone (base/run_folder.h); empty: no files
   /// Set if hosts have output folders of their own, whose files the launcher gathers.
   std::optional<HostFolder> host_folder{};
+  bool has_weights = true;  ///< false: on emulated devices, whose tensors have no values
   /// Returns whether the run has a place for checkpoints. Rounds have none where hosts have folders of their
   /// own.
-  bool saves() const { return !output_dir.empty() && !(host_folder && first_job); }
+  bool saves() const { return has_weights && !output_dir.empty() && !(host_folder && first_job); }
   bool overwrite = false;  ///< delete an earlier run there instead of refusing
   std::string resume;      ///< checkpoint folder to go on from; empty: start anew
   /// Keys of run_settings that may differ from the checkpoint's; "all": every one.

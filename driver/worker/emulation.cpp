@@ -1,0 +1,147 @@
+#include "driver/worker/emulation.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "driver/cli/command_support.h"
+#include "runtime/base/json.h"
+#include "runtime/base/option_names.h"
+#include "runtime/emulation/emulated_model.h"
+#include "runtime/emulation/emulated_transfers.h"
+#include "runtime/plan/cluster_spec.h"
+
+namespace millrace {
+namespace {
+
+/// Flags that ask for values, which an emulated device has none of.
+Problems values_asked_for(const TrainSpec& spec) {
+  const TrainOptions& o = spec.options;
+  Problems problems;
+  const std::pair<bool, const char*> asked[] = {{!o.save_weights.empty(), "--save-weights"},
+                                                {o.checkpoint_every > 0, "--checkpoint-every"},
+                                                {o.checkpoint_at_end, "--checkpoint-at-end"},
+                                                {!o.keep_best.empty(), "--keep-best"},
+                                                {!o.resume.empty(), "--resume"},
+                                                {!o.init_from.empty(), "--init-from"},
+                                                {spec.bleu.every > 0, "--bleu-every"},
+                                                {o.early_stop.has_value(), "--early-stop"},
+                                                {o.evaluate_every > 0, "--evaluate-every"},
+                                                {o.sync_batch_norm, "--sync-batch-norm"},
+                                                {spec.autograd, "--autograd"}};
+  for (const auto& [given, flag] : asked)
+    if (given)
+      problems.push_back({flag, "an emulated device computes no values", "leave it out of an emulated run"});
+  if (!spec.of_jobs.empty() || o.first_job)
+    problems.push_back({"--device", "job arrays are not emulated", "give one value to each flag"});
+  return problems;
+}
+
+/// Compares what the profile was measured with to the run.
+Problems compare(const TrainSpec& spec, const LayerGraph& profile) {
+  Problems problems;
+  const std::string& file = spec.emulation.profile;
+  if (profile.microbatch != spec.options.microbatch)
+    problems.push_back({file,
+                        "it is of microbatches of " + std::to_string(profile.microbatch) +
+                            " samples, the run has " + std::to_string(spec.options.microbatch),
+                        "give --microbatch " + std::to_string(profile.microbatch) +
+                            ", or measure with --microbatch " + std::to_string(spec.options.microbatch)});
+  if (profile.precision != to_string(spec.options.precision))
+    problems.push_back({file,
+                        "it was measured in " + profile.precision + ", the run computes in " +
+                            to_string(spec.options.precision),
+                        "give --precision " + profile.precision});
+  return problems;
+}
+
+}  // namespace
+
+Status Emulation::set_up(TrainSpec& spec) {
+  Problems problems = values_asked_for(spec);
+  if (spec.emulation.profile.empty()) {
+    problems.push_back({"--device-profile", "an emulated device takes the times of a profile",
+                        "give one of the model: millrace profile --model " + spec.model.name +
+                            " --microbatch " + std::to_string(spec.options.microbatch) +
+                            " --out profile.json"});
+    return problems;
+  }
+  Result<LayerGraph> profile = LayerGraph::load(spec.emulation.profile);
+  if (!profile) {
+    append(problems, profile.problems());
+    return problems;
+  }
+  append(problems, compare(spec, *profile));
+  if (!problems.empty()) return problems;
+  for (LayeredModel& network : spec.networks) {
+    Result<LayeredModel> emulated = emulated_model(std::move(network), *profile);
+    if (!emulated) return about_file(spec.emulation.profile, emulated.problems());
+    network = *std::move(emulated);
+  }
+  std::shared_ptr<Emulation> made(new Emulation);
+  made->flags_ = spec.emulation;
+  made->profile_ = *std::move(profile);
+  made->plan_ = spec.pipeline;
+  made->links_ = spec.decorators;
+  if (spec.emulation.clock == EmulatedClock::Virtual)
+    made->clock_ = std::make_shared<VirtualClock>();
+  else
+    made->clock_ = std::make_shared<SteadyClock>();
+  made->memory_.assign(static_cast<std::size_t>(spec.pipeline.num_ranks()), 0);
+  if (!spec.emulate_links.empty()) {
+    const Result<ClusterSpec> cluster = ClusterSpec::load(spec.emulate_links);
+    if (!cluster) return cluster.problems();
+    for (std::size_t r = 0; r < made->memory_.size(); ++r)
+      made->memory_[r] = cluster->memory_of(RankId(static_cast<int>(r)));
+  }
+  spec.evaluate = false;
+  spec.options.has_weights = false;
+  spec.emulated = std::move(made);
+  return Ok{};
+}
+
+bool Emulation::is_virtual() const {
+  return flags_.clock == EmulatedClock::Virtual;
+}
+
+std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
+  std::map<std::string, Bytes> bytes_of;
+  Bytes all = 0;
+  for (const LayerNode& node : profile_.nodes) {
+    bytes_of[node.name] = node.parameter_bytes;
+    all += node.parameter_bytes;
+  }
+  EmulatedCosts costs{.update_s_per_byte = profile_.update_s_per_byte,
+                      .update_copy_s_per_byte = profile_.update_copy_s_per_byte,
+                      .memory = memory_.at(static_cast<std::size_t>(rank.value))};
+  if (all > 0) costs.state_per_byte = double(profile_.rule_state_bytes) / double(all);
+  for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
+    if (std::ranges::find(plan_.stages[s].ranks, rank) == plan_.stages[s].ranks.end()) continue;
+    Bytes& own = costs.stage_bytes[static_cast<int>(s)];
+    for (const std::string& layer : plan_.stages[s].layers) own += bytes_of[layer];
+  }
+  return std::make_shared<EmulatedDevice>(*clock_, "emulated " + profile_.device, costs);
+}
+
+std::vector<ChannelDecorator> Emulation::decorators(
+    std::function<EmulatedDevice&(int rank)> device_of) const {
+  std::vector<ChannelDecorator> all;
+  all.push_back([payload = flags_.payload](std::shared_ptr<Channel> channel) {
+    return make_valueless(std::move(channel), payload);
+  });
+  all.insert(all.end(), links_.begin(), links_.end());
+  all.push_back([device_of = std::move(device_of)](std::shared_ptr<Channel> channel) {
+    EmulatedDevice& device = device_of(channel->rank());
+    return make_device_ordered(std::move(channel), device);
+  });
+  return all;
+}
+
+Json Emulation::as_json() const {
+  return Json::object({{"profile", profile_.fingerprint()},
+                       {"device", profile_.device},
+                       {"clock", to_string(flags_.clock)},
+                       {"payload", to_string(flags_.payload)}});
+}
+
+}  // namespace millrace

@@ -1,0 +1,20 @@
+// Messages of emulated devices.
+#pragma once
+
+#include <memory>
+
+#include "runtime/comm/channel.h"
+#include "runtime/device/compute_device.h"
+#include "runtime/emulation/emulated_device.h"
+
+namespace millrace {
+
+/// Makes messages wait for `device`: a send leaves when the device has done the work that was handed over
+/// before. It goes outside of whatever else takes time for messages. `device` must outlive it.
+std::shared_ptr<Channel> make_device_ordered(std::shared_ptr<Channel> inner, EmulatedDevice& device);
+
+/// Carries tensors without values (LibTorch's device "meta") as messages of the host. It goes next to the
+/// transport.
+std::shared_ptr<Channel> make_valueless(std::shared_ptr<Channel> inner, EmulatedPayload payload);
+
+}  // namespace millrace
