@@ -22,6 +22,7 @@
 #include "driver/cli/translate_spec.h"
 #include "driver/hosts/agent_command.h"
 #include "driver/hosts/program_paths.h"
+#include "driver/launch/emulate_command.h"
 #include "driver/launch/launch_command.h"
 #include "driver/launch/model_flags.h"
 #include "driver/launch/network_launch.h"
@@ -128,6 +129,7 @@ constexpr Command kCommands[] = {
       [](const std::vector<std::string>& a) {
         return launch_command(a, {.check = check_log_formats, .run = export_run});
       }}},
+    {"Run on several processes or hosts", {"emulate", emulate_spec, emulate_command}},
     {"Run on several processes or hosts", {"agent", agent_spec, agent_command}},
     {"Look after runs", {"runs", runs_spec, runs_command}},
     {"Look after runs", {"status", status_spec, status_command}},

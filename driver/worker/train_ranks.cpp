@@ -21,6 +21,7 @@
 #include "runtime/base/run_files.h"
 #include "runtime/comm/rank_threads.h"
 #include "runtime/profile/array_division.h"
+#include "runtime/train/shared_schedules.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {
@@ -84,6 +85,7 @@ std::shared_ptr<Device> device_or_throw(const TrainSpec& spec, int local_rank,
 
 /// Trains a round with all ranks as threads of this process.
 ExitCode train_threads(Round& round, const Accelerator& accelerator) {
+  round.spec.options.shared_schedules = std::make_shared<SharedSchedules>();
   const TrainSpec& spec = round.spec;
   const int ranks = spec.pipeline.num_ranks();
   std::vector<std::shared_ptr<Device>> devices;

@@ -63,12 +63,15 @@ class Work {
   std::jthread thread_;  // the last member, so that it ends first
 };
 
-std::string ranks_where(const at::Tensor& flags, double value) {
-  std::string text;
-  for (std::int64_t r = 0; r < flags.numel(); ++r) {
-    if (flags.const_data_ptr<double>()[r] == value) text += (text.empty() ? "" : ", ") + std::to_string(r);
-  }
-  return text;
+/// Returns the ranks on which `mine` is true, ascending. Collective.
+std::vector<int> ranks_where(Communicator& world, bool mine, const std::string& what) {
+  const at::Tensor flags = at::zeros({world.size()}, at::kByte);
+  flags.mutable_data_ptr<std::uint8_t>()[world.rank().value] = mine;
+  world.all_reduce(flags, what)->wait();
+  std::vector<int> ranks;
+  for (int r = 0; r < world.size(); ++r)
+    if (flags.const_data_ptr<std::uint8_t>()[r] != 0) ranks.push_back(r);
+  return ranks;
 }
 
 }  // namespace
@@ -79,42 +82,38 @@ std::string to_string(const RankProblem& problem) {
 
 std::optional<RankProblem> run_together(Communicator& world, std::chrono::milliseconds deadline,
                                         const std::string& what, const std::function<void()>& work) {
-  const int me = world.rank().value;
   if (world.size() == 1) {
     const std::string problem = Work::problem_of(work);
     return problem.empty() ? std::nullopt : std::optional(RankProblem{world.rank(), problem});
   }
-  constexpr double Working = 0, Late = 1, Done = 2, Failed = 3;
+  enum State { Working, Late, Done, Failed, kStates };
   const auto start = std::chrono::steady_clock::now();
   Work mine(work);
-  at::Tensor states;
-  for (bool all_done = false; !all_done;) {
-    double state = Working;
+  const at::Tensor counts = at::zeros({kStates}, at::kDouble);  // of ranks, by state
+  double* count = counts.mutable_data_ptr<double>();
+  State state = Working;
+  do {
     if (mine.wait_for(kRound)) {
       state = mine.problem().empty() ? Done : Failed;
     } else if (std::chrono::steady_clock::now() - start > deadline) {
       state = Late;
     }
-    states = at::zeros({world.size()}, at::kDouble);
-    states.mutable_data_ptr<double>()[me] = state;
-    world.all_reduce(states, what)->wait();
-    all_done = true;
-    for (int r = 0; r < world.size(); ++r) {
-      const double one = states.const_data_ptr<double>()[r];
-      if (one == Late) {
-        const std::string text = what + " takes rank(s) " + ranks_where(states, Late) + " longer than " +
-                                 std::to_string(deadline.count()) + " ms";
-        if (state == Late) log_error(text);  // logged before this thread waits for the working one
-        throw CheckpointError(text, "raise --checkpoint-timeout if the disk is slow, not stuck");
-      }
-      all_done = all_done && (one == Done || one == Failed);
+    counts.zero_();
+    count[state] = 1;
+    world.all_reduce(counts, what)->wait();
+    if (count[Late] > 0) {
+      std::string ranks;
+      for (const int r : ranks_where(world, state == Late, what))
+        ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+      const std::string text =
+          what + " takes rank(s) " + ranks + " longer than " + std::to_string(deadline.count()) + " ms";
+      if (state == Late) log_error(text);  // logged before this thread waits for the working one
+      throw CheckpointError(text, "raise --checkpoint-timeout if the disk is slow, not stuck");
     }
-  }
-  for (int r = 0; r < world.size(); ++r) {
-    if (states.const_data_ptr<double>()[r] == Failed)
-      return RankProblem{RankId(r), broadcast_text(world, mine.problem(), RankId(r))};
-  }
-  return std::nullopt;
+  } while (count[Working] > 0);
+  if (count[Failed] == 0) return std::nullopt;
+  const RankId first(ranks_where(world, state == Failed, what).front());
+  return RankProblem{first, broadcast_text(world, mine.problem(), first)};
 }
 
 std::string broadcast_text(Communicator& world, const std::string& text, RankId root) {

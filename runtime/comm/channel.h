@@ -41,7 +41,8 @@ class Channel {
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 
-/// Hands everything on: what a decorator overrides is what it changes. All receives are posted by post().
+/// Hands everything on: what a decorator overrides is what it changes. All receives are posted by post(),
+/// where the decorator does not say otherwise.
 class ForwardingChannel : public Channel {
  public:
   explicit ForwardingChannel(std::shared_ptr<Channel> inner) : inner_(std::move(inner)) {}
@@ -53,6 +54,9 @@ class ForwardingChannel : public Channel {
   std::vector<int> hosts() const override { return inner_->hosts(); }
   std::unique_ptr<Pending> post(const Transfer& transfer) override { return inner_->post(transfer); }
   void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
+
+ protected:
+  std::unique_ptr<Arrival> receive_within(const Transfer& transfer) { return inner_->receive(transfer); }
 
  private:
   std::shared_ptr<Channel> inner_;

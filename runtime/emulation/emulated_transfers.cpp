@@ -31,6 +31,9 @@ class DeviceOrdered final : public ForwardingChannel {
     if (transfer.direction == Direction::Send) device_.wait();
     return std::make_unique<HostWait>(ForwardingChannel::post(transfer), clock(), device_);
   }
+  std::unique_ptr<Arrival> receive(const Transfer& transfer) override {
+    return transfer.tensor.is_meta() ? Channel::receive(transfer) : receive_within(transfer);
+  }
 
  private:
   EmulatedDevice& device_;
@@ -47,6 +50,9 @@ class Valueless final : public ForwardingChannel {
                          ? at::zeros(transfer.tensor.sizes(), transfer.tensor.options().device(at::kCPU))
                          : at::zeros({1}, at::kByte);
     return ForwardingChannel::post(carried);
+  }
+  std::unique_ptr<Arrival> receive(const Transfer& transfer) override {
+    return transfer.tensor.is_meta() ? Channel::receive(transfer) : receive_within(transfer);
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/schedule/pair_order.h"
+#include "runtime/train/shared_schedules.h"
 
 namespace millrace {
 namespace {
@@ -45,21 +46,25 @@ std::vector<StageId> stages_with_statistics(const StageLayout& layout) {
   return stages;
 }
 
-/// Returns this rank's actions of one step. Throws ConfigError.
-std::vector<Action> actions_of_step(const Plan& plan, const StageLayout& layout, const Communicator& world,
-                                    const TrainOptions& options, bool agrees_before_updates) {
+/// Returns this rank's actions of one step, of turn `turn`. Throws ConfigError.
+std::vector<Action> actions_of_step(const Plan& plan, const StageLayout& layout, std::size_t turn,
+                                    const Communicator& world, const TrainOptions& options,
+                                    bool agrees_before_updates) {
   const PipelineShape shape = shape_of(plan, layout, 0);
-  Schedule schedule = checked_schedule(plan, shape, world, options.schedule);
+  const auto make = [&] { return checked_schedule(plan, shape, world, options.schedule); };
+  const std::shared_ptr<const Schedule> schedule = options.shared_schedules
+                                                       ? options.shared_schedules->steps(turn, make)
+                                                       : std::make_shared<const Schedule>(make());
   if (options.sync_batch_norm) {
     const Problems problems =
-        check_replicas_meet(schedule, shape, transport_of(world), stages_with_statistics(layout));
+        check_replicas_meet(*schedule, shape, transport_of(world), stages_with_statistics(layout));
     if (!problems.empty()) {
       throw ConfigError("--sync-batch-norm: the replicas cannot wait for each other at every microbatch of " +
                             to_string(plan.schedule) + ": " + to_string(problems),
                         "use --schedule gpipe, or equal replicas in all stages");
     }
   }
-  std::vector<Action> actions = std::move(schedule.ranks[world.rank().value]);
+  std::vector<Action> actions = schedule->ranks[world.rank().value];
   // After all Reduces and before all Updates gradients of tied parameters go to their owners, and norms are
   // agreed on.
   if (!layout.ties.empty() || agrees_before_updates)
@@ -72,7 +77,7 @@ std::vector<Action> actions_of_step(const Plan& plan, const StageLayout& layout,
 FlushingLoop::FlushingLoop(Training& training, StepReports& reports)
     : t_(training), reports_(reports), runner_(training.runner_parts()) {
   const auto add = [&](const StageLayout& one) {
-    turns_.push_back(actions_of_step(t_.plan, one, t_.world.communicator, t_.options,
+    turns_.push_back(actions_of_step(t_.plan, one, turns_.size(), t_.world.communicator, t_.options,
                                      t_.stages->decision().needs_model_norm()));
   };
   if (t_.layout().turns.empty()) add(t_.layout());

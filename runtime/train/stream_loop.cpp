@@ -5,6 +5,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/schedule/pair_order.h"
+#include "runtime/train/shared_schedules.h"
 
 namespace millrace {
 namespace {
@@ -34,14 +35,19 @@ ScheduleStream checked_stream(const Plan& plan, const PipelineShape& shape, cons
   return *std::move(stream);
 }
 
+std::shared_ptr<const ScheduleStream> stream_of(const Training& t) {
+  const auto make = [&] {
+    return checked_stream(t.plan, shape_of(t.plan, t.layout(), 0), t.world.communicator);
+  };
+  if (t.options.shared_schedules) return t.options.shared_schedules->stream(make);
+  return std::make_shared<const ScheduleStream>(make());
+}
+
 }  // namespace
 
 StreamLoop::StreamLoop(Training& training, StepReports& reports, std::int64_t older_versions,
                        std::function<bool(std::int64_t)> rests_after)
-    : t_(training),
-      reports_(reports),
-      stream_(checked_stream(t_.plan, shape_of(t_.plan, t_.layout(), 0), t_.world.communicator)),
-      runner_(t_.runner_parts()) {
+    : t_(training), reports_(reports), stream_(stream_of(t_)), runner_(t_.runner_parts()) {
   const PipelineShape shape = shape_of(t_.plan, t_.layout(), 0);
   const int per_step = microbatches_per_step(t_.plan);
   runner_.end_before(t_.position_of(t_.last_step() - t_.start));
@@ -61,7 +67,7 @@ StreamLoop::StreamLoop(Training& training, StepReports& reports, std::int64_t ol
 
 /// Goes through windows of the stream, one after the other without a pause, so that its lists stay short.
 void StreamLoop::run_to(std::int64_t end) {
-  const std::int64_t period = stream_.period(), per_step = microbatches_per_step(t_.plan);
+  const std::int64_t period = stream_->period(), per_step = microbatches_per_step(t_.plan);
   const std::int64_t window = std::max<std::int64_t>(1, kWindow / period) * period;
   const std::int64_t start = t_.start;
   std::vector<double> rates = t_.set_rates(t_.done);
@@ -70,7 +76,7 @@ void StreamLoop::run_to(std::int64_t end) {
   for (std::int64_t from = (t_.done - start) * per_step; from < last;) {
     const std::int64_t to = std::min(last, from + window);
     std::int64_t step = start + from / per_step;
-    runner_.run(stream_.actions(t_.world.communicator.rank(), from, to), step, t_.position_of(start),
+    runner_.run(stream_->actions(t_.world.communicator.rank(), from, to), step, t_.position_of(start),
                 [&](const Action&) {
                   reports_.step_ended(runner_, step, rates);
                   for (int i = 0; i < t_.steps_per_update(); ++i) t_.stop->completed(++step - start);
@@ -88,7 +94,7 @@ void StreamLoop::rest() {
   const std::int64_t end = std::min(t_.limit(), t_.last_step()), per_step = microbatches_per_step(t_.plan);
   const std::int64_t cut = (t_.done - t_.start) * per_step;
   if (t_.done < end) {  // the pipeline stays full
-    for (const Action& action : stream_.under_way(t_.world.communicator.rank(), cut)) {
+    for (const Action& action : stream_->under_way(t_.world.communicator.rank(), cut)) {
       if (action.microbatch.value < (end - t_.start) * per_step)
         t_.stages->lanes().front().executor(action.stage).post_receive(action);
     }

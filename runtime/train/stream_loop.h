@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "runtime/schedule/schedule_stream.h"
 #include "runtime/train/step_reports.h"
@@ -28,7 +29,7 @@ class StreamLoop {
  private:
   Training& t_;
   StepReports& reports_;
-  ScheduleStream stream_;
+  std::shared_ptr<const ScheduleStream> stream_;
   RankRunner runner_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@
 #include "runtime/train/stop_flag.h"
 
 namespace millrace {
+
+class SharedSchedules;
 
 /// The options in which the jobs of an array may differ.
 struct JobOptions {
@@ -91,7 +94,9 @@ struct TrainOptions {
   std::int64_t print_every = 10;  ///< steps between console lines
   std::chrono::milliseconds print_interval{10'000};  ///< a line is printed after so long in any case
   std::optional<ScheduleFile> schedule;              ///< the schedule, if the plan's is Custom
-  std::int64_t trace_first = 0;                      ///< the first step in trace.rank<k>.json
+  /// what the ranks that are threads of this process share; null: the rank makes its own schedule
+  std::shared_ptr<SharedSchedules> shared_schedules;
+  std::int64_t trace_first = 0;  ///< the first step in trace.rank<k>.json
   /// number of steps in the trace; trace_windows() places them in the steps of this run
   std::int64_t trace_count = 15;
   std::string save_weights;  ///< safetensors file for the final weights; empty: none

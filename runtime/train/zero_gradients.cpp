@@ -27,7 +27,7 @@ std::string listed(const std::vector<std::string>& names) {
 void warn_of_zero_gradients(const HeldStage& held) {
   held.executor->complete_gradients();
   if (held.replica != 0 || held.store->flat_gradient().is_meta()) return;  // an emulated device has no values
-  std::vector<std::string> zero;                    // parameters of a job
+  std::vector<std::string> zero;                                           // parameters of a job
   std::map<std::string, std::vector<int>> jobs_of;  // whose gradient of that one is zero
   for (const HeldStage::Rule& rule : held.rules) {
     if (held.in_turn() && held.executor != held.executors[rule.turn].get()) continue;

@@ -1,0 +1,160 @@
+#include "driver/launch/emulate_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "driver/cli/command_support.h"
+#include "driver/hosts/program_paths.h"
+#include "driver/launch/console.h"
+#include "driver/launch/launch_command.h"
+#include "runtime/base/error.h"
+#include "runtime/base/option_names.h"
+#include "runtime/device/compute_device.h"
+
+namespace millrace {
+namespace {
+
+struct EmulateFlags {
+  std::string profile;
+  std::string cluster;  ///< empty: messages take no time
+  EmulatedClock clock = EmulatedClock::Virtual;
+  EmulatedPayload payload = EmulatedPayload::None;
+  std::vector<std::string> sets;
+  std::string output_dir;
+  bool overwrite = false;
+};
+
+CommandSpec spec_of(EmulateFlags& f) {
+  CommandSpec spec;
+  spec.command = "emulate";
+  spec.summary =
+      "Run a job on devices that are not there: layers take the times of a profile, messages those of a "
+      "cluster "
+      "file. Nothing is computed, so there are no losses.";
+  spec.positionals = {"JOB.yaml"};
+  spec.flags = {
+      {.name = "device-profile",
+       .value = "FILE",
+       .help = "The profile whose times the layers take: of `millrace profile`, measured on the device.",
+       .required = true,
+       .target = into::text(f.profile)},
+      flag("", "cluster", "FILE",
+           "cluster.yaml: links and memory of the devices (default: messages take no time).",
+           into::text(f.cluster)),
+      flag("", "clock", "NAME",
+           "virtual: time jumps from event to event, and reading data takes none. wall: a step takes as long "
+           "as "
+           "on the devices, and data is read beside it.",
+           into::choice(f.clock, "clock")),
+      flag("", "payload", "NAME",
+           "With --clock wall, what messages carry. none: one byte. bytes: as many as the real ones.",
+           into::choice(f.payload, "payload")),
+      {.name = "set",
+       .value = "KEY=VALUE",
+       .help = "Set a key of the job file.",
+       .repeatable = true,
+       .target = into::texts(f.sets)},
+      flag("", "output-dir", "DIR", "Logs and results go here (default: the job's folder with -emulated).",
+           into::text(f.output_dir), 'o'),
+      flag("", "overwrite",
+           "Delete an earlier run in the output folder; without it a folder that holds one is refused.",
+           into::on(f.overwrite))};
+  spec.examples = {"millrace emulate job.yaml --device-profile profile.json --cluster cluster.yaml",
+                   "millrace emulate job.yaml --device-profile profile.json --clock wall"};
+  return spec;
+}
+
+/// Takes out of the job what asks for values, and where its ranks run. Says what it leaves out.
+void keep_what_is_emulated(JobSpec& job) {
+  const auto asks_for_values = [](const auto& setting) {
+    return std::ranges::any_of(
+        std::initializer_list<const char*>{"save-weights", "checkpoint-every", "checkpoint-at-end",
+                                           "keep-best", "resume", "resume-changes", "init-from",
+                                           "init-from-ignore", "bleu-every", "early-stop", "evaluate-every"},
+        [&](const char* name) { return setting.first == name; });
+  };
+  for (const auto& setting : job.train)
+    if (asks_for_values(setting))
+      std::fprintf(stderr, "note: %s: %s is left out: emulated devices compute no values\n",
+                   job.source.c_str(), setting.first.c_str());
+  std::erase_if(job.train, asks_for_values);
+  if (!job.hosts.on.empty() || !job.hosts.list.empty())
+    std::fprintf(stderr, "note: %s: its hosts are left out: all ranks run here\n", job.source.c_str());
+  job.hosts = {};
+  job.restarts = {};
+}
+
+/// Becomes the worker: all ranks are threads of it.
+int become_worker(const JobSpec& job, const std::string& worker) {
+  for (const auto& [name, value] : job.environment) ::setenv(name.c_str(), value.c_str(), 1);
+  ::setenv("OMP_NUM_THREADS", "1", 0);
+  std::vector<std::string> words = train_arguments(job);
+  words.insert(words.begin(), worker);
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  std::fflush(nullptr);
+  ::execv(worker.c_str(), argv.data());
+  std::fprintf(stderr, "millrace emulate: cannot start %s: %s. Hint: %s\n", worker.c_str(),
+               std::strerror(errno), worker_hint(ComputeDevice::Emulated).c_str());
+  return static_cast<int>(ExitCode::Usage);
+}
+
+int emulate(const EmulateFlags& flags, const std::string& file, Problems problems) {
+  std::vector<JobOverride> overrides;
+  for (const std::string& text : flags.sets) {
+    if (const Result<JobOverride> one = parse_override(text))
+      overrides.push_back(*one);
+    else
+      append(problems, one.problems());
+  }
+  const auto set = [&](const char* key, std::string value) {
+    overrides.push_back({key, std::move(value), long_name(key)});
+  };
+  set("device", to_string(ComputeDevice::Emulated));
+  set("device-profile", flags.profile);
+  set("clock", to_string(flags.clock));
+  set("payload", to_string(flags.payload));
+  if (!flags.cluster.empty()) set("emulate-links", flags.cluster);
+  if (!flags.output_dir.empty()) set("output-dir", flags.output_dir);
+  if (flags.overwrite) set("overwrite", "true");
+  Result<JobSpec> job = load_job(file, overrides);
+  if (!job) append(problems, job.problems());
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  for (const std::string& note : job->notes)
+    std::fprintf(stderr, "note: %s: %s\n", job->source.c_str(), note.c_str());
+  keep_what_is_emulated(*job);
+  if (flags.output_dir.empty()) {
+    job->output_dir += "-emulated";
+    std::ranges::find(job->train, "output-dir", [](const auto& s) { return s.first; })->second =
+        job->output_dir;
+  }
+  const std::string worker = worker_of(*job);
+  if (const Problems found = check_job(*job, worker); !found.empty())
+    return exit_with(ExitCode::Usage, found);
+  if (flags.clock == EmulatedClock::Virtual) return become_worker(*job, worker);
+  const Result<JobEnd> end = run_job(*job, worker, "");
+  if (!end) return exit_with(ExitCode::Usage, end.problems());
+  print_without_waiting(STDERR_FILENO, end->message);
+  return end->outcome.exit_code();
+}
+
+}  // namespace
+
+CommandSpec emulate_spec() {
+  return without_targets<EmulateFlags>(spec_of);
+}
+
+int emulate_command(const std::vector<std::string>& args) {
+  EmulateFlags flags;
+  return run_command(spec_of(flags), args, [&](const Arguments& given, Problems problems) {
+    return emulate(flags, given.positionals().front(), std::move(problems));
+  });
+}
+
+}  // namespace millrace

@@ -1,0 +1,39 @@
+// Schedules that ranks of one process make once for all of them. A schedule has the lists of all ranks, so
+// that a thousand threads that each make their own take a thousand times its memory.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "runtime/schedule/schedule.h"
+#include "runtime/schedule/schedule_stream.h"
+
+namespace millrace {
+
+/// What ranks of one plan share. Thread-safe.
+class SharedSchedules {
+ public:
+  /// Returns what `make` made for the first rank that asked for the schedule of this turn. Throws what `make`
+  /// throws.
+  template <class Make>
+  std::shared_ptr<const Schedule> steps(std::size_t turn, Make&& make) {
+    const std::lock_guard lock(mutex_);
+    auto& made = steps_[turn];
+    if (!made) made = std::make_shared<const Schedule>(make());
+    return made;
+  }
+  template <class Make>
+  std::shared_ptr<const ScheduleStream> stream(Make&& make) {
+    const std::lock_guard lock(mutex_);
+    if (!stream_) stream_ = std::make_shared<const ScheduleStream>(make());
+    return stream_;
+  }
+
+ private:
+  std::mutex mutex_;                                              // guards what follows
+  std::map<std::size_t, std::shared_ptr<const Schedule>> steps_;  // by turn
+  std::shared_ptr<const ScheduleStream> stream_;
+};
+
+}  // namespace millrace
