@@ -305,8 +305,7 @@ void RunCheckpoints::require_finite(const std::vector<StageTensors>& tensors) co
                        "lower --lr or add --warmup-steps");
 }
 
-/// Replaces the tensors of writing_ by copies, which stay as they are while the rank trains. Tensors that
-/// came from a device are copies already.
+/// Replaces the tensors of writing_ by copies, which stay as they are while the rank trains.
 void RunCheckpoints::take_snapshot() {
   std::int64_t bytes = 0;
   for (StageTensors& stage : writing_) {
