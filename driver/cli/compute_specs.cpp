@@ -152,6 +152,17 @@ CommandSpec train_spec(TrainFlags& f) {
       flag("Output", "keep-checkpoints", "N",
            "How many checkpoints stay, the newest ones; 0: all (`bleu --run` scores each).",
            into::integer(o.keep_checkpoints, 0, 1 << 20)),
+      flag("Output", "keep-every", "N",
+           "Checkpoints of every Nth step stay for ever, beside the newest ones of --keep-checkpoints; 0: "
+           "none do.",
+           into::integer(o.keep_every, 0)),
+      flag("Output", "checkpoint-background",
+           "Write checkpoints while training goes on, from a copy of each stage's tensors in the host's "
+           "memory.",
+           into::on(o.background_saves)),
+      flag("Output", "checkpoint-required",
+           "End the run with code 4 when a checkpoint cannot be saved. Otherwise it goes on with a warning.",
+           into::on(o.checkpoint_required)),
       flag("Output", "checkpoint-at-end", "Save a checkpoint after the last step.",
            into::on(o.checkpoint_at_end)),
       flag("Output", "resume", "DIR",

@@ -69,7 +69,7 @@ Status DeliveredCheckpoint::take(const std::string& path, std::string_view piece
 }
 
 Status DeliveredCheckpoint::finish() {
-  return publish_checkpoint(folder_, temporary_, manifest_, /*keep=*/0);
+  return publish_checkpoint(folder_, temporary_, manifest_, Retention{.newest = 0});
 }
 
 }  // namespace millrace

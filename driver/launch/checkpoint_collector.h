@@ -32,7 +32,7 @@ class CheckpointCollector {
   struct Options {
     std::filesystem::path folder;  ///< OUT/checkpoints
     int num_hosts = 1;
-    int keep = 3;            ///< how many of the run's checkpoints stay; 0: all
+    Retention keep{};
     bool overwrite = false;  ///< an earlier run's checkpoints go when the first one comes
     std::optional<ResumedCheckpoint> resumed{};
   };

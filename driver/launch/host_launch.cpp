@@ -106,7 +106,9 @@ CheckpointCollector::Options collector_options(const JobSpec& job,
                                        .overwrite = job.find("overwrite") != nullptr,
                                        .resumed = resumed};
   if (const std::string* keep = job.find("keep-checkpoints"))
-    options.keep = number_of<int>(*keep).value_or(options.keep);
+    options.keep.newest = number_of<int>(*keep).value_or(options.keep.newest);
+  if (const std::string* every = job.find("keep-every"))
+    options.keep.every = number_of<std::int64_t>(*every).value_or(0);
   return options;
 }
 

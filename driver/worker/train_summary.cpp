@@ -115,6 +115,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
                                {"stopped_early", report.stopped},
                                {"checkpoint_step", report.saved_step < 0 ? Json() : Json(report.saved_step)},
                                {"checkpoints_failed", report.failed_saves},
+                               {"checkpoint_snapshot_bytes", report.snapshot_bytes},
                                {"log_lines_lost", report.lost_log_lines},
                                {"lost", lost},
                                {"final_loss", has_losses ? Json(report.losses.back()) : Json()},

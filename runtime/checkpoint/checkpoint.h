@@ -19,6 +19,7 @@
 #include "runtime/rules/averaging_trigger.h"
 #include "runtime/rules/best_so_far.h"
 #include "runtime/rules/precision.h"
+#include "runtime/saved/checkpoint_folder.h"
 #include "runtime/stage/parameter_store.h"
 #include "runtime/stage/update_rule.h"
 
@@ -81,7 +82,7 @@ struct HostPlace {
 };
 
 struct SaveOptions {
-  int keep = 3;  ///< how many of this run's checkpoints stay; older ones are removed; 0: all stay
+  Retention keep{};
   /// limit of the whole save; messages have a deadline of their own
   std::chrono::milliseconds deadline{3'600'000};
   /// Set if the ranks of other hosts do not see `folder`. Then the folder of each host gets the shards of its
@@ -91,7 +92,7 @@ struct SaveOptions {
 
 /// Saves a checkpoint. Collective over `world`. Each rank writes a shard for each of `mine`. Rank 0 then
 /// writes the manifest, renames the folder into place, points `latest` to it, and removes this run's oldest
-/// checkpoints beyond `keep`. A reader sees the old or the new checkpoint, never a mixture and never none.
+/// checkpoints as `keep` says. A reader sees the old or the new checkpoint, never a mixture and never none.
 /// Returns the problem, the same on all ranks, if it could not be saved (disk full). Earlier checkpoints are
 /// then untouched. Throws PeerError, and CheckpointError at the deadline.
 std::optional<RankProblem> save_checkpoint(Communicator& world, const std::string& folder,

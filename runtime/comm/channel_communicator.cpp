@@ -1,12 +1,8 @@
 #include <algorithm>
-#include <condition_variable>
 #include <cstdio>
-#include <deque>
-#include <exception>
 #include <functional>
 #include <map>
 #include <mutex>
-#include <thread>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
@@ -22,6 +18,7 @@
 #include "runtime/comm/chain_reduce.h"
 #include "runtime/comm/channel.h"
 #include "runtime/comm/ordered_sum.h"
+#include "runtime/comm/task_thread.h"
 
 namespace millrace {
 namespace {
@@ -43,80 +40,15 @@ class AllOf final : public Pending {
   std::vector<std::unique_ptr<Pending>> parts_;
 };
 
-/// Runs collectives one after the other beside the caller, so that they overlap its computation.
-class Worker {
+class TaskPending final : public Pending {
  public:
-  struct Job {
-    std::function<void()> work;
-    bool done = false;
-    std::exception_ptr error;
-  };
-
-  explicit Worker(Clock& clock) : clock_(clock), thread_([this] { run(); }) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return running_; });  // its user of the clock is there before anybody waits
-  }
-  ~Worker() {
-    std::lock_guard lock(mutex_);
-    stopped_ = true;
-    clock_.notify_all(changed_);
-  }
-
-  std::shared_ptr<Job> start(std::function<void()> work) {
-    auto job = std::make_shared<Job>(Job{.work = std::move(work)});
-    std::lock_guard lock(mutex_);
-    jobs_.push_back(job);
-    clock_.notify_all(changed_);
-    return job;
-  }
-
-  void wait(Job& job) {
-    std::unique_lock lock(mutex_);
-    clock_.wait_until(lock, changed_, TimePoint::max(), [&] { return job.done; });
-    if (job.error) std::rethrow_exception(job.error);
-  }
+  TaskPending(std::shared_ptr<TaskThread> thread, std::shared_ptr<TaskThread::Task> task)
+      : thread_(std::move(thread)), task_(std::move(task)) {}
+  void wait() override { thread_->wait(*task_); }
 
  private:
-  void run() {
-    at::NoGradGuard no_grad;
-    const ClockUser user(clock_);
-    std::unique_lock lock(mutex_);
-    running_ = true;
-    changed_.notify_all();
-    for (;;) {
-      clock_.wait_until(lock, changed_, TimePoint::max(), [&] { return stopped_ || !jobs_.empty(); });
-      if (stopped_) return;
-      auto job = jobs_.front();
-      jobs_.pop_front();
-      lock.unlock();
-      try {
-        job->work();
-      } catch (...) {
-        job->error = std::current_exception();
-      }
-      lock.lock();
-      job->done = true;
-      clock_.notify_all(changed_);
-    }
-  }
-
-  Clock& clock_;
-  std::mutex mutex_;  // guards what follows, and each Job's done, error
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<Job>> jobs_;
-  bool running_ = false, stopped_ = false;
-  std::jthread thread_;  // last: joined first
-};
-
-class WorkerPending final : public Pending {
- public:
-  WorkerPending(std::shared_ptr<Worker> worker, std::shared_ptr<Worker::Job> job)
-      : worker_(std::move(worker)), job_(std::move(job)) {}
-  void wait() override { worker_->wait(*job_); }
-
- private:
-  std::shared_ptr<Worker> worker_;
-  std::shared_ptr<Worker::Job> job_;
+  std::shared_ptr<TaskThread> thread_;
+  std::shared_ptr<TaskThread::Task> task_;
 };
 
 /// The summand from each peer; null for this rank.
@@ -219,8 +151,9 @@ class ChannelCommunicator final : public Communicator {
     if (route.way == AllReduceWay::Nothing) return std::make_unique<NothingPending>();
     if (route.way == AllReduceWay::Direct)
       return start_direct_reduce(tensor.view({-1}), kCollective | next_tag(sequence), what);
-    if (!worker_) worker_ = std::make_shared<Worker>(channel_->clock());
-    return std::make_unique<WorkerPending>(worker_, worker_->start([=, this] {
+    // Beside the caller, so that collectives overlap its computation.
+    if (!thread_) thread_ = std::make_shared<TaskThread>(channel_->clock());
+    return std::make_unique<TaskPending>(thread_, thread_->start([=, this] {
       const std::uint64_t tag = kCollective | next_tag(sequence);
       if (route.way == AllReduceWay::Chain) {
         reduce_along(route, tensor.view({-1}), tag, what);
@@ -336,7 +269,7 @@ class ChannelCommunicator final : public Communicator {
   std::shared_ptr<GroupNumbers> numbers_;
   int rank_ = 0;
   std::uint64_t collectives_ = 0;
-  std::shared_ptr<Worker> worker_;
+  std::shared_ptr<TaskThread> thread_;
 };
 
 /// A receive into a tensor that nobody else has.

@@ -69,13 +69,15 @@ std::vector<fs::path> step_folders(const fs::path& folder) {
   return result;
 }
 
-/// Removes this run's oldest checkpoints beyond `keep`. Checkpoints that cannot be read or are another run's
-/// stay.
-void prune(const fs::path& folder, const std::string& run, int keep) {
+/// Removes this run's oldest checkpoints. Checkpoints that cannot be read or are another run's stay.
+void prune(const fs::path& folder, const std::string& run, const Retention& keep) {
+  if (keep.newest == 0) return;
   int kept = 0;
   std::error_code ignored;
   for (const fs::path& step : step_folders(folder)) {
-    if (run_of(step) == run && ++kept > keep && keep > 0) fs::remove_all(step, ignored);
+    const Result<ManifestHead> head = read_manifest_head(step);
+    if (!head || head->run != run || ++kept <= keep.newest) continue;
+    if (keep.every == 0 || head->step % keep.every != 0) fs::remove_all(step, ignored);
   }
 }
 
@@ -258,7 +260,7 @@ Result<CheckpointChoice> checkpoints_at(const std::string& path) {
 }
 
 Status publish_checkpoint(const fs::path& folder, const fs::path& temporary, const std::string& manifest,
-                          int keep, Shards shards) {
+                          const Retention& keep, Shards shards) {
   const Result<ManifestHead> head = parse_manifest(manifest, (temporary / kManifest).string());
   if (!head) return head.problems();
   for (const ShardEntry& shard : head->shards) {

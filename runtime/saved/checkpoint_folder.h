@@ -72,14 +72,19 @@ struct CheckpointChoice {
 /// `path` is a step folder, a folder with `latest`, or an output folder that holds `checkpoints/`.
 Result<CheckpointChoice> checkpoints_at(const std::string& path);
 
+/// Which of a run's checkpoints stay when a newer one is published.
+struct Retention {
+  int newest = 3;          ///< so many of the newest; 0: all
+  std::int64_t every = 0;  ///< those of steps that are multiples of this stay, too; 0: none
+};
+
 /// Whether a published folder holds all shards, or only those of one host's ranks.
 enum class Shards { All, OfThisHost };
 
 /// Publishes a checkpoint: writes the manifest into `temporary`, renames that folder into place, points
-/// `latest` to it, and removes this run's oldest checkpoints beyond `keep` (0: none). The shards must be
-/// there.
+/// `latest` to it, and removes this run's oldest checkpoints as `keep` says. The shards must be there.
 Status publish_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& temporary,
-                          const std::string& manifest, int keep, Shards shards = Shards::All);
+                          const std::string& manifest, const Retention& keep, Shards shards = Shards::All);
 
 /// Makes the checkpoint of `step` the newest of `run` in `folder`, or else the last one before it; without
 /// either `folder` has no newest. Later checkpoints belong to a branch that

@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include <ATen/ops/empty.h>
+
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
@@ -31,6 +33,8 @@ RunCheckpoints::RunCheckpoints(Training& training, RunOutputs& outputs, Evaluati
     reads_own_.push_back(!array.of_jobs.empty());
     choices_.push_back(array.choices);
   }
+  if (t_.options.background_saves)
+    saver_ = std::make_unique<BackgroundSaver>(t_.world.communicator, t_.world.clock);
 }
 
 void RunCheckpoints::load() {
@@ -301,59 +305,102 @@ void RunCheckpoints::require_finite(const std::vector<StageTensors>& tensors) co
                        "lower --lr or add --warmup-steps");
 }
 
-std::optional<RankProblem> RunCheckpoints::write(const std::filesystem::path& folder, int keep) const {
-  const std::vector<StageTensors> tensors = state();
-  require_finite(tensors);
+/// Replaces the tensors of writing_ by copies, which stay as they are while the rank trains.
+void RunCheckpoints::take_snapshot() {
+  std::int64_t bytes = 0;
+  for (StageTensors& stage : writing_) {
+    for (auto& [name, tensor] : stage.tensors) {
+      at::Tensor& copy = copies_[name];
+      if (!copy.defined() || copy.sizes() != tensor.sizes() || copy.dtype() != tensor.dtype())
+        copy = at::empty(tensor.sizes(), tensor.dtype());
+      copy.copy_(tensor);
+      tensor = copy;
+      bytes += static_cast<std::int64_t>(copy.nbytes());
+    }
+  }
+  t_.report.snapshot_bytes = std::max(t_.report.snapshot_bytes, bytes);
+}
+
+std::string RunCheckpoints::failure_of(const std::string& name, const RankProblem& problem) const {
+  return name + " NOT saved: " + to_string(problem) + ". " +
+         (t_.report.saved_step < 0 ? "There is none yet"
+                                   : "The last one is of step " + std::to_string(t_.report.saved_step));
+}
+
+/// Returns the function that writes writing_, in this thread or another one, and tells of it.
+BackgroundSaver::Save RunCheckpoints::writes(const std::string& name, const std::filesystem::path& folder,
+                                             const Retention& keep) const {
   std::optional<HostPlace> place;
   if (t_.options.host_folder) place = HostPlace{.first_rank = t_.options.host_folder->first_rank};
-  return save_checkpoint(t_.world.communicator, folder.string(),
-                         {.run = outputs_.run(),
-                          .parent = outputs_.parent(),
-                          .model = t_.plan.model,
-                          .step = t_.done,
-                          .position = t_.position_of(t_.done),
-                          .updates = t_.done,
-                          .plan_fingerprint = t_.plan.fingerprint(),
-                          .settings = settings_,
-                          .loss_scale = t_.jobs() == 1 ? t_.loss_scale(0) : std::nullopt,
-                          .averaging = t_.jobs() == 1 ? evaluations_.waiting(0) : std::nullopt,
-                          .best = t_.report.best,
-                          .jobs = progress()},
-                         t_.plan.num_stages(), tensors,
-                         {.keep = keep, .deadline = t_.options.checkpoint_deadline, .host = place});
+  const CheckpointInfo info{.run = outputs_.run(),
+                            .parent = outputs_.parent(),
+                            .model = t_.plan.model,
+                            .step = t_.done,
+                            .position = t_.position_of(t_.done),
+                            .updates = t_.done,
+                            .plan_fingerprint = t_.plan.fingerprint(),
+                            .settings = settings_,
+                            .loss_scale = t_.jobs() == 1 ? t_.loss_scale(0) : std::nullopt,
+                            .averaging = t_.jobs() == 1 ? evaluations_.waiting(0) : std::nullopt,
+                            .best = t_.report.best,
+                            .jobs = progress()};
+  const SaveOptions options{.keep = keep, .deadline = t_.options.checkpoint_deadline, .host = place};
+  return [this, name, folder = folder.string(), info, options,
+          begin = t_.world.clock.now()](Communicator& ranks) {
+    auto problem = save_checkpoint(ranks, folder, info, t_.plan.num_stages(), writing_, options);
+    if (!t_.owns_loss()) return problem;
+    if (!problem) {
+      log_info(name + " seconds=" + std::to_string(Seconds(t_.world.clock.now() - begin).count()));
+    } else if (!t_.options.checkpoint_required) {  // else the run ends with this text
+      log_warning(failure_of(name, *problem));
+    }
+    return problem;
+  };
+}
+
+void RunCheckpoints::begin(Underway what) {
+  settle();
+  writing_ = state();
+  require_finite(writing_);
+  const BackgroundSaver::Save save =
+      what.is_best
+          ? writes(what.name, std::filesystem::path(t_.options.output_dir) / run_files::kBest, {.newest = 1})
+          : writes(what.name, outputs_.checkpoints(),
+                   {.newest = t_.options.keep_checkpoints, .every = t_.options.keep_every});
+  if (!saver_) {
+    end(what, save(t_.world.communicator));
+    writing_.clear();
+    return;
+  }
+  take_snapshot();
+  underway_ = std::move(what);
+  saver_->start(save);
+}
+
+void RunCheckpoints::settle() {
+  if (!underway_) return;
+  const Underway what = *std::exchange(underway_, std::nullopt);
+  end(what, saver_->finish());
+}
+
+/// Counts the save. Throws CheckpointError if it failed and the run requires it.
+void RunCheckpoints::end(const Underway& what, const std::optional<RankProblem>& problem) {
+  if (problem) ++t_.report.failed_saves;
+  if (!what.is_best) unsaved_step_ = problem ? what.step : -1;
+  if (problem && t_.options.checkpoint_required)
+    throw CheckpointError(failure_of(what.name, *problem),
+                          "make room and --resume the run; without --checkpoint-required it goes on");
+  if (!problem && !what.is_best) t_.report.saved_step = what.step;
 }
 
 void RunCheckpoints::save_best() {
-  const auto problem = write(std::filesystem::path(t_.options.output_dir) / run_files::kBest, 1);
-  if (problem) ++t_.report.failed_saves;
-  if (!t_.owns_loss()) return;
-  if (problem)
-    log_warning("the best checkpoint, of step " + std::to_string(t_.done) +
-                ", is NOT saved: " + to_string(*problem));
-  else
-    log_info("best " + t_.options.keep_best + ": checkpoint step=" + std::to_string(t_.done));
+  begin({.name = "best " + t_.options.keep_best + ": checkpoint step=" + std::to_string(t_.done),
+         .step = t_.done,
+         .is_best = true});
 }
 
 void RunCheckpoints::save() {
-  const TimePoint begin = t_.world.clock.now();
-  const auto problem = write(outputs_.checkpoints(), t_.options.keep_checkpoints);
-  if (problem) {
-    ++t_.report.failed_saves;
-    unsaved_step_ = t_.done;
-    if (t_.owns_loss()) {
-      log_warning("checkpoint step=" + std::to_string(t_.done) + " NOT saved: " + to_string(*problem) + ". " +
-                  (t_.report.saved_step < 0
-                       ? "There is none yet"
-                       : "The last one is of step " + std::to_string(t_.report.saved_step)));
-    }
-    return;
-  }
-  t_.report.saved_step = t_.done;
-  unsaved_step_ = -1;
-  if (t_.owns_loss()) {
-    log_info("checkpoint step=" + std::to_string(t_.done) +
-             " seconds=" + std::to_string(Seconds(t_.world.clock.now() - begin).count()));
-  }
+  begin({.name = "checkpoint step=" + std::to_string(t_.done), .step = t_.done});
 }
 
 void RunCheckpoints::save_final_weights() {
@@ -386,10 +433,12 @@ void RunCheckpoints::save_final_weights() {
   if (!problem) return;
   t_.report.lost.push_back("the weights (" + to_string(*problem) + ")");
   // What was trained is not thrown away while there is another place for it.
+  settle();
   if (t_.options.saves() && t_.report.saved_step != t_.done) save();
 }
 
 void RunCheckpoints::finish() {
+  settle();
   if (unsaved_step_ < 0) return;
   t_.report.lost.push_back("the checkpoint of step " + std::to_string(unsaved_step_));
   t_.report.lost_checkpoint = true;

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/background_saver.h"
 #include "runtime/checkpoint/carried.h"
 #include "runtime/train/evaluations.h"
 #include "runtime/train/run_outputs.h"
@@ -30,12 +32,15 @@ class RunCheckpoints {
   std::int64_t older_versions() const { return older_versions_; }
 
   /// Saves the steps done, while the ranks rest. A failure is a warning: training goes on, and the run's end
-  /// tells. Throws NumericError where a single job has a value that is not finite: nothing that holds one is
-  /// written.
+  /// tells. Throws CheckpointError instead if TrainOptions::checkpoint_required is set. Throws NumericError
+  /// where a single job has a value that is not finite: nothing that holds one is written.
+  /// With TrainOptions::background_saves it copies the state and returns, after the save before has ended.
+  /// Failures then show at the next call of settle(), which every save begins with.
   void save();
-  /// Saves the steps done as the best, in place of the best before, while the ranks rest. Failures are as of
-  /// save().
+  /// Saves the steps done as the best, in place of the best before. All else is as of save().
   void save_best();
+  /// Waits for the save that is under way, if there is one, and reports it.
+  void settle();
   /// Writes TrainOptions::save_weights, a file for each job.
   void save_final_weights();
   /// Adds the checkpoint that could not be saved, if the newest could not, to the report.
@@ -43,7 +48,17 @@ class RunCheckpoints {
 
  private:
   void resume();
-  std::optional<RankProblem> write(const std::filesystem::path& folder, int keep) const;
+  /// Of a checkpoint that is being written.
+  struct Underway {
+    std::string name;  ///< for messages: "checkpoint step=8"
+    std::int64_t step = 0;
+    bool is_best = false;
+  };
+  void begin(Underway what);
+  BackgroundSaver::Save writes(const std::string& name, const std::filesystem::path& folder,
+                               const Retention& keep) const;
+  void end(const Underway& what, const std::optional<RankProblem>& problem);
+  std::string failure_of(const std::string& name, const RankProblem& problem) const;
   void take_initial_weights();
   void check_model(const Checkpoint& found) const;
   void check_settings(const Checkpoint& found) const;
@@ -53,6 +68,7 @@ class RunCheckpoints {
   std::vector<CarriedRows> followed() const;
   std::vector<StageTensors> mine(const std::function<NamedTensors(const HeldStage&)>& tensors) const;
   std::vector<StageTensors> state() const;
+  void take_snapshot();
   void add_choices(NamedTensors& state, const HeldStage& held) const;
   std::optional<RankProblem> non_finite(const std::vector<StageTensors>& tensors) const;
   void require_finite(const std::vector<StageTensors>& tensors) const;
@@ -64,7 +80,11 @@ class RunCheckpoints {
   std::vector<char> reads_own_;  ///< by array: each of its jobs has batches of its own
   std::vector<std::shared_ptr<KernelChoices>> choices_;  ///< by array; arrays of one size share theirs
   std::int64_t older_versions_ = 0;
-  std::int64_t unsaved_step_ = -1;  ///< of the last save, if it failed
+  std::int64_t unsaved_step_ = -1;            ///< of the last save, if it failed
+  std::vector<StageTensors> writing_;         ///< what is being written
+  std::map<std::string, at::Tensor> copies_;  ///< by name, of background saves; used again by the next one
+  std::optional<Underway> underway_;
+  std::unique_ptr<BackgroundSaver> saver_;  ///< null: saves are not in the background. Destroyed first
 };
 
 }  // namespace millrace

@@ -173,6 +173,8 @@ Settings rank_settings(const Plan& plan, const TrainOptions& options) {
                     {"steps", std::to_string(options.steps)},
                     {"checkpoint-every", std::to_string(options.checkpoint_every)},
                     {"checkpoint-at-end", options.checkpoint_at_end ? "true" : "false"},
+                    {"checkpoint-required", options.checkpoint_required ? "true" : "false"},
+                    {"checkpoint-background", options.background_saves ? "true" : "false"},
                     {"evaluate-every", std::to_string(options.evaluate_every)},
                     {"score-every", std::to_string(options.score_every)},
                     {"target-score", options.target_score ? text_of(*options.target_score) : "none"},

@@ -80,7 +80,11 @@ struct TrainOptions {
   std::chrono::milliseconds checkpoint_deadline{3'600'000};  ///< limit of saving or verifying a checkpoint
   std::int64_t checkpoint_every = 0;  ///< steps between checkpoints; 0: only `checkpoint_at_end` saves one
   bool checkpoint_at_end = false;
-  int keep_checkpoints = 3;  ///< how many of this run's newest checkpoints stay; 0: all
+  int keep_checkpoints = 3;     ///< how many of this run's newest checkpoints stay; 0: all
+  std::int64_t keep_every = 0;  ///< checkpoints of steps that are multiples of this stay, too; 0: none
+  /// Checkpoints are written while training goes on, from copies in the host's memory.
+  bool background_saves = false;
+  bool checkpoint_required = false;  ///< the run ends with the first checkpoint that cannot be saved
   /// steps between evaluations; 0: at the end only. An evaluation source is needed in any case
   std::int64_t evaluate_every = 0;
   /// Metric whose best checkpoint stays in OUTPUT/best; empty: none. A single job only.

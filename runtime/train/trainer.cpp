@@ -94,6 +94,7 @@ struct Trainer::Impl {
   void rest();
   bool advance(std::int64_t most);
   void finish();
+  void end_failed();
 };
 
 void Trainer::Impl::open(const std::vector<TrainedArray>& arrays, std::unique_ptr<WeightsScore> score) {
@@ -245,6 +246,7 @@ void Trainer::Impl::finish() {
     if (t.owns_loss()) log_warning("asked to stop: saving step " + std::to_string(t.done));
     if (t.options.saves()) checkpoints->save();
   } else {
+    checkpoints->settle();
     if (report.ended_by_metric() && t.options.checkpoint_at_end && report.saved_step != t.done)
       checkpoints->save();
     checkpoints->save_final_weights();
@@ -252,6 +254,16 @@ void Trainer::Impl::finish() {
   checkpoints->finish();
   outputs.finish();
   reports.finish();
+}
+
+/// After a failure: ends the save that is under way, and writes the trace.
+void Trainer::Impl::end_failed() {
+  try {
+    if (checkpoints) checkpoints->settle();
+  } catch (const std::exception& error) {
+    log_warning(std::string("while the run failed: ") + error.what());
+  }
+  reports.write_trace();
 }
 
 Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions options,
@@ -278,7 +290,7 @@ void Trainer::guarded(Work&& work) {
   try {
     work();
   } catch (const Error& error) {
-    self.reports.write_trace();
+    self.end_failed();
     self.outputs.note_failure(error.code(), error.what(), error.hint());
     if (error.code() != ExitCode::Numeric) {
       self.outputs.log_end();
@@ -290,7 +302,7 @@ void Trainer::guarded(Work&& work) {
                                                  : "; the checkpoint of step " + std::to_string(saved) +
                                                        " is from before it"));
   } catch (...) {
-    self.reports.write_trace();
+    self.end_failed();
     self.outputs.note_failure(ExitCode::RunFailed, text_of_failure(), {});
     self.outputs.log_end();
     throw;

@@ -85,6 +85,7 @@ struct RunReport {
   std::string run;                  ///< id of the run; empty without an output folder
   std::int64_t first_step = 0;      ///< steps done before this run
   std::int64_t saved_step = -1;     ///< number of steps in the newest whole checkpoint; -1: there is none
+  std::int64_t snapshot_bytes = 0;  ///< this rank's copies of tensors that background saves write; 0: none
   std::int64_t failed_saves = 0;    ///< checkpoints that could not be written
   std::int64_t lost_log_lines = 0;  ///< log lines that could not be written, on all ranks together
   std::vector<std::string> lost;    ///< results that are not on the disk at the end; the same on all ranks

@@ -40,7 +40,7 @@ class Checkpoints : public ::testing::Test {
   }
 
   /// Stage s of step n holds n + s, n + s + 1, ...; the same problem on both ranks.
-  std::optional<RankProblem> save(const std::string& run, std::int64_t step, int keep = 3) {
+  std::optional<RankProblem> save(const std::string& run, std::int64_t step, const Retention& keep = {}) {
     std::optional<RankProblem> problems[2];
     run_as_threads(make_local_communicators(2, milliseconds(10'000)), [&](Communicator& world) {
       const int stage = world.rank().value;
@@ -229,6 +229,21 @@ TEST_F(Checkpoints, ReadersAndPruningFollowTheRun) {
   EXPECT_EQ(found(), -1) << "another run's is not taken";
   fs::remove(folder_ / "latest");
   EXPECT_EQ(found(), 30) << "one run is left";
+}
+
+TEST_F(Checkpoints, EveryNthStaysBesideTheNewest) {
+  const auto expect = [&](const Retention& keep, const std::vector<int>& kept) {
+    fs::remove_all(folder_);
+    for (int step : {10, 15, 20, 25, 30, 35}) ASSERT_FALSE(save("aa", step, keep));
+    std::vector<std::string> names{"latest"};
+    for (int step : kept) names.push_back(step_folder(step).filename());
+    EXPECT_EQ(entries(), names) << keep.newest << " " << keep.every;
+  };
+  expect({.newest = 2}, {30, 35});
+  expect({.newest = 2, .every = 10}, {10, 20, 30, 35});
+  expect({.newest = 1, .every = 20}, {20, 35});
+  expect({.newest = 1, .every = 1}, {10, 15, 20, 25, 30, 35});
+  expect({.newest = 0, .every = 20}, {10, 15, 20, 25, 30, 35});
 }
 
 TEST_F(Checkpoints, AReturnToAnOlderStepMovesTheLaterOnesAside) {

@@ -45,7 +45,8 @@ class Collecting : public ::testing::Test {
       if ((stage == 0) != (host == 0)) continue;
       ASSERT_TRUE(write_file_atomically(temporary / shard_name(stage), shard_content(step, stage)));
     }
-    ASSERT_TRUE(publish_checkpoint(own(host), temporary, manifest_of(step), 2, Shards::OfThisHost));
+    ASSERT_TRUE(publish_checkpoint(own(host), temporary, manifest_of(step), Retention{.newest = 2},
+                                   Shards::OfThisHost));
   }
 
   /// The step that a reader of the launcher's folder takes; -1: none. It must be whole.
@@ -59,7 +60,7 @@ class Collecting : public ::testing::Test {
   }
 
   CheckpointCollector collector() const {
-    return CheckpointCollector({.folder = gathered(), .num_hosts = 2, .keep = 2});
+    return CheckpointCollector({.folder = gathered(), .num_hosts = 2, .keep = {.newest = 2}});
   }
 
   TemporaryFolder folder_;

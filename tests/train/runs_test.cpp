@@ -99,6 +99,23 @@ TEST_F(Runs, AReturnToAnOlderStepAbandonsTheRest) {
   expect_parts(refusal<ConfigError>(apart), {"apart", "an earlier run"});
 }
 
+/// The later checkpoints of a branch that was left lie before the new ones by number, and are never taken.
+TEST_F(Runs, ADamagedCheckpointDoesNotLeadBackToAnAbandonedBranch) {
+  const Outcome whole = run(in("out", 30, 10));
+  TrainOptions back = in("out", 25, 25);
+  back.resume = (folder_ / "out/checkpoints/step-00000010").string();
+  run(back);
+  ASSERT_EQ(newest("out"), 25);
+  ASSERT_TRUE(write_file_atomically(folder_ / "out/checkpoints/step-00000025/stage1.safetensors", "damaged"));
+  EXPECT_EQ(newest("out"), 10) << "not 20, which is of the other branch";
+  TrainOptions again = in("out", 30, 30);
+  again.resume = again.output_dir;
+  const Outcome rest = run(again);
+  EXPECT_EQ(rest.reports[0].first_step, 10);
+  EXPECT_EQ(rest.losses, (std::vector<double>{whole.losses.begin() + 10, whole.losses.end()}));
+  EXPECT_EQ(newest("out"), 30);
+}
+
 TEST_F(Runs, OverwritingWhatIsResumedIsRefused) {
   run(in("out", 4, 2));
   TrainOptions both = in("out", 8, 2);
@@ -199,9 +216,15 @@ class SizeLimit {
   sighandler_t handler_;
 };
 
-TEST_F(Runs, AFullDiskDoesNotEndTraining) {
+/// Whether saves are in the background.
+class DiskOfRuns : public Runs, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Saves, DiskOfRuns, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "background" : "foreground"; });
+
+TEST_P(DiskOfRuns, AFullOneDoesNotEndTraining) {
   const Outcome expected = run(options(12));
-  const TrainOptions o = in("out", 12, 4);
+  TrainOptions o = in("out", 12, 4);
+  o.background_saves = GetParam();
   Outcome full;
   {
     const SizeLimit limit(3000);  // a log of some steps, and no shard
@@ -238,6 +261,22 @@ TEST_F(Runs, AFullDiskDoesNotEndTraining) {
   for (const auto& entry : fs::recursive_directory_iterator(folder_ / "out"))
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
   EXPECT_FALSE(logged_steps("out").empty()) << "and every line that is there is whole";
+}
+
+TEST_P(DiskOfRuns, AFullOneEndsARunThatRequiresItsCheckpoints) {
+  TrainOptions o = in("out", 12, 4);
+  run(in("out", 4, 4));
+  o.background_saves = GetParam();
+  o.resume = o.output_dir;
+  o.checkpoint_required = true;
+  {
+    const SizeLimit limit(3000);
+    expect_parts(refusal<CheckpointError>(o), {"checkpoint step=8 NOT saved", "File too large",
+                                               "The last one is of step 4", "--checkpoint-required"});
+  }
+  EXPECT_EQ(newest("out"), 4);
+  run(o);
+  EXPECT_EQ(newest("out"), 12);
 }
 
 TEST_F(Runs, AFolderInUseIsRefused) {
