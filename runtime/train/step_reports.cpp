@@ -94,6 +94,7 @@ void StepReports::log(std::int64_t step, Measured measured) {
     require_a_finite_loss(*record.losses, newest);
     t_.report.losses.push_back(record.losses->mean_loss());
     report_jobs(record);
+    if (!t_.options.has_weights) record.losses.reset();  // emulated: they mean nothing
   }
   t_.log.write(record);
   if (is_traced(step)) {

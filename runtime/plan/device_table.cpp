@@ -1,0 +1,160 @@
+#include "runtime/plan/device_table.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <utility>
+
+#include "runtime/base/files.h"
+#include "runtime/base/json.h"
+#include "runtime/base/numbers.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::size_t kDevice = 0, kModel = 2, kBatch = 3, kSeconds = 7, kLeastColumns = 8;
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+bool has_no_figure(std::string_view cell) {
+  constexpr std::array<std::string_view, 4> kNone{"", "n/a", "#value!", "#div/0!"};
+  return std::ranges::find(kNone, lower(std::string(cell))) != kNone.end();
+}
+
+template <class Map>
+std::vector<std::string> keys_of(const Map& map) {
+  std::vector<std::string> keys;
+  for (const auto& entry : map) keys.push_back(entry.first);
+  return keys;
+}
+
+std::string listed(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+Problem not_found(const std::string& file, const std::string& kind, const std::string& wanted,
+                  const std::vector<std::string>& there) {
+  const std::optional<std::string> nearest = nearest_name(lower(wanted), there);
+  return {file, "it has no " + kind + " " + wanted,
+          (nearest ? "did you mean " + *nearest + "? It has " : "it has ") + listed(there)};
+}
+
+}  // namespace
+
+Result<DeviceTable> DeviceTable::load(const std::string& path) {
+  const Result<std::string> text = read_file(path);
+  if (!text) return text.problems();
+  return parse(*text, path);
+}
+
+Result<DeviceTable> DeviceTable::parse(std::string_view text, const std::string& name) {
+  DeviceTable table;
+  table.name_ = name;
+  Problems problems;
+  int line = 0;
+  for (std::string& row : split(text, '\n')) {
+    ++line;
+    if (row.ends_with('\r')) row.pop_back();
+    if (row.empty()) continue;
+    const std::string where = name + ":" + std::to_string(line);
+    const std::vector<std::string> cells = split(row, '\t');
+    if (cells.size() < kLeastColumns) {
+      problems.push_back({where,
+                          "it has " + std::to_string(cells.size()) + " columns, at least " +
+                              std::to_string(kLeastColumns) + " were expected",
+                          "device, memory, model, batch, input, memory of the model, seconds of the copy, "
+                          "seconds of the computation, with tabs between"});
+      continue;
+    }
+    if (has_no_figure(cells[kSeconds])) continue;
+    const std::optional<int> batch = number_of<int>(cells[kBatch]);
+    const std::optional<double> seconds = number_of<double>(cells[kSeconds]);
+    if (!batch || *batch < 1)
+      problems.push_back({where, "the batch is " + cells[kBatch], "a number of samples was expected"});
+    if (!seconds || !(*seconds > 0 && *seconds < 1e9))
+      problems.push_back({where, "the time is " + cells[kSeconds], "seconds above 0, or N/A, were expected"});
+    if (!batch || *batch < 1 || !seconds || !(*seconds > 0 && *seconds < 1e9)) continue;
+    std::vector<DeviceTime>& times = table.times_[lower(cells[kDevice])][lower(cells[kModel])];
+    const auto other = std::ranges::find(times, *batch, &DeviceTime::batch);
+    if (other == times.end()) {
+      times.push_back({*batch, *seconds, line});
+    } else if (other->seconds != *seconds) {
+      problems.push_back({where,
+                          "line " + std::to_string(other->line) + " has another time for " + cells[kModel] +
+                              " in batches of " + cells[kBatch] + " on " + cells[kDevice],
+                          "delete one of the two"});
+    }
+  }
+  if (!problems.empty()) return problems;
+  if (table.times_.empty()) return Problem{name, "it has no times", "is it a table of device profiles?"};
+  for (auto& [device, models] : table.times_)
+    for (auto& [model, times] : models) std::ranges::sort(times, {}, &DeviceTime::batch);
+  return table;
+}
+
+std::vector<std::string> DeviceTable::devices() const {
+  return keys_of(times_);
+}
+
+Result<double> DeviceTable::seconds(const std::string& device, const std::string& model, int batch) const {
+  const auto models = times_.find(lower(device));
+  if (models == times_.end()) return not_found(name_, "device", device, devices());
+  const auto found = models->second.find(lower(model));
+  if (found == models->second.end())
+    return not_found(name_, "figure of " + device + " for model", model, keys_of(models->second));
+  const std::vector<DeviceTime>& times = found->second;
+  const auto above = std::ranges::lower_bound(times, batch, {}, &DeviceTime::batch);
+  if (above == times.end() || (above == times.begin() && above->batch != batch)) {
+    std::vector<std::string> batches;
+    for (const DeviceTime& one : times) batches.push_back(std::to_string(one.batch));
+    return Problem{name_,
+                   "it has " + model + " on " + device + " in batches of " + listed(batches) + ", not of " +
+                       std::to_string(batch),
+                   "times are not extended beyond what was measured: profile with --microbatch " +
+                       batches.front() + (batches.size() > 1 ? " to " + batches.back() : "")};
+  }
+  if (above->batch == batch) return above->seconds;
+  const DeviceTime &low = *std::prev(above), &high = *above;
+  return low.seconds +
+         (high.seconds - low.seconds) * double(batch - low.batch) / double(high.batch - low.batch);
+}
+
+double batch_seconds(const LayerGraph& profile) {
+  double sum = profile.loss_s;
+  for (const LayerNode& node : profile.nodes)
+    sum += node.forward_s + node.backward_s() + profile.update_s_per_byte * double(node.parameter_bytes);
+  return sum;
+}
+
+LayerGraph rescaled(LayerGraph profile, double seconds, std::string device) {
+  const double factor = seconds / batch_seconds(profile);
+  const auto scale = [factor](LayerGraph& graph) {
+    for (LayerNode& node : graph.nodes) {
+      for (double* time : {&node.forward_s, &node.backward_input_s, &node.backward_weight_s}) *time *= factor;
+      for (LayerSeconds& one : node.of_microbatches)
+        for (double* time : {&one.forward, &one.backward_input, &one.backward_weight}) *time *= factor;
+    }
+    for (MeasuredMicrobatch& one : graph.microbatches) {
+      one.seconds *= factor;
+      one.loss_s *= factor;
+    }
+    for (double* time :
+         {&graph.loss_s, &graph.update_s_per_byte, &graph.update_copy_s_per_byte, &graph.norm_s_per_byte})
+      *time *= factor;
+  };
+  scale(profile);
+  for (LayerGraph& turn : profile.turns) scale(turn);
+  profile.arrays.clear();  // the table says nothing of job arrays
+  profile.data_s = 0;      // nor of data
+  profile.measured = {};
+  profile.device = std::move(device);
+  return profile;
+}
+
+}  // namespace millrace

@@ -1,0 +1,171 @@
+// A device that is not there: its time line, its memory, and messages that wait for it.
+#include <gtest/gtest.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/units.h"
+#include "runtime/emulation/emulated_device.h"
+#include "runtime/emulation/emulated_transfers.h"
+
+namespace millrace {
+namespace {
+
+using std::chrono::milliseconds;
+
+double seconds(const Clock& clock) {
+  return Seconds(clock.now().time_since_epoch()).count();
+}
+
+TEST(EmulatedDevice, DoesWorkInItsOrderWhileTheHostGoesOn) {
+  VirtualClock clock;
+  EmulatedDevice device(clock, "test", {});
+  device.compute(2);
+  const auto middle = device.mark();
+  device.compute(3);
+  const auto end = device.mark();
+  EXPECT_EQ(seconds(clock), 0) << "handing over takes the host no time";
+  EXPECT_FALSE(end->is_reached());
+  middle->wait();
+  EXPECT_EQ(seconds(clock), 2);
+  EXPECT_EQ(end->seconds_since(*middle), 3);
+  end->wait();
+  EXPECT_EQ(seconds(clock), 5);
+  clock.advance(milliseconds(500));  // nothing to do
+  device.compute(1);
+  device.synchronize();
+  EXPECT_EQ(seconds(clock), 6.5);
+}
+
+/// The host's threads wake up too late.
+class LateClock final : public Clock {
+ public:
+  TimePoint now() const override { return clock_.now(); }
+  void sleep_until(TimePoint when) override {
+    if (when <= now()) return;
+    clock_.sleep_until(when);
+    clock_.advance(milliseconds(300));
+  }
+  bool wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, TimePoint until,
+                  const std::function<bool()>& ready) override {
+    return clock_.wait_until(lock, changed, until, ready);
+  }
+  void notify_all(std::condition_variable& changed) override { clock_.notify_all(changed); }
+  void advance(milliseconds by) { clock_.advance(by); }
+
+ private:
+  VirtualClock clock_;
+};
+
+TEST(EmulatedDevice, ALateWakeUpDelaysNoWork) {
+  LateClock clock;
+  EmulatedDevice device(clock, "test", {});
+  for (int i = 0; i < 10; ++i) {
+    device.compute(1);
+    device.wait();
+  }
+  EXPECT_NEAR(seconds(clock), 10.3, 1e-9) << "only the last wake-up is late";
+  // What the host does by itself between two pieces of work does delay the second one.
+  clock.advance(milliseconds(2000));
+  device.compute(1);
+  const auto end = device.mark();
+  device.host_waited(milliseconds(2000));  // part of it was a message: there is nothing to catch up with then
+  device.compute(1);
+  EXPECT_NEAR(device.mark()->seconds_since(*end), 1, 1e-9);
+  device.wait();
+  EXPECT_NEAR(seconds(clock), 14.3, 1e-9) << "12 + 2 s, and one late wake-up";
+}
+
+TEST(EmulatedDevice, CountsItsMemoryAndRunsOutOfIt) {
+  VirtualClock clock;
+  EmulatedDevice device(clock, "test",
+                        {.update_s_per_byte = 1e-3,
+                         .update_copy_s_per_byte = 2e-3,
+                         .memory = 1000,
+                         .stage_bytes = {{0, 100}},
+                         .state_per_byte = 1});
+  EXPECT_EQ(device.memory().current, 300) << "weights, gradients, state";
+  {
+    const EmulatedDevice::Block stash(device, 500);
+    EXPECT_EQ(device.memory().current, 800);
+    device.touch(200);
+    EXPECT_THROW(device.touch(201), OutOfMemory);
+    EXPECT_THROW(EmulatedDevice::Block(device, 201), OutOfMemory);
+  }
+  EXPECT_EQ(device.memory().current, 300);
+  EXPECT_EQ(device.memory().peak, 1000);
+  device.reset_peak_memory();
+  EXPECT_EQ(device.memory().peak, 300);
+  device.updated({.stage = 0, .bytes = 100, .versions = 3, .copied = true});
+  EXPECT_EQ(device.memory().current, 500) << "two more versions";
+  device.synchronize();
+  EXPECT_NEAR(seconds(clock), 0.3, 1e-9);
+}
+
+TEST(EmulatedDevice, TensorsHaveShapesAndNoValues) {
+  VirtualClock clock;
+  EmulatedDevice device(clock, "test", {});
+  const at::Tensor there = device.upload(at::ones({3, 4}));
+  EXPECT_TRUE(there.is_meta());
+  EXPECT_EQ(there.sizes(), at::IntArrayRef({3, 4}));
+  EXPECT_EQ(to_host(there).sum().item<float>(), 0);
+  EXPECT_THROW(EmulatedDevice::of_thread(), InternalError);
+  device.bind_thread();
+  EXPECT_EQ(&EmulatedDevice::of_thread(), &device);
+}
+
+/// Remembers what was posted, and when.
+class Recorder final : public Channel {
+ public:
+  explicit Recorder(Clock& clock) : clock_(clock) {}
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  milliseconds deadline() const override { return milliseconds(1000); }
+  Clock& clock() const override { return clock_; }
+  bool buffers_sends() const override { return true; }
+  std::unique_ptr<Pending> post(const Transfer& transfer) override {
+    posted.push_back({transfer.tensor, seconds(clock_)});
+    return std::make_unique<NothingPending>();
+  }
+  void abort(const std::string&) noexcept override {}
+
+  std::vector<std::pair<at::Tensor, double>> posted;
+
+ private:
+  Clock& clock_;
+};
+
+TEST(EmulatedTransfers, ASendWaitsForTheDeviceAndAReceiveDoesNot) {
+  VirtualClock clock;
+  EmulatedDevice device(clock, "test", {});
+  const auto recorder = std::make_shared<Recorder>(clock);
+  const auto channel = make_device_ordered(recorder, device);
+  const at::Tensor activation = at::empty({8}, at::TensorOptions(at::kFloat).device(at::kMeta));
+  device.compute(2);
+  channel->post({Direction::Receive, RankId(1), 0, activation, "r"});
+  channel->post({Direction::Send, RankId(1), 1, at::ones({1}), "a vote, which the host made"});
+  channel->post({Direction::Send, RankId(1), 2, activation, "s"});
+  ASSERT_EQ(recorder->posted.size(), 3u);
+  EXPECT_EQ(recorder->posted[0].second, 0);
+  EXPECT_EQ(recorder->posted[1].second, 0);
+  EXPECT_EQ(recorder->posted[2].second, 2);
+}
+
+TEST(EmulatedTransfers, MessagesHaveAByteOrAllBytes) {
+  VirtualClock clock;
+  const at::Tensor activation = at::empty({8, 2}, at::TensorOptions(at::kFloat).device(at::kMeta));
+  for (const auto& [payload, bytes] : {std::pair(EmulatedPayload::None, 1u), {EmulatedPayload::Bytes, 64u}}) {
+    const auto recorder = std::make_shared<Recorder>(clock);
+    const auto channel = make_valueless(recorder, payload);
+    channel->post({Direction::Send, RankId(1), 0, activation, "s"});
+    channel->post({Direction::Send, RankId(1), 1, at::ones({2}), "values stay"});
+    ASSERT_EQ(recorder->posted.size(), 2u);
+    EXPECT_TRUE(recorder->posted[0].first.is_cpu());
+    EXPECT_EQ(recorder->posted[0].first.nbytes(), bytes);
+    EXPECT_EQ(recorder->posted[1].first.sum().item<float>(), 2);
+  }
+}
+
+}  // namespace
+}  // namespace millrace

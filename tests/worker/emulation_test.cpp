@@ -1,0 +1,115 @@
+// Jobs on devices that are not there: steps take the time that the simulator predicts, and what such a run
+// cannot have is refused or left out.
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "tests/worker/job_fixture.h"
+
+namespace millrace {
+namespace {
+
+class Emulation : public Jobs {
+ protected:
+  static constexpr const char* kModel = "--model mlp --width 64 --depth 6 --microbatch 8 ";
+
+  void SetUp() override {
+    Jobs::SetUp();
+    write("cluster.yaml",
+          "hosts: [{name: a, devices: 1}, {name: b, devices: 1}, {name: c, devices: 1}]\n"
+          "network: {bandwidth: 1e6, latency: 1e-3}\n");
+    const Ran profiled = run("profile " + std::string(kModel) + "--out here.json");
+    ASSERT_EQ(profiled.code, 0) << profiled.output;
+    write("devices.tsv", "slow\t\tmlp\t8\t\t\t0\t0.03\n");
+    const Ran there =
+        run("device-profile --profile here.json --table devices.tsv --device SLOW --out profile.json");
+    ASSERT_EQ(there.code, 0) << there.output;
+    EXPECT_NE(there.output.find("30.000 ms on SLOW"), std::string::npos) << there.output;
+  }
+
+  Json json(const std::string& name) {
+    const Result<Json> read = parse_json(bytes(name), name);
+    EXPECT_TRUE(read) << bytes(name);
+    return read ? *read : Json();
+  }
+};
+
+TEST_F(Emulation, AStepInVirtualTimeIsTheSimulators) {
+  for (const std::string schedule : {"gpipe", "1f1b", "zb-h1", "interleaved", "zb-v"}) {
+    const Ran planned =
+        run("plan --profile profile.json --cluster cluster.yaml --straight --microbatches 6 "
+            "--schedule " +
+            schedule + " --out plan.json");
+    ASSERT_EQ(planned.code, 0) << planned.output;
+    const Json plan = json("plan.json");
+    const Ran ran =
+        run("train " + std::string(kModel) +
+            "--plan plan.json --steps 5 --data synthetic:64 --device emulated --device-profile "
+            "profile.json --clock virtual --emulate-links cluster.yaml --overwrite --output-dir " +
+            schedule);
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    const Json summary = json(schedule + "/summary.json");
+    const double step = summary.find("median_step_s")->as_double();
+    double predicted = plan.find("predicted_step_s")->as_double();
+    if (const Json* in_a_run = plan.find("predicted_run_step_s"); in_a_run && in_a_run->as_double() > 0)
+      predicted = in_a_run->as_double();
+    EXPECT_NEAR(step / predicted, 1, 1e-3) << schedule;
+  }
+}
+
+TEST_F(Emulation, AJobRunsOnBothClocksWithoutWhatAsksForValues) {
+  write("job.yaml",
+        "name: two\nmodel: mlp\nwidth: 64\ndepth: 6\nmicrobatch: 8\nstages: 2\nmicrobatches: 4\nsteps: 4\n"
+        "data: synthetic:64\ncheckpoint_every: 2\nhosts: [nowhere.invalid:2]\noutput-dir: real\n");
+  double step[2];
+  for (const bool wall : {false, true}) {
+    const Ran ran = run("emulate job.yaml --device-profile profile.json --cluster cluster.yaml --overwrite" +
+                        std::string(wall ? " --clock wall" : ""));
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    EXPECT_NE(ran.output.find("checkpoint-every is left out"), std::string::npos) << ran.output;
+    EXPECT_NE(ran.output.find("its hosts are left out"), std::string::npos) << ran.output;
+    EXPECT_NE(ran.output.find("no losses (emulated)"), std::string::npos) << ran.output;
+    EXPECT_EQ(ran.output.find("loss="), std::string::npos) << ran.output;
+    const Json summary = json("real-emulated/summary.json");
+    EXPECT_TRUE(summary.find("final_loss")->is_null());
+    EXPECT_EQ(summary.find("emulated")->find("clock")->as_string(), wall ? "wall" : "virtual");
+    EXPECT_EQ(summary.find("emulated")->find("device")->as_string(), "SLOW (devices.tsv)");
+    EXPECT_FALSE(fs::exists(folder_ / "real-emulated" / "checkpoints"));
+    step[wall ? 1 : 0] = summary.find("median_step_s")->as_double();
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "real"));
+  EXPECT_GT(step[0], 0.06) << "two stages of 15 ms, four microbatches";
+  EXPECT_GE(step[1], step[0] * 0.999) << "the host only adds to it";
+  const Ran report = run("report --run real-emulated");
+  EXPECT_EQ(report.code, 0) << report.output;
+  EXPECT_NE(bytes("real-emulated/report.html").find("Emulated"), std::string::npos);
+}
+
+TEST_F(Emulation, WhatCannotBeIsRefused) {
+  write("small.yaml",
+        "hosts: [{name: a, devices: 1}, {name: b, devices: 1}]\nnetwork: {bandwidth: 1e9}\nmemory: 64KiB\n");
+  const std::string emulated = std::string(kModel) + "--steps 2 --data synthetic:64 --device emulated ";
+  for (const auto& [arguments, code, part] :
+       {std::tuple("train " + emulated, 2, std::string("--device-profile")),
+        {"train " + emulated + "--device-profile absent.json", 2, "absent.json"},
+        {"train --model mlp --width 32 --depth 6 --microbatch 8 --steps 1 --device emulated --device-profile "
+         "profile.json",
+         0, ""},  // the same layers: the times are those of the profile
+        {"train " + emulated + "--depth 7 --device-profile profile.json", 2,
+         "it has no layer layers.6.linear"},
+        {"train " + emulated + "--microbatch 4 --device-profile profile.json", 2, "give --microbatch 8"},
+        {"train " + emulated + "--precision bfloat16 --device-profile profile.json", 2,
+         "--precision float32"},
+        {"train " + emulated + "--device-profile profile.json --save-weights w.safetensors", 2, "no values"},
+        {"train " + emulated + "--device-profile profile.json --stages 2 --emulate-links small.yaml", 1,
+         "out of memory on the emulated device"},
+        {"train " + std::string(kModel) + "--device-profile profile.json", 2, "give --device emulated"},
+        {"evaluate --model mlp --weights x --device emulated", 2, "--device"},
+        {"device-profile --profile here.json --table devices.tsv --device fast --out x.json", 3,
+         "it has no device fast"}}) {
+    const Ran ran = run(arguments);
+    EXPECT_EQ(ran.code, code) << arguments << "\n" << ran.output;
+    EXPECT_NE(ran.output.find(part), std::string::npos) << arguments << "\n" << ran.output;
+  }
+}
+
+}  // namespace
+}  // namespace millrace
