@@ -316,7 +316,22 @@ class Page {
       parts = " · resumed after " + std::string(counts_minibatches(run_) ? "minibatch " : "step ") + parts;
     }
     return "<header><h1>" + escape_xml(name()) + "</h1><p>" + escape_xml(run_.folder) +
-           (data.empty() ? "" : " · data: " + escape_xml(data)) + parts + "</p></header>\n" + end_card();
+           (data.empty() ? "" : " · data: " + escape_xml(data)) + parts + "</p></header>\n" + end_card() +
+           emulated_card();
+  }
+  /// Returns the card that tells of devices that were not there; empty in a real run.
+  std::string emulated_card() const {
+    const Json* emulated = run_.summary.find("emulated");
+    if (!emulated || !emulated->is_object()) return "";
+    const auto said = [&](const char* key) {
+      const Json* value = emulated->find(key);
+      return value && value->is_string() ? value->as_string() : std::string("?");
+    };
+    return "<section class=\"card end\"><h2>Emulated</h2><p>" +
+           escape_xml("Nothing was computed: layers took the times of profile " + said("profile") +
+                      ", which is of " + said("device") + ", on the " + said("clock") +
+                      " clock. There are no losses. Waits, messages and their order are those of the run.") +
+           "</p></section>\n";
   }
   /// Returns the card at the very top that tells of an unexpected end; empty if the run ended as everybody
   /// expects.
