@@ -59,8 +59,8 @@ RunReport run_trainer(const Round& round, const TrainOptions& options, const Wor
   return Trainer(world, std::move(arrays), spec.pipeline, options, std::move(score)).run();
 }
 
-/// Runs trainers until one comes to its end. Each goes on from the checkpoint that the one before it went back
-/// to.
+/// Runs trainers until one comes to its end. Each goes on from the checkpoint that the one before it went
+/// back to.
 RunReport run_with_rollbacks(const Round& round, const World& world) {
   TrainOptions options = round.spec.options;
   for (;;) {

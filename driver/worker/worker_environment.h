@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "driver/worker/worker_options.h"
-#include "runtime/base/result.h"
 #include "runtime/base/failpoint.h"
+#include "runtime/base/result.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
 

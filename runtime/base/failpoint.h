@@ -20,12 +20,12 @@ constexpr auto names_of(FailpointAction) {
 
 /// A planted fault: what happens when a rank comes to a place for the hit-th time.
 struct Failpoint {
-  std::string place;                   ///< an action by its name ("forward", "update"), or "checkpoint"
-  std::optional<int> rank;             ///< unset: every rank
-  std::optional<std::int64_t> step;    ///< unset: every step
-  int hit = 1;                         ///< fires when the place is reached for this time, counted from 1
+  std::string place;                 ///< an action by its name ("forward", "update"), or "checkpoint"
+  std::optional<int> rank;           ///< unset: every rank
+  std::optional<std::int64_t> step;  ///< unset: every step
+  int hit = 1;                       ///< fires when the place is reached for this time, counted from 1
   FailpointAction action = FailpointAction::Throw;
-  double seconds = 0;                  ///< of Delay
+  double seconds = 0;  ///< of Delay
 };
 
 /// Reads "update:rank=1:step=5:hit=2:action=nan", several separated by commas. `delay=SECONDS` stands for

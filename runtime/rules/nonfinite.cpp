@@ -6,12 +6,13 @@ Problems validate(const NonfiniteOptions& options, const NonfiniteRun& run) {
   Problems problems;
   const bool rolls_back = options.on == OnNonfinite::Rollback;
   if (options.on != OnNonfinite::Stop && run.asynchronous)
-    problems.push_back({"--on-nonfinite", "without a flush the stages update at different times and cannot " +
-                                              std::string("agree on a step to ") +
-                                              (rolls_back ? "go back from" : "skip"),
+    problems.push_back({"--on-nonfinite",
+                        "without a flush the stages update at different times and cannot " +
+                            std::string("agree on a step to ") + (rolls_back ? "go back from" : "skip"),
                         "use stop, then --resume; or a schedule that flushes"});
   if (rolls_back && run.scales_loss)
-    problems.push_back({"--on-nonfinite", "rollback does not go with a scaled loss, whose overflows are no fault",
+    problems.push_back({"--on-nonfinite",
+                        "rollback does not go with a scaled loss, whose overflows are no fault",
                         "leave it out: such steps are skipped"});
   if (rolls_back && run.several_jobs)
     problems.push_back({"--on-nonfinite", "rollback would take the other jobs back as well",

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/aminmax.h>
+#include <ATen/ops/isfinite.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
@@ -28,9 +28,10 @@ void FiniteCheck::look(NonfinitePlace::Kind kind, MicrobatchId microbatch, const
                        const at::Tensor& made, const std::vector<at::Tensor>& from) {
   const std::int64_t order = NonfinitePlace::order_of(kind, microbatch.value, step.index);
   if ((first_ && first_->order <= order) || is_finite(made)) return;
-  std::string text = std::string(kind == NonfinitePlace::Kind::Activation ? "the activations" : "the gradients") +
-                     " of layer " + step.named->name + " in microbatch " + std::to_string(microbatch.value) +
-                     " (stage " + std::to_string(program_.stage.value) + ")";
+  std::string text =
+      std::string(kind == NonfinitePlace::Kind::Activation ? "the activations" : "the gradients") +
+      " of layer " + step.named->name + " in microbatch " + std::to_string(microbatch.value) + " (stage " +
+      std::to_string(program_.stage.value) + ")";
   const at::Tensor* given = nullptr;
   for (const at::Tensor& tensor : from)
     if (!given && tensor.defined() && tensor.is_floating_point() && tensor.numel() > 0) given = &tensor;

@@ -47,8 +47,7 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
   layers_.set_masks(options.masks);
   parts_.store.make_copies(parts_.layout, parts_.stage,
                            options.microbatches_per_update / (parts.replicas ? parts.replicas->size() : 1));
-  if (options.check_activations)
-    layers_.set_finite_check(&finite_.emplace(program_, options.throws_at_once));
+  if (options.check_activations) layers_.set_finite_check(&finite_.emplace(program_, options.throws_at_once));
   if (!options.sync_batch_norm || !parts.replicas) return;
   layers_.set_replicas(&statistics_sum_.emplace(*parts.replicas));
 }

@@ -118,7 +118,7 @@ class StageExecutor {
   StageProgram program_;
   LayerRunner layers_;
   std::optional<SumOverReplicas> statistics_sum_;  ///< with sync_batch_norm, where there are replicas
-  std::optional<FiniteCheck> finite_;  ///< with check_activations
+  std::optional<FiniteCheck> finite_;              ///< with check_activations
   LayerSlots slots_;
   StageBorders borders_;
   StageHeads heads_;

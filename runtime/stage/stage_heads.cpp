@@ -205,9 +205,10 @@ void StageHeads::require_finite() {
     for (std::size_t job = 0; job < jobs; ++job)
       finite += std::isfinite(sums_[step.sums + job * step.num_sums / jobs]);
     if (const double loss = sums_[step.sums]; finite == 0)
-      throw NumericError(first_nonfinite_ ? first_nonfinite_->text
-                                          : "the loss is " + std::to_string(loss) +
-                                                (program_.heads.size() > 1 ? " in head " + step.named->name : ""),
+      throw NumericError(first_nonfinite_
+                             ? first_nonfinite_->text
+                             : "the loss is " + std::to_string(loss) +
+                                   (program_.heads.size() > 1 ? " in head " + step.named->name : ""),
                          "lower --lr or add --warmup-steps");
   }
 }

@@ -214,7 +214,8 @@ void Lane::require_finite_gradient(const HeldStage& held) {
   const std::vector<double> norms = norms_by_job(*held.store);
   if (std::ranges::any_of(norms, [](double norm) { return std::isfinite(norm); })) return;
   const std::optional<NonfinitePlace> place = held.executor->nonfinite_place();
-  throw NumericError("not finite: " + (place ? place->text : "a gradient"), "lower --lr or add --warmup-steps");
+  throw NumericError("not finite: " + (place ? place->text : "a gradient"),
+                     "lower --lr or add --warmup-steps");
 }
 
 std::vector<UpdateScalars> Lane::before_update(StageId stage) {

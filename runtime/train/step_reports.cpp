@@ -146,7 +146,9 @@ bool StepReports::is_spike(const StepRecord& record) {
   const double loss = record.losses->mean_loss();
   const std::optional<double> usual = spikes_.add(loss);
   if (usual && t_.owns_loss())
-    log_warning("step " + std::to_string(record.step) + printed(": the loss of %.4g is a spike: the median of the steps before is %.4g", loss, *usual));
+    log_warning(
+        "step " + std::to_string(record.step) +
+        printed(": the loss of %.4g is a spike: the median of the steps before is %.4g", loss, *usual));
   return usual.has_value();
 }
 

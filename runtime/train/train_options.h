@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/failpoint.h"
 #include "runtime/base/masks_from.h"
 #include "runtime/base/scalar_sink.h"
 #include "runtime/checkpoint/settings.h"
 #include "runtime/rules/best_so_far.h"
-#include "runtime/base/failpoint.h"
 #include "runtime/rules/nonfinite.h"
 #include "runtime/rules/precision.h"
 #include "runtime/rules/update_options.h"
@@ -95,7 +95,7 @@ struct TrainOptions {
   std::int64_t trace_first = 0;                      ///< the first step in trace.rank<k>.json
   /// number of steps in the trace; trace_windows() places them in the steps of this run
   std::int64_t trace_count = 15;
-  std::string save_weights;  ///< safetensors file for the final weights; empty: none
+  std::string save_weights;       ///< safetensors file for the final weights; empty: none
   bool stop_on_nonfinite = true;  ///< else every step is done as it comes
   NonfiniteOptions nonfinite;
   /// The step for which the trainer before this one threw RollbackError; -1: there was none. A trainer that

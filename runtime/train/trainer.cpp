@@ -284,11 +284,10 @@ void Trainer::fail(const Error& error) {
     error.throw_with("");
   }
   const std::int64_t saved = self.training.report.saved_step;
-  throw NumericError(
-      error.what(),
-      error.hint() + (saved < 0
-                          ? "; no checkpoint was saved before it"
-                          : "; the checkpoint of step " + std::to_string(saved) + " is from before it"));
+  throw NumericError(error.what(),
+                     error.hint() + (saved < 0 ? "; no checkpoint was saved before it"
+                                               : "; the checkpoint of step " + std::to_string(saved) +
+                                                     " is from before it"));
 }
 
 /// Runs `work`. Where it fails, the rank's trace is written, and the output folder and the log say what

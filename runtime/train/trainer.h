@@ -117,7 +117,8 @@ struct RunReport {
 /// `step` in new trainers, over the same communicator.
 class RollbackError : public NumericError {
  public:
-  RollbackError(const std::string& what, const std::string& hint, std::int64_t failed_step, std::int64_t saved_step)
+  RollbackError(const std::string& what, const std::string& hint, std::int64_t failed_step,
+                std::int64_t saved_step)
       : NumericError(what, hint), failed(failed_step), saved(saved_step) {}
   std::int64_t failed;  ///< the step that went wrong
   std::int64_t saved;   ///< steps done in the newest checkpoint

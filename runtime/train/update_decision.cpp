@@ -94,7 +94,8 @@ void UpdateDecision::require_end_of_skips() const {
   std::int64_t in_a_row = std::numeric_limits<std::int64_t>::max();
   for (const JobUpdate& job : jobs_)
     if (!job.ended)
-      in_a_row = std::min(in_a_row, job.scaler.active() ? job.scaler.state().skipped_in_a_row : job.skips_in_a_row);
+      in_a_row =
+          std::min(in_a_row, job.scaler.active() ? job.scaler.state().skipped_in_a_row : job.skips_in_a_row);
   if (!stops_on_nonfinite_ || in_a_row < kMostSkippedInARow) return;
   const std::string skipped = "the last " + std::to_string(in_a_row) + " steps were skipped: ";
   if (!scales_loss()) throw NumericError(skipped + "loss or gradient is not finite", kLowerRate);
@@ -105,7 +106,8 @@ void UpdateDecision::require_end_of_skips() const {
 /// All ranks throw in the same step, before any of them updates.
 void UpdateDecision::require_finite(const std::vector<double>& norms, const std::string& whose) const {
   if (!stops_on_nonfinite_ || any_finite(norms)) return;
-  throw NumericError("the norm of the gradient " + whose + " is " + std::to_string(norms.front()), kLowerRate);
+  throw NumericError("the norm of the gradient " + whose + " is " + std::to_string(norms.front()),
+                     kLowerRate);
 }
 
 }  // namespace millrace

@@ -24,12 +24,12 @@ class AgreedNumericError : public NumericError {
 
 /// The state of one job's updates.
 struct JobUpdate {
-  double lr = 0;               ///< of the updates that follow
-  bool ended = false;          ///< its weights stay as they are
-  LossScaler scaler;           ///< the same on all ranks; that of a job that has ended stays as it is
-  double loss_scale = 1;       ///< the factor on the loss in the newest update
-  bool skipped = false;        ///< the newest update
-  std::int64_t skips = 0;      ///< updates skipped in this run without a loss scale
+  double lr = 0;           ///< of the updates that follow
+  bool ended = false;      ///< its weights stay as they are
+  LossScaler scaler;       ///< the same on all ranks; that of a job that has ended stays as it is
+  double loss_scale = 1;   ///< the factor on the loss in the newest update
+  bool skipped = false;    ///< the newest update
+  std::int64_t skips = 0;  ///< updates skipped in this run without a loss scale
   std::int64_t skips_in_a_row = 0;
   double norm = -1;            ///< 2-norm of the newest gradient before clipping; negative: not measured
   double clip_norm = 0;        ///< 0: the gradient is not clipped by its norm
@@ -50,7 +50,9 @@ class UpdateDecision {
   const std::vector<JobUpdate>& jobs() const { return jobs_; }
   bool scales_loss() const { return jobs_.front().scaler.active(); }
   /// All stages must agree on the norm of the model's gradient before one of them updates.
-  bool needs_model_norm() const { return scales_loss() || judges_together_ || (clips_ && scope_ == ClipScope::Model); }
+  bool needs_model_norm() const {
+    return scales_loss() || judges_together_ || (clips_ && scope_ == ClipScope::Model);
+  }
   /// The stages judge each step together by loss and gradients, whether or not the loss is scaled.
   bool judges_together() const { return judges_together_; }
   bool skips_nonfinite() const { return skips_; }
