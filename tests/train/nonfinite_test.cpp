@@ -121,8 +121,8 @@ TEST_F(Nonfinite, TheFirstTensorIsNamed) {
        {1, 1},
        FiniteCheckOf::Activations,
        "the activations of layer relu1 in microbatch 2 (stage 0)"},
-      {"pool", {1, 1}, FiniteCheckOf::Activations, "the activations of layer pool in microbatch 2 (stage 1)"},
-      {"pool", {1, 2}, FiniteCheckOf::Activations, "the activations of layer pool in microbatch 2 (stage 1)"},
+      {"bn2", {1, 1}, FiniteCheckOf::Activations, "the activations of layer bn2 in microbatch 2 (stage 1)"},
+      {"bn2", {1, 2}, FiniteCheckOf::Activations, "the activations of layer bn2 in microbatch 2 (stage 1)"},
       {"relu1", {1, 1}, FiniteCheckOf::Gradients, "the loss is nan in microbatch 2 (stage 1)"},
       {"relu1", {1}, FiniteCheckOf::Loss, "the loss is nan in microbatch 2 (stage 0)"},
   };
