@@ -275,6 +275,7 @@ CommandSpec train_spec(TrainFlags& f) {
                                         {by_length},
                                         {precision_flag(o.precision)},
                                         loss_scale_flags(o.loss_scale),
+                                        nonfinite_flags(o.nonfinite),
                                         running})
     spec.flags.insert(spec.flags.end(), part.begin(), part.end());
   std::vector<std::string>& kinds = std::ranges::find(spec.flags, "schedule", &Flag::name)->choices;

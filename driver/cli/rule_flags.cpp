@@ -127,6 +127,18 @@ std::vector<Flag> loss_scale_flags(LossScaleOptions& scale) {
                into::integer(scale.growth_interval, 1, kMostSteps))};
 }
 
+std::vector<Flag> nonfinite_flags(NonfiniteOptions& nonfinite) {
+  return {flag("Training", "on-nonfinite", choices_of<OnNonfinite>(),
+               "When loss or gradient is NaN or infinite: end with exit code 6, leave the step out on all "
+               "ranks, or go back to the newest checkpoint (docs/failures.md).",
+               into::choice(nonfinite.on, "reaction")),
+          flag("Training", "check-finite", choices_of<FiniteCheckOf>(),
+               "What each step is judged by; gradients: also the whole model's; activations: also what each "
+               "layer gives forward and backward, which names the first one that went wrong. skip and "
+               "rollback judge by gradients at least.",
+               into::choice(nonfinite.check, "kind of number"))};
+}
+
 std::vector<Flag> rate_flags(LearningRateOptions& rate, RateInEpochs& epochs, bool& by_replicas) {
   return {
       flag(kRates, "lr", "F", "Base learning rate.", into::number(rate.base, 0, 1e6)),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "driver/cli/cli.h"
+#include "runtime/rules/nonfinite.h"
 #include "runtime/rules/precision.h"
 #include "runtime/rules/update_options.h"
 
@@ -26,6 +27,7 @@ Problems conflicts(const LearningRateOptions& rate, const RateInEpochs& epochs);
 std::vector<Flag> rule_flags(RuleOptions& rule, ClipOptions& clip);
 Flag precision_flag(Precision& precision);
 std::vector<Flag> loss_scale_flags(LossScaleOptions& scale);
+std::vector<Flag> nonfinite_flags(NonfiniteOptions& nonfinite);
 std::vector<Flag> rate_flags(LearningRateOptions& rate, RateInEpochs& epochs, bool& by_replicas);
 
 /// "A|B|C" of an enum: the form of a flag's value.

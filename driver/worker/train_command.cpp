@@ -112,7 +112,12 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     ignore_size_limit_signal();
     Result<JobEnvironment> job = read_environment();
     if (!job) return report_problems(job.problems(), ExitCode::Usage);
-    for (TrainFlags& told : flags) told.options.host_folder = job->host_folder;
+    const Result<std::vector<Failpoint>> failpoints = planted_failpoints();
+    if (!failpoints) return report_problems(failpoints.problems(), ExitCode::Usage);
+    for (TrainFlags& told : flags) {
+      told.options.host_folder = job->host_folder;
+      told.options.failpoints = *failpoints;
+    }
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
     for (TrainFlags& told : flags) told.options.print_interval = print_interval();
     for (TrainFlags& told : flags) told.options.command = command_of_process();

@@ -50,28 +50,52 @@ Clock& clock_of(const TrainSpec& spec) {
   return spec.emulated ? spec.emulated->clock() : steady_clock();
 }
 
+/// Runs one trainer to its end, from where `options` say.
+RunReport run_trainer(const Round& round, const TrainOptions& options, const World& world) {
+  const TrainSpec& spec = round.spec;
+  std::unique_ptr<WeightsScore> score;
+  if (spec.bleu_text)
+    score = make_bleu_score(spec.bleu_text, world.communicator, spec.threads, options.output_dir);
+  std::vector<TrainedArray> arrays;
+  std::size_t first_job = 0;
+  for (const LayeredModel& network : spec.networks) {
+    arrays.push_back(array_for(spec, round.sets, network, first_job));
+    first_job += static_cast<std::size_t>(network.jobs());
+  }
+  return Trainer(world, std::move(arrays), spec.pipeline, options, std::move(score)).run();
+}
+
+/// Runs trainers until one comes to its end. Each goes on from the checkpoint that the one before it went
+/// back to.
+RunReport run_with_rollbacks(const Round& round, const World& world) {
+  TrainOptions options = round.spec.options;
+  for (;;) {
+    try {
+      return run_trainer(round, options, world);
+    } catch (const RollbackError& error) {
+      if (world.communicator.rank() == RankId(0))
+        log_warning(std::string(error.what()) + "; going back to the checkpoint of step " +
+                    std::to_string(error.saved));
+      options.rolled_back_at = error.failed;
+      options.resume = options.output_dir;
+      options.overwrite = false;
+    }
+  }
+}
+
 /// Trains a round as one rank.
 ExitCode train_rank(Round& round, Communicator& communicator, Device& device) {
   const TrainSpec& spec = round.spec;
-  const Datasets& sets = round.sets;
   Clock& clock = clock_of(spec);
   device.bind_thread();
   // The round before had its own, and so have arrays that were tried.
   if (spec.options.first_job || !spec.division.tried.empty()) device.reset_peak_memory();
-  std::unique_ptr<WeightsScore> score;
-  if (spec.bleu_text)
-    score = make_bleu_score(spec.bleu_text, communicator, spec.threads, spec.options.output_dir);
-  std::vector<TrainedArray> arrays;
-  std::size_t first_job = 0;
-  for (const LayeredModel& network : spec.networks) {
-    arrays.push_back(array_for(spec, sets, network, first_job));
-    first_job += static_cast<std::size_t>(network.jobs());
-  }
-  Trainer trainer({communicator, clock, device}, std::move(arrays), spec.pipeline, spec.options,
-                  std::move(score));
-  RunReport report = trainer.run();
+  Failpoints failpoints(spec.options.failpoints, communicator.rank().value, clock);
+  World world{communicator, clock, device};
+  if (!spec.options.failpoints.empty()) world.failpoints = &failpoints;
+  RunReport report = run_with_rollbacks(round, world);
   write_archive(spec, report, communicator.rank());
-  Json summary = publish_summary(spec, report, data_files(sets, communicator), communicator.rank());
+  Json summary = publish_summary(spec, report, data_files(round.sets, communicator), communicator.rank());
   if (!summary.is_null()) round.summary = std::move(summary);  // by one thread
   return exit_code_of(report);
 }

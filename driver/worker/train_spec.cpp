@@ -278,6 +278,11 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
   }
   if (!plan) append(problems, plan.problems());
   append(problems, validate(o.precision, o.loss_scale, plan && is_asynchronous(plan->schedule)));
+  append(problems, validate(o.nonfinite,
+                            {.asynchronous = plan && is_asynchronous(plan->schedule),
+                             .scales_loss = kind_of(o.precision, o.loss_scale).scaling != LossScaling::None,
+                             .several_jobs = jobs.size() > 1 || place,
+                             .saves = o.saves() && (o.checkpoint_every > 0 || flags.epochs > 0)}));
   for (const TrainFlags& job : jobs) {
     append(problems, rule_problems(job, plan && is_asynchronous(plan->schedule)));
     if (&job != &jobs.front()) append(problems, conflicts(job.options.learning_rate, job.rate_in_epochs));

@@ -107,7 +107,9 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
                                {"device", to_string(spec.device)},
                                {"precision", to_string(spec.options.precision)},
                                {"loss_scale", scale ? Json(scale->scale) : Json()},
-                               {"skipped_steps", scale ? Json(scale->skipped) : Json()},
+                               {"skipped_steps", scale                  ? Json(scale->skipped)
+                                                 : report.skipped_steps ? Json(*report.skipped_steps)
+                                                                        : Json()},
                                {"run", report.run},
                                {"steps", report.steps},
                                {"steps_per_epoch", spec.steps_per_epoch},
@@ -204,6 +206,9 @@ void print_result(const RunReport& report, bool emulated) {
   if (report.loss_scale)
     std::printf("loss scale %g, %lld of all steps skipped\n", report.loss_scale->scale,
                 static_cast<long long>(report.loss_scale->skipped));
+  else if (report.skipped_steps)
+    std::printf("%lld steps skipped: loss or gradient was not finite\n",
+                static_cast<long long>(*report.skipped_steps));
   print_scores(report);
   if (report.evaluations.empty()) return;
   std::string text;

@@ -258,6 +258,11 @@ std::string launched_run() {
   return environment("MILLRACE_RUN");
 }
 
+Result<std::vector<Failpoint>> planted_failpoints() {
+  const std::string text = environment("MILLRACE_FAILPOINTS");
+  return text.empty() ? Result<std::vector<Failpoint>>(std::vector<Failpoint>()) : failpoints_from(text);
+}
+
 JoinedJob join_job(const JobEnvironment& place_of_job, const JoinOptions& join, const Device& device,
                    const Accelerator& accelerator) {
   JobEnvironment job = place_of_job;

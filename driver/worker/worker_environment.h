@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "driver/worker/worker_options.h"
+#include "runtime/base/failpoint.h"
 #include "runtime/base/result.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
@@ -45,6 +46,9 @@ void die_with_launcher();
 /// Returns the run for which `millrace launch` holds the output folder's lock; empty: it did not start this
 /// process.
 std::string launched_run();
+
+/// Returns the faults that a test plants by MILLRACE_FAILPOINTS (failpoint.h).
+Result<std::vector<Failpoint>> planted_failpoints();
 
 struct JoinOptions {
   Backend backend = Backend::Auto;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <ATen/ops/tensor.h>
 
@@ -53,7 +54,8 @@ GradientAgreement::GradientAgreement(Communicator& world, const StageLayout& lay
   group_ = world.subgroup(all, "gradient norm" + (model > 0 ? std::to_string(model) : ""));
 }
 
-std::vector<double> GradientAgreement::norms(const std::vector<Part>& parts) {
+std::vector<double> GradientAgreement::norms(const std::vector<Part>& parts,
+                                             const std::vector<char>& troubled) {
   std::vector<double> sums(places_.size(), 0.0);
   for (const Part& part : parts) {
     if (!part.speaks) continue;
@@ -64,13 +66,19 @@ std::vector<double> GradientAgreement::norms(const std::vector<Part>& parts) {
       sums[place->second] = own[s];
     }
   }
+  sums.insert(sums.end(), troubled.begin(), troubled.end());
   if (group_ && !sums.empty()) {
     at::Tensor all = at::tensor(sums, at::kDouble);
     // The sum is exact: the other ranks have zeros where this rank speaks.
     group_->all_reduce(all, "norm of the gradient")->wait();
     std::copy_n(all.const_data_ptr<double>(), sums.size(), sums.begin());
   }
-  return norms_of_jobs(sums, jobs_);
+  const std::vector<double> troubles(sums.begin() + static_cast<std::ptrdiff_t>(places_.size()), sums.end());
+  sums.resize(places_.size());
+  std::vector<double> norms = norms_of_jobs(sums, jobs_);
+  for (std::size_t job = 0; job < troubles.size(); ++job)
+    if (troubles[job] > 0) norms[job] = std::numeric_limits<double>::quiet_NaN();
+  return norms;
 }
 
 }  // namespace millrace

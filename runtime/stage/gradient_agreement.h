@@ -40,7 +40,9 @@ class GradientAgreement {
   /// each step.
   /// The ranks exchange the square sums of each parameter and add them in the order of the model's
   /// parameters. So every rank of every plan gets the same bits.
-  std::vector<double> norms(const std::vector<Part>& parts);
+  /// `troubled`, by job: 1 where this rank has seen another number that is not finite. The norm of that job
+  /// is then NaN on all ranks. Empty on all ranks, or on none.
+  std::vector<double> norms(const std::vector<Part>& parts, const std::vector<char>& troubled = {});
 
  private:
   std::unique_ptr<Communicator> group_;  ///< null: one rank

@@ -170,6 +170,8 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
     }
     after(Phase::Forward, i);
     check_outputs(step, slot);
+    if (finite_ && run != Run::Evaluate) [[unlikely]]
+      for (int place : step.outputs) finite_->forward(slot.microbatch, step, slot.values[place], inputs);
     for (int place : step.read_last) slot.values[place].reset();
   }
 }
@@ -213,6 +215,14 @@ bool LayerRunner::take_gradients(LayerSlot& slot, const LayerStep& step,
   return step.has_backward;
 }
 
+void LayerRunner::look_at(const LayerSlot& slot, const LayerStep& step,
+                          const std::vector<at::Tensor>& gradients,
+                          const std::vector<at::Tensor>& given) const {
+  if (!finite_) [[likely]]
+    return;
+  for (const at::Tensor& gradient : gradients) finite_->backward(slot.microbatch, step, gradient, given);
+}
+
 void LayerRunner::spread(LayerSlot& slot, const LayerStep& step, std::vector<at::Tensor>& inputs) const {
   cast_each(inputs, step.input_dtypes);
   for (std::size_t k = 0; k < inputs.size(); ++k) {
@@ -245,6 +255,7 @@ void LayerRunner::joint_step(LayerSlot& slot, VersionId version, std::size_t i) 
   });
   after(Phase::BackwardInput, i);
   saved = {};
+  look_at(slot, step, inputs, grads);
   spread(slot, step, inputs);
 }
 
@@ -271,10 +282,12 @@ void LayerRunner::input_step(LayerSlot& slot, VersionId version, std::size_t i) 
     return gradients_of_inputs(step, grads, parameters, slot.saved[i]);
   });
   after(Phase::BackwardInput, i);
+  const std::vector<at::Tensor> given = finite_ ? grads : std::vector<at::Tensor>();
   if (step.has_parameters)
     slot.output_gradients[i] = std::move(grads);
   else
     slot.saved[i] = {};
+  look_at(slot, step, inputs, given);
   spread(slot, step, inputs);
 }
 

@@ -12,6 +12,7 @@
 #include "runtime/base/ids.h"
 #include "runtime/model/stage_program.h"
 #include "runtime/stage/carried_states.h"
+#include "runtime/stage/finite_check.h"
 #include "runtime/stage/gradient_reducer.h"
 #include "runtime/stage/parameter_store.h"
 
@@ -68,6 +69,8 @@ class LayerRunner {
         begins_at_(seeds_.size()) {}
 
   void set_observer(LayerObserver* observer) { observer_ = observer; }
+  /// Looks at what layers give from now on; null: at nothing.
+  void set_finite_check(FiniteCheck* check) { finite_ = check; }
   /// Lets layers with statistics of the batch take them over all replicas (CallContext::replicas).
   void set_replicas(ReplicaSum* replicas) { replicas_ = replicas; }
 
@@ -108,6 +111,8 @@ class LayerRunner {
   void joint_step(LayerSlot& slot, VersionId version, std::size_t i);
   void input_step(LayerSlot& slot, VersionId version, std::size_t i);
   void weight_step(LayerSlot& slot, std::size_t i);
+  void look_at(const LayerSlot& slot, const LayerStep& step, const std::vector<at::Tensor>& gradients,
+               const std::vector<at::Tensor>& given) const;
   void spread(LayerSlot& slot, const LayerStep& step, std::vector<at::Tensor>& inputs) const;
   void before(LayerObserver::Phase phase, std::size_t step) {
     if (observer_) [[unlikely]]
@@ -124,6 +129,7 @@ class LayerRunner {
   MasksFrom masks_ = MasksFrom::Device;
   std::vector<std::int64_t> begins_at_;
   LayerObserver* observer_ = nullptr;
+  FiniteCheck* finite_ = nullptr;
   ReplicaSum* replicas_ = nullptr;
 };
 

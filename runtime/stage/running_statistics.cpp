@@ -1,5 +1,6 @@
 #include "runtime/stage/running_statistics.h"
 
+#include <algorithm>
 #include <span>
 
 #include <ATen/ops/cat.h>
@@ -51,30 +52,48 @@ void RunningStatistics::resume() {
   of_newest_.reset();
 }
 
-void RunningStatistics::set_ended(const std::vector<char>& ended) {
-  if (ended == ended_) return;
-  ended_ = ended;
-  if (parts_.store.has_buffers()) at_end_ = parts_.store.copy_of_buffers();
-  written_.clear();
+RunningStatistics::Kept RunningStatistics::copies() const {
+  Kept kept;
+  if (parts_.store.has_buffers()) kept.buffers = parts_.store.copy_of_buffers();
   const std::vector<int>& layers = parts_.layout.layers[parts_.stage.value];
   for (std::size_t l = 0; l < layers.size(); ++l) {
     std::size_t trained = 0;
     for (const ParameterSpec& spec : parts_.layout.model.layers[layers[l]].layer->parameters()) {
       if (spec.is_buffer) continue;
       const at::Tensor& own = parts_.store.current_parameters(static_cast<int>(l))[trained++];
-      if (spec.written && spec.job >= 0 && ended_[spec.job]) written_.emplace_back(own, own.clone());
+      if (spec.written) kept.written.push_back({own, own.clone(), std::max(spec.job, 0)});
     }
   }
+  return kept;
+}
+
+void RunningStatistics::restore(const Kept& kept, const std::vector<char>& jobs) const {
+  for (std::size_t layer = 0; layer < kept.buffers.size(); ++layer) {
+    const std::span<at::Tensor> buffers = parts_.store.buffers(static_cast<int>(layer));
+    const std::size_t per_job = buffers.size() / jobs.size();
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      if (jobs[i / per_job]) buffers[i].copy_(kept.buffers[layer][i]);
+  }
+  for (const Kept::Written& one : kept.written)
+    if (jobs[one.job]) one.parameter.copy_(one.value);
+}
+
+void RunningStatistics::set_ended(const std::vector<char>& ended) {
+  if (ended == ended_) return;
+  ended_ = ended;
+  at_end_ = copies();
 }
 
 void RunningStatistics::restore_ended() {
-  for (std::size_t layer = 0; layer < at_end_.size(); ++layer) {
-    const std::span<at::Tensor> buffers = parts_.store.buffers(static_cast<int>(layer));
-    const std::size_t per_job = buffers.size() / ended_.size();
-    for (std::size_t i = 0; i < buffers.size(); ++i)
-      if (ended_[i / per_job]) buffers[i].copy_(at_end_[layer][i]);
-  }
-  for (const auto& [parameter, value] : written_) parameter.copy_(value);
+  if (!ended_.empty()) restore(at_end_, ended_);
+}
+
+void RunningStatistics::keep() {
+  at_begin_ = copies();
+}
+
+void RunningStatistics::put_back(const std::vector<char>& skipped) {
+  if (std::ranges::find(skipped, 1) != skipped.end()) restore(at_begin_, skipped);
 }
 
 }  // namespace millrace

@@ -43,15 +43,31 @@ class RunningStatistics {
   /// Puts back what forwards have changed of jobs that have ended. Nothing has read it since.
   void restore_ended();
 
+  /// Keeps the statistics as they are before a step. put_back() makes them so again for the jobs that skip
+  /// the step, by job of `skipped`.
+  void keep();
+  void put_back(const std::vector<char>& skipped);
+
  private:
+  /// What forwards change: buffers, and parameters that they write to.
+  struct Kept {
+    ParameterStore::Buffers buffers;  ///< of all jobs
+    struct Written {
+      at::Tensor parameter, value;
+      int job;
+    };
+    std::vector<Written> written;
+  };
+  Kept copies() const;
+  void restore(const Kept& kept, const std::vector<char>& jobs) const;
+
   const ExecutorParts& parts_;
   std::function<bool(std::int64_t)> is_cut_;                ///< null: no cuts
   std::map<std::int64_t, ParameterStore::Buffers> at_cut_;  ///< before these microbatches
   std::optional<ParameterStore::Buffers> of_newest_{};  ///< while paused: those of microbatches after the cut
   std::vector<char> ended_;                             ///< by job; empty: none
-  ParameterStore::Buffers at_end_;                      ///< of all jobs, when the newest of those ended
-  std::vector<std::pair<at::Tensor, at::Tensor>>
-      written_;  ///< parameters of ended jobs, and what they then were
+  Kept at_end_;                                         ///< when the newest of those ended
+  Kept at_begin_;                                       ///< of the step: keep()
 };
 
 }  // namespace millrace

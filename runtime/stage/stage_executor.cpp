@@ -1,6 +1,7 @@
 #include "runtime/stage/stage_executor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -8,6 +9,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/stage/flat_blocks.h"
 
 namespace millrace {
 namespace {
@@ -45,6 +47,7 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
   layers_.set_masks(options.masks);
   parts_.store.make_copies(parts_.layout, parts_.stage,
                            options.microbatches_per_update / (parts.replicas ? parts.replicas->size() : 1));
+  if (options.check_activations) layers_.set_finite_check(&finite_.emplace(program_, options.throws_at_once));
   if (!options.sync_batch_norm || !parts.replicas) return;
   layers_.set_replicas(&statistics_sum_.emplace(*parts.replicas));
 }
@@ -58,6 +61,7 @@ void StageExecutor::begin(RunContext context) {
   if (context_.begins.empty()) context_.begins.assign(jobs, 0);
   layers_.set_begins(context_.begins);
   heads_.begin();
+  if (options_.keeps_statistics && context_.training) statistics_.keep();
 }
 
 void StageExecutor::pause(std::int64_t cut) {
@@ -195,6 +199,29 @@ void StageExecutor::finish_sends() {
   ties_.settle();
 }
 
+std::optional<NonfinitePlace> StageExecutor::nonfinite_place() {
+  using Kind = NonfinitePlace::Kind;
+  std::optional<NonfinitePlace> first = finite_ ? finite_->take() : std::nullopt;
+  const auto take = [&](const std::optional<NonfinitePlace>& place) {
+    if (place && (!first || place->order < first->order)) first = place;
+  };
+  take(heads_.first_nonfinite());
+  const auto look = [&](const at::Tensor& flat, Kind kind, const char* what) {
+    const std::vector<double> sums = square_sums_by_slot(parts_.store, flat);
+    for (std::size_t s = 0; s < sums.size(); ++s) {
+      const std::string& name = parts_.store.slots()[s].name;
+      if (std::isfinite(sums[s])) continue;
+      const std::optional<ParameterPlace> owner = find_parameter(parts_.layout.model, name);
+      take(NonfinitePlace{NonfinitePlace::order_of(kind, 0, owner ? owner->layer : 0),
+                          what + name + " (stage " + std::to_string(parts_.stage.value) + ")"});
+    }
+  };
+  if (parts_.store.slots().empty()) return first;
+  look(parts_.store.flat_weights(), Kind::Weight, "parameter ");
+  look(parts_.store.flat_gradient(), Kind::WeightGradient, "the gradient of parameter ");
+  return first;
+}
+
 void StageExecutor::complete_gradients() {
   if (std::exchange(gradients_complete_, true)) return;
   if (options_.stop_on_nonfinite) heads_.require_finite();  // before anything is made of such a loss
@@ -232,6 +259,11 @@ void StageExecutor::update(const std::vector<UpdateScalars>& scalars) {
     peak_versions_ = std::max(peak_versions_, versions);
   }
   statistics_.restore_ended();
+  if (options_.keeps_statistics) {
+    std::vector<char> skipped;
+    for (const UpdateScalars& job : scalars) skipped.push_back(job.skip ? 1 : 0);
+    statistics_.put_back(skipped);
+  }
   ties_.exchange_values();
 }
 

@@ -8,6 +8,7 @@
 
 #include "runtime/schedule/schedule.h"
 #include "runtime/stage/averaged_weights.h"
+#include "runtime/stage/finite_check.h"
 #include "runtime/stage/gradient_reducer.h"
 #include "runtime/stage/layer_runner.h"
 #include "runtime/stage/layer_slots.h"
@@ -71,6 +72,12 @@ class StageExecutor {
   /// values are under way, and finish_sends() waits for them.
   bool use_averages(bool averages);
 
+  /// Where this step first had a number that is not finite, as far as was looked: activations if options say
+  /// so, losses, and now weights and their gradients. For who knows that there is one.
+  std::optional<NonfinitePlace> nonfinite_place();
+  /// Whether the check of activations has found something since the last nonfinite_place().
+  bool activations_nonfinite() const { return finite_ && finite_->found(); }
+
   StageHeads& heads() { return heads_; }
   RunningStatistics& statistics() { return statistics_; }
   MicrobatchVersions& versions() { return versions_; }
@@ -111,6 +118,7 @@ class StageExecutor {
   StageProgram program_;
   LayerRunner layers_;
   std::optional<SumOverReplicas> statistics_sum_;  ///< with sync_batch_norm, where there are replicas
+  std::optional<FiniteCheck> finite_;              ///< with check_activations
   LayerSlots slots_;
   StageBorders borders_;
   StageHeads heads_;

@@ -63,6 +63,7 @@ void StageHeads::forward(LayerSlot& slot, bool training) {
     try {
       if (inputs[0].device().is_cpu()) {
         step.head->forward(inputs, saved, std::span(sums_).subspan(step.sums, step.num_sums));
+        if (training && !std::isfinite(sums_[step.sums])) note_nonfinite(step, slot.microbatch);
         continue;
       }
       const at::Tensor sums = step.head->forward_on_device(inputs, saved);
@@ -172,6 +173,31 @@ void StageHeads::reduce() {
   std::copy_n(sums.const_data_ptr<double>(), sums_.size(), sums_.begin());
 }
 
+void StageHeads::note_nonfinite(const HeadStep& head, std::optional<MicrobatchId> microbatch) {
+  if (first_nonfinite_ || layout_.model.jobs() > 1) return;
+  std::string text = "the loss is " + std::to_string(sums_[head.sums]);
+  if (program_.heads.size() > 1) text += " in head " + head.named->name;
+  if (microbatch) text += " in microbatch " + std::to_string(microbatch->value);
+  first_nonfinite_ = NonfinitePlace{
+      NonfinitePlace::order_of(NonfinitePlace::Kind::Loss, microbatch.value_or(MicrobatchId(0)).value, 0),
+      text + " (stage " + std::to_string(program_.stage.value) + ")"};
+}
+
+std::vector<char> StageHeads::nonfinite_jobs() {
+  collect();
+  if (program_.heads.empty()) return {};
+  const auto jobs = static_cast<std::size_t>(layout_.model.jobs());
+  std::vector<char> nonfinite(jobs, 0);
+  for (const HeadStep& step : program_.heads) {
+    for (std::size_t job = 0; job < jobs; ++job) {
+      if (std::isfinite(sums_[step.sums + job * step.num_sums / jobs])) continue;
+      nonfinite[job] = 1;
+      note_nonfinite(step, std::nullopt);
+    }
+  }
+  return nonfinite;
+}
+
 void StageHeads::require_finite() {
   collect();
   const auto jobs = static_cast<std::size_t>(layout_.model.jobs());
@@ -180,8 +206,10 @@ void StageHeads::require_finite() {
     for (std::size_t job = 0; job < jobs; ++job)
       finite += std::isfinite(sums_[step.sums + job * step.num_sums / jobs]);
     if (const double loss = sums_[step.sums]; finite == 0)
-      throw NumericError("the loss is " + std::to_string(loss) +
-                             (program_.heads.size() > 1 ? " in head " + step.named->name : ""),
+      throw NumericError(first_nonfinite_
+                             ? first_nonfinite_->text
+                             : "the loss is " + std::to_string(loss) +
+                                   (program_.heads.size() > 1 ? " in head " + step.named->name : ""),
                          "lower --lr or add --warmup-steps");
   }
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/model/stage_layout.h"
+#include "runtime/stage/finite_check.h"
 #include "runtime/stage/layer_runner.h"
 #include "runtime/stage/run_context.h"
 
@@ -37,7 +39,10 @@ class StageHeads {
              Communicator* replicas, int microbatches_per_update);
 
   /// A step, run or evaluation begins, with other extents.
-  void begin() { step_total_.first = -1; }
+  void begin() {
+    step_total_.first = -1;
+    first_nonfinite_.reset();
+  }
   /// Adds the microbatch's losses and metrics to the sums. Training saves what backward() needs in the slot.
   void forward(LayerSlot& slot, bool training);
   /// Joins what heads collect of an evaluation's microbatches [from, to). The replicas hand theirs to the
@@ -55,12 +60,18 @@ class StageHeads {
   std::vector<double> take_sums();
   LossSums losses_of(std::span<const double> sums) const;
   LossSums take_losses() { return losses_of(take_sums()); }
+  /// Returns by job whether a head's loss is NaN or Inf; empty in a stage without heads.
+  std::vector<char> nonfinite_jobs();
+  /// Returns where the loss of a single job was first not finite in this step. A device does not tell the
+  /// microbatch.
+  const std::optional<NonfinitePlace>& first_nonfinite() const { return first_nonfinite_; }
   /// Throws NumericError if a head's loss is NaN or Inf in all jobs.
   void require_finite();
 
  private:
   std::vector<LossScale> scales_of(const HeadStep& head, MicrobatchId microbatch, const RunContext& context);
   void collect();
+  void note_nonfinite(const HeadStep& head, std::optional<MicrobatchId> microbatch);
   void add_collected(std::size_t head, std::span<const at::Tensor> inputs);
   std::vector<at::Tensor> receive_inputs(int head, RankId from, std::uint64_t tag, const BatchExtent& extent);
 
@@ -73,6 +84,7 @@ class StageHeads {
   /// by head: what it reads of microbatches that are not collected yet; only with replicas
   std::vector<std::map<std::int64_t, std::vector<at::Tensor>>> uncollected_;
   std::vector<double> sums_;
+  std::optional<NonfinitePlace> first_nonfinite_;
   at::Tensor sums_on_device_;  ///< [num_sums] float64, not yet in sums_; undefined: nothing
   std::pair<std::int64_t, BatchExtent> step_total_{-1, {}};  ///< first position of a step, sums over it
 };

@@ -26,6 +26,11 @@ struct ExecutorOptions {
   std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
   /// Throw NumericError before an Update if the losses of all jobs are NaN or Inf (last stage).
   bool stop_on_nonfinite = false;
+  /// Look at what each layer gives, forward and backward. `throws_at_once`: NumericError at the first number
+  /// that is not finite; else nonfinite_place() tells of it.
+  bool check_activations = false, throws_at_once = false;
+  /// Running statistics may be taken back (UpdateScalars::skip, put_back): keep them at a step's begin.
+  bool keeps_statistics = false;
   /// Batch normalisation takes statistics over the microbatches that all replicas run at the same time. Their
   /// schedule must pass check_replicas_meet.
   bool sync_batch_norm = false;

@@ -1,9 +1,15 @@
 #include "runtime/train/lane.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
+#include <ATen/ops/zeros.h>
+
 #include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/checkpoint/together.h"
 #include "runtime/train/zero_gradients.h"
 
 namespace millrace {
@@ -52,7 +58,8 @@ int HeldStage::readings() const {
 }
 
 Lane::Lane(const LaneParts& parts)
-    : layout_(parts.layout),
+    : world_(parts.world),
+      layout_(parts.layout),
       decision_(parts.decision),
       first_job_(parts.first_job),
       begins_(static_cast<std::size_t>(parts.layout.model.jobs()), 0) {
@@ -63,7 +70,12 @@ Lane::Lane(const LaneParts& parts)
     executor.clip_values.push_back(parts.options.jobs[job].clip.value);
   }
   // Where steps are skipped, those of a loss that is not finite are too.
-  if (decision_.scales_loss()) executor.stop_on_nonfinite = false;
+  if (decision_.scales_loss() || decision_.judges_together()) executor.stop_on_nonfinite = false;
+  const NonfiniteOptions& nonfinite = parts.options.nonfinite;
+  executor.check_activations = nonfinite.check == FiniteCheckOf::Activations;
+  executor.throws_at_once = !decision_.judges_together();
+  executor.keeps_statistics = decision_.skips_nonfinite() && !decision_.scales_loss();
+  checks_own_gradients_ = nonfinite.check != FiniteCheckOf::Loss && !decision_.judges_together();
   for (int s = 0; s < parts.plan.num_stages(); ++s) {
     if (std::ranges::find(parts.plan.stages[s].ranks, parts.world.rank()) != parts.plan.stages[s].ranks.end())
       hold(parts, executor, StageId(s));
@@ -169,6 +181,43 @@ void Lane::keep_ended_jobs() {
   }
 }
 
+std::vector<char> Lane::troubled() {
+  std::vector<char> jobs(begins_.size(), 0);
+  for (const HeldStage& h : held_) {
+    if (h.executor->activations_nonfinite()) jobs.assign(jobs.size(), 1);
+    const std::vector<char> losses = h.executor->heads().nonfinite_jobs();
+    for (std::size_t job = 0; job < losses.size(); ++job) jobs[job] = jobs[job] || losses[job] ? 1 : 0;
+  }
+  return jobs;
+}
+
+std::string Lane::first_nonfinite() {
+  std::optional<NonfinitePlace> mine;
+  for (const HeldStage& h : held_) {
+    const std::optional<NonfinitePlace> place = h.executor->nonfinite_place();
+    if (place && (!mine || place->order < mine->order)) mine = place;
+  }
+  at::Tensor orders = at::zeros({world_.size()}, at::kDouble);  // by rank: 1 + order; 0: nothing was found
+  double* order = orders.mutable_data_ptr<double>();
+  if (mine) order[world_.rank().value] = 1 + static_cast<double>(mine->order);
+  if (world_.size() > 1) world_.all_reduce(orders, "first number that is not finite")->wait();
+  int first = -1;
+  for (int rank = 0; rank < world_.size(); ++rank)
+    if (order[rank] > 0 && (first < 0 || order[rank] < order[first])) first = rank;
+  if (first < 0) return "a gradient";
+  return broadcast_text(world_, mine ? mine->text : "", RankId(first));
+}
+
+/// Where stages update at different times each looks at its own.
+void Lane::require_finite_gradient(const HeldStage& held) {
+  held.executor->complete_gradients();
+  const std::vector<double> norms = norms_by_job(*held.store);
+  if (std::ranges::any_of(norms, [](double norm) { return std::isfinite(norm); })) return;
+  const std::optional<NonfinitePlace> place = held.executor->nonfinite_place();
+  throw NumericError("not finite: " + (place ? place->text : "a gradient"),
+                     "lower --lr or add --warmup-steps");
+}
+
 std::vector<UpdateScalars> Lane::before_update(StageId stage) {
   const HeldStage& held = at(stage);
   // Before the first of this step: a stage whose version is still this one's has not updated yet.
@@ -184,9 +233,16 @@ std::vector<UpdateScalars> Lane::before_update(StageId stage) {
         h.executor->complete_gradients();
         parts.push_back({h.store.get(), h.replica == 0});
       }
-      scalars_ = decision_.by_model_norm(first_job_, agreement_->norms(parts));
+      const std::vector<double> norms =
+          agreement_->norms(parts, decision_.judges_together() ? troubled() : std::vector<char>());
+      const bool finite = std::ranges::all_of(norms, [](double norm) { return std::isfinite(norm); });
+      const std::string first = finite || !decision_.judges_together() || decision_.scales_loss()
+                                    ? std::string()
+                                    : first_nonfinite();
+      scalars_ = decision_.by_model_norm(first_job_, norms, first);
     }
   }
+  if (checks_own_gradients_) require_finite_gradient(held);
   std::vector<UpdateScalars> scalars = scalars_;
   if (decision_.clips_stages()) {
     held.executor->complete_gradients();
@@ -196,6 +252,11 @@ std::vector<UpdateScalars> Lane::before_update(StageId stage) {
   }
   decision_.set_rates(first_job_, held.rate, scalars);
   return scalars;
+}
+
+void Lane::spoil_gradient(StageId stage) {
+  at::Tensor gradient = at(stage).store->flat_gradient();
+  if (gradient.numel() > 0) gradient.narrow(0, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
 }
 
 void Lane::update(StageId stage, const std::vector<UpdateScalars>& scalars) {

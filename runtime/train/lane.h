@@ -62,6 +62,7 @@ struct RankStagesOptions {
   at::ScalarType dtype = at::kFloat;
   Precision precision = Precision::Float32;  ///< the precision that the layouts were made for
   LossScaleOptions loss_scale;
+  NonfiniteOptions nonfinite{};
   bool average_replicas = false;  ///< gradients are means over replicas instead of sums (asynchronous)
   bool rate_by_replicas = false;  ///< a stage's learning rate times its replicas / those of stage 0
 };
@@ -109,16 +110,24 @@ class Lane {
   /// Waits for other ranks. Returns the scalars of the update, by job of the array.
   std::vector<UpdateScalars> before_update(StageId stage);
   void update(StageId stage, const std::vector<UpdateScalars>& scalars);
+  void spoil_gradient(StageId stage);  ///< puts a NaN into it, for a test (failpoint.h)
   /// Returns the sums that the last stage's heads have added since the previous call, and starts new ones.
   /// Only the rank that has the last stage may call it. A model trained in turns has the sums of all turns.
   LossSums take_losses();
 
  private:
+  /// Whether this rank has seen a loss or an activation that is not finite; by job.
+  std::vector<char> troubled();
+  /// Returns where the step first had such a number, on all ranks the same. Collective over all ranks.
+  std::string first_nonfinite();
+  void require_finite_gradient(const HeldStage& held);
   const HeldStage& at(StageId stage) const;
   void hold(const LaneParts& parts, const ExecutorOptions& executor, StageId stage);
 
+  Communicator& world_;
   const StageLayout& layout_;
   UpdateDecision& decision_;
+  bool checks_own_gradients_ = false;  ///< by stage, because the stages do not judge together
   std::size_t first_job_;
   std::vector<HeldStage> held_;
   ExtentOf extent_of_{};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/failpoint.h"
 #include "runtime/device/failures.h"
 
 namespace millrace {
@@ -186,6 +187,8 @@ void RankRunner::update(const Action& action) {
 }
 
 void RankRunner::step(const Action& action, bool last_gradient) {
+  if (parts_.failpoints && parts_.failpoints->reach(to_string(span_kind(action.op)), step_))
+    parts_.stages.lanes()[array_of(action)].spoil_gradient(action.stage);
   if (action.op == Op::Update) return update(action);
   if (action.op == Op::Forward) feed(action);
   timed(span_kind(action.op), action, seconds_of(times_, action.op),

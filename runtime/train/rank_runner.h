@@ -18,6 +18,8 @@
 
 namespace millrace {
 
+class Failpoints;
+
 /// Seconds that the rank spent, by kind of work, since take_times() was last called.
 struct StepTimes {
   double forward = 0, backward = 0, send = 0, receive = 0, wait = 0, all_reduce = 0, update = 0, data = 0;
@@ -39,6 +41,7 @@ struct RunnerParts {
   /// `array`.
   int of_each_array = 0;
   int array = 0;
+  Failpoints* failpoints = nullptr;  ///< World's
 };
 
 class RankRunner {

@@ -37,7 +37,8 @@ std::vector<std::shared_ptr<Communicator>> replica_groups(Communicator& world, c
 
 RankStages::RankStages(Communicator& world, Device& device, const std::vector<StageLayout>& layouts,
                        const Plan& plan, const RankStagesOptions& options)
-    : decision_(options.jobs, options.precision, options.loss_scale, options.executor.stop_on_nonfinite) {
+    : decision_(options.jobs, options.precision, options.loss_scale, options.executor.stop_on_nonfinite,
+                options.nonfinite, is_asynchronous(plan.schedule)) {
   const auto groups = replica_groups(world, plan);
   const MessageNumbers numbers = numbers_of(layouts);
   std::size_t first_job = 0;

@@ -184,7 +184,9 @@ Settings rank_settings(const Plan& plan, const TrainOptions& options) {
                     {"save-weights", options.save_weights.empty() ? "none" : "given"},
                     {"resume", options.resume.empty() ? "none" : "given"},
                     {"init-from", options.init_from.empty() ? "none" : "given"},
-                    {"zero-1", options.rule.shard_state ? "true" : "false"}};
+                    {"zero-1", options.rule.shard_state ? "true" : "false"},
+                    {"on-nonfinite", to_string(options.nonfinite.on)},
+                    {"check-finite", to_string(options.nonfinite.check)}};
   std::string of_jobs;
   for (const JobOptions& job : options.jobs)
     of_jobs += " " + std::to_string(job.steps.value_or(options.steps));

@@ -172,6 +172,7 @@ void StepLog::write(const StepRecord& r) {
     put_each("gradient_norm", r.gradient_norms);
   put_each("loss_scale", r.loss_scales);
   put_each("skipped", std::vector<bool>(r.skipped.begin(), r.skipped.end()));
+  if (r.spike) put("spike", true);
   write_line(file_, line.dump());
   last_end_s_ = r.ended_s;
   if (!sinks_.empty()) give(r.step, scalars_of(line));

@@ -39,6 +39,7 @@ struct StepRecord {
   int weight_versions = 1;
   int stashed = 0;
   std::optional<LossSums> losses;  ///< last stage only
+  bool spike = false;              ///< the loss stands out (LossSpikes)
 };
 
 /// Numbers the job in `name` among all jobs: in a run whose first job is number 4, "loss.job1" becomes

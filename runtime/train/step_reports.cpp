@@ -8,6 +8,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
 #include "runtime/base/run_files.h"
+#include "runtime/base/text.h"
 #include "runtime/device/host_memory.h"
 
 namespace millrace {
@@ -78,11 +79,10 @@ void StepReports::log(std::int64_t step, Measured measured) {
                     .resident_memory_bytes = peak_resident_bytes(),
                     .weight_versions = t_.stages->peak_versions(),
                     .stashed = t_.stages->peak_stash()};
-  if (t_.stages->decision().scales_loss()) {
-    for (const JobUpdate& job : t_.stages->decision().jobs()) {
-      record.loss_scales.push_back(job.loss_scale);
-      record.skipped.push_back(job.skipped);
-    }
+  const UpdateDecision& decision = t_.stages->decision();
+  for (const JobUpdate& job : decision.jobs()) {
+    if (decision.scales_loss()) record.loss_scales.push_back(job.loss_scale);
+    if (decision.scales_loss() || decision.skips_nonfinite()) record.skipped.push_back(job.skipped);
   }
   const JobSteps& job_steps = t_.job_steps;
   for (std::size_t job = 0; job_steps.apart() && job < job_steps.size(); ++job)
@@ -94,6 +94,7 @@ void StepReports::log(std::int64_t step, Measured measured) {
     require_a_finite_loss(*record.losses, newest);
     t_.report.losses.push_back(record.losses->mean_loss());
     report_jobs(record);
+    record.spike = t_.options.has_weights && is_spike(record);
     if (!t_.options.has_weights) record.losses.reset();  // emulated: they mean nothing
   }
   t_.log.write(record);
@@ -138,6 +139,18 @@ void StepReports::report_jobs(const StepRecord& record) {
       log_warning(t_.name_of_job(job) + "the loss of its step " + std::to_string(own) + " is " +
                   std::to_string(loss) + "; the other jobs go on");
   }
+}
+
+/// Of a single job; the losses of several are their own.
+bool StepReports::is_spike(const StepRecord& record) {
+  if (t_.is_one_of_several() || record.losses->values.empty()) return false;
+  const double loss = record.losses->mean_loss();
+  const std::optional<double> usual = spikes_.add(loss);
+  if (usual && t_.owns_loss())
+    log_warning(
+        "step " + std::to_string(record.step) +
+        printed(": the loss of %.4g is a spike: the median of the steps before is %.4g", loss, *usual));
+  return usual.has_value();
 }
 
 /// Several arrays end where no job has a finite loss any more. An executor judges a single array.

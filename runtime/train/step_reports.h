@@ -6,6 +6,7 @@
 
 #include "runtime/base/progress_line.h"
 #include "runtime/trace/trace_windows.h"
+#include "runtime/train/loss_spikes.h"
 #include "runtime/train/training.h"
 
 namespace millrace {
@@ -50,6 +51,7 @@ class StepReports {
 
  private:
   void report_jobs(const StepRecord& record);
+  bool is_spike(const StepRecord& record);
   void print_if_due(const StepRecord& record, std::int64_t first, TimePoint now);
   void require_a_finite_loss(const LossSums& losses, std::int64_t step) const;
 
@@ -58,6 +60,7 @@ class StepReports {
   std::vector<Span> spans_;                           ///< of traced steps
   std::vector<double> step_seconds_, samples_per_s_;  ///< by update
   TimePoint last_update_{}, last_print_{};
+  LossSpikes spikes_;
   std::optional<WorkingLine> first_step_;  ///< until it is done
   double cpu_at_last_update_ = 0;
 };

@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/failpoint.h"
 #include "runtime/base/masks_from.h"
 #include "runtime/base/scalar_sink.h"
 #include "runtime/checkpoint/settings.h"
 #include "runtime/rules/best_so_far.h"
+#include "runtime/rules/nonfinite.h"
 #include "runtime/rules/precision.h"
 #include "runtime/rules/update_options.h"
 #include "runtime/schedule/schedule.h"
@@ -103,8 +105,12 @@ struct TrainOptions {
   std::int64_t trace_first = 0;  ///< the first step in trace.rank<k>.json
   /// number of steps in the trace; trace_windows() places them in the steps of this run
   std::int64_t trace_count = 15;
-  std::string save_weights;  ///< safetensors file for the final weights; empty: none
-  bool stop_on_nonfinite = true;
+  std::string save_weights;       ///< safetensors file for the final weights; empty: none
+  bool stop_on_nonfinite = true;  ///< else every step is done as it comes
+  NonfiniteOptions nonfinite;
+  /// The step for which the trainer before this one threw RollbackError; -1: there was none. A trainer that
+  /// finds no later step wrong gives up.
+  std::int64_t rolled_back_at = -1;
   bool sync_batch_norm = false;  ///< ExecutorOptions
   MasksFrom masks = MasksFrom::Device;
   std::int64_t bucket_bytes = 4 << 20;
@@ -115,6 +121,7 @@ struct TrainOptions {
   /// A flag that the caller sets to stop the run. All ranks stop after the same step and save a checkpoint if
   /// there is an output folder. Null on all ranks or on none; null: the run never stops early.
   const StopFlag* stop = nullptr;
+  std::vector<Failpoint> failpoints{};  ///< faults that a test plants; World::failpoints has a rank's
 };
 
 }  // namespace millrace

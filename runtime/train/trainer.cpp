@@ -5,6 +5,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "runtime/base/failpoint.h"
 #include "runtime/base/failure_text.h"
 #include "runtime/base/log.h"
 #include "runtime/train/evaluations.h"
@@ -38,6 +39,7 @@ RankStagesOptions stage_options_of(const Training& t) {
   RankStagesOptions of_stages{.jobs = options.jobs,
                               .precision = options.precision,
                               .loss_scale = options.loss_scale,
+                              .nonfinite = options.nonfinite,
                               .average_replicas = t.updates_after_each(),
                               .rate_by_replicas = options.rate_by_replicas};
   of_stages.executor.microbatches_per_update = microbatches_per_step(t.plan);
@@ -221,7 +223,10 @@ bool Trainer::Impl::advance(std::int64_t most) {
     // A checkpoint records what is judged, so that comes before it.
     const bool scores_first = evaluations->judges_scores();
     if (scores_first) score();
-    if (!report.stopped && saves) checkpoints->save();
+    if (!report.stopped && saves) {
+      if (t.world.failpoints) t.world.failpoints->reach("checkpoint", t.done);
+      checkpoints->save();
+    }
     // Last, because it takes long: all else is safe by then.
     if (!scores_first) score();
     reports.paused(evaluated_last || scores ? SpanKind::Eval : SpanKind::Checkpoint, paused);
@@ -281,6 +286,22 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
 
 Trainer::~Trainer() = default;
 
+/// Notes a failure and throws it.
+void Trainer::fail(const Error& error) {
+  Impl& self = *impl_;
+  self.end_failed();
+  self.outputs.note_failure(error.code(), error.what(), error.hint());
+  if (error.code() != ExitCode::Numeric) {
+    self.outputs.log_end();
+    error.throw_with("");
+  }
+  const std::int64_t saved = self.training.report.saved_step;
+  throw NumericError(error.what(),
+                     error.hint() + (saved < 0 ? "; no checkpoint was saved before it"
+                                               : "; the checkpoint of step " + std::to_string(saved) +
+                                                     " is from before it"));
+}
+
 /// Runs `work`. Where it fails, the rank's trace is written, and the output folder and the log say what
 /// happened.
 template <class Work>
@@ -289,18 +310,20 @@ void Trainer::guarded(Work&& work) {
   Impl& self = *impl_;
   try {
     work();
+  } catch (const AgreedNumericError& error) {
+    Training& t = self.training;
+    if (t.options.nonfinite.on != OnNonfinite::Rollback || t.options.host_folder) fail(error);
+    self.checkpoints->settle();  // a save that is under way is one to go back to
+    if (t.report.saved_step < 0) fail(error);
+    if (t.done <= t.options.rolled_back_at)
+      fail(NumericError(std::string(error.what()) + "; so it was before the run went back to step " +
+                            std::to_string(t.report.first_step),
+                        error.hint() + ", or give --on-nonfinite skip"));
+    t.stop->finish();
+    t.stages->finish_sends();
+    throw RollbackError(error.what(), error.hint(), t.done, t.report.saved_step);
   } catch (const Error& error) {
-    self.end_failed();
-    self.outputs.note_failure(error.code(), error.what(), error.hint());
-    if (error.code() != ExitCode::Numeric) {
-      self.outputs.log_end();
-      throw;
-    }
-    const std::int64_t saved = self.training.report.saved_step;
-    throw NumericError(error.what(),
-                       error.hint() + (saved < 0 ? "; no checkpoint was saved before it"
-                                                 : "; the checkpoint of step " + std::to_string(saved) +
-                                                       " is from before it"));
+    fail(error);
   } catch (...) {
     self.end_failed();
     self.outputs.note_failure(ExitCode::RunFailed, text_of_failure(), {});
@@ -337,6 +360,8 @@ RunReport Trainer::run() {
   report.peak_versions = t.stages->peak_versions();
   report.peak_memory_bytes = t.world.device.memory().peak;
   if (t.jobs() == 1) report.loss_scale = t.loss_scale(0);
+  if (const UpdateDecision& decision = t.stages->decision(); decision.skips_nonfinite() && t.jobs() == 1)
+    report.skipped_steps = decision.jobs().front().skips;
   for (std::size_t job = 0; job < report.jobs.size(); ++job) report.jobs[job].loss_scale = t.loss_scale(job);
   t.status.update(t.done, "done");
   return report;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/checkpoint/checkpoint.h"
@@ -24,6 +25,7 @@
 
 namespace millrace {
 
+class Failpoints;
 class KernelChoices;
 
 /// The surroundings of a rank. Its parts must outlive the trainer.
@@ -31,6 +33,7 @@ struct World {
   Communicator& communicator;
   Clock& clock;
   Device& device;
+  Failpoints* failpoints = nullptr;  ///< faults that a test plants; null: none
 };
 
 /// The batches of an array that a rank reads. The trainer knows no data sets, so the caller makes the
@@ -107,6 +110,19 @@ struct RunReport {
   std::int64_t peak_memory_bytes = 0;  ///< most bytes of tensors on this rank's device
   /// The loss scaler at the end, if the loss is scaled. It counts over all runs of the job.
   std::optional<LossScaleState> loss_scale;
+  /// steps of this run whose loss or gradient was not finite, and which OnNonfinite::Skip left out
+  std::optional<std::int64_t> skipped_steps;
+};
+
+/// All ranks agreed that a step went wrong, and have ended it in order: they can go on from the checkpoint of
+/// `step` in new trainers, over the same communicator.
+class RollbackError : public NumericError {
+ public:
+  RollbackError(const std::string& what, const std::string& hint, std::int64_t failed_step,
+                std::int64_t saved_step)
+      : NumericError(what, hint), failed(failed_step), saved(saved_step) {}
+  std::int64_t failed;  ///< the step that went wrong
+  std::int64_t saved;   ///< steps done in the newest checkpoint
 };
 
 /// Returns the file for the weights of job `job` of an array: "w.safetensors" -> "w.job3.safetensors".
@@ -130,7 +146,7 @@ struct TrainedArray {
 
 /// Trains a model on one rank. Collective: every rank of the plan constructs one trainer and runs it. Throws
 /// ConfigError (plan, model and ranks do not fit), CheckpointError (resume), PeerError, DataError,
-/// NumericError.
+/// NumericError. With OnNonfinite::Rollback run() throws RollbackError.
 class Trainer {
  public:
   /// Makes a trainer of one model. `score` judges the weights every TrainOptions::score_every steps. It is
@@ -158,6 +174,7 @@ class Trainer {
  private:
   template <class Work>
   void guarded(Work&& work);
+  [[noreturn]] void fail(const Error& error);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

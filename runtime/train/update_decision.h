@@ -2,21 +2,35 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "runtime/base/error.h"
+#include "runtime/rules/nonfinite.h"
 #include "runtime/stage/update_rule.h"
 #include "runtime/train/train_options.h"
 
 namespace millrace {
 
+/// Loss or gradient of a step was not finite. Every rank throws it in the same step, before any update.
+class AgreedNumericError : public NumericError {
+ public:
+  using NumericError::NumericError;
+  [[noreturn]] void throw_with(const std::string& context) const override {
+    throw AgreedNumericError(context + what(), hint());
+  }
+};
+
 /// The state of one job's updates.
 struct JobUpdate {
-  double lr = 0;               ///< of the updates that follow
-  bool ended = false;          ///< its weights stay as they are
-  LossScaler scaler;           ///< the same on all ranks; that of a job that has ended stays as it is
-  double loss_scale = 1;       ///< the factor on the loss in the newest update
-  bool skipped = false;        ///< the newest update
+  double lr = 0;           ///< of the updates that follow
+  bool ended = false;      ///< its weights stay as they are
+  LossScaler scaler;       ///< the same on all ranks; that of a job that has ended stays as it is
+  double loss_scale = 1;   ///< the factor on the loss in the newest update
+  bool skipped = false;    ///< the newest update
+  std::int64_t skips = 0;  ///< updates skipped in this run without a loss scale
+  std::int64_t skips_in_a_row = 0;
   double norm = -1;            ///< 2-norm of the newest gradient before clipping; negative: not measured
   double clip_norm = 0;        ///< 0: the gradient is not clipped by its norm
   bool clips_exactly = false;  ///< clip_factor's `exact`
@@ -27,19 +41,28 @@ struct JobUpdate {
 class UpdateDecision {
  public:
   /// `stop_on_nonfinite`: throw NumericError where no job of an array has a finite gradient.
+  /// `nonfinite`: all stages judge each step together if it asks for more than an end by the loss; not in an
+  /// asynchronous schedule.
   UpdateDecision(const std::vector<JobOptions>& jobs, Precision precision, const LossScaleOptions& loss_scale,
-                 bool stop_on_nonfinite);
+                 bool stop_on_nonfinite, const NonfiniteOptions& nonfinite = {}, bool asynchronous = false);
 
   std::vector<JobUpdate>& jobs() { return jobs_; }
   const std::vector<JobUpdate>& jobs() const { return jobs_; }
   bool scales_loss() const { return jobs_.front().scaler.active(); }
   /// All stages must agree on the norm of the model's gradient before one of them updates.
-  bool needs_model_norm() const { return scales_loss() || (clips_ && scope_ == ClipScope::Model); }
+  bool needs_model_norm() const {
+    return scales_loss() || judges_together_ || (clips_ && scope_ == ClipScope::Model);
+  }
+  /// The stages judge each step together by loss and gradients, whether or not the loss is scaled.
+  bool judges_together() const { return judges_together_; }
+  bool skips_nonfinite() const { return skips_; }
   bool clips_stages() const { return clips_ && scope_ == ClipScope::Stage; }
 
   /// Decides by the norms of the model's gradients, by job. Moves the jobs' loss scalers on by a step.
-  /// Throws NumericError.
-  std::vector<UpdateScalars> by_model_norm(std::size_t first_job, const std::vector<double>& norms);
+  /// `first_nonfinite`: the place of the step's first number that is not finite, if there is one. Throws
+  /// AgreedNumericError, on all ranks alike.
+  std::vector<UpdateScalars> by_model_norm(std::size_t first_job, const std::vector<double>& norms,
+                                           const std::string& first_nonfinite = {});
   /// Clips by the norms of a stage's gradients, by job. `reports`: the norms are the ones that the step
   /// reports. Throws NumericError.
   void clip_stage(std::size_t first_job, std::vector<double> norms, StageId stage, bool reports,
@@ -53,7 +76,7 @@ class UpdateDecision {
 
   std::vector<JobUpdate> jobs_;
   ClipScope scope_;
-  bool clips_ = false, stops_on_nonfinite_;
+  bool clips_ = false, stops_on_nonfinite_, skips_, judges_together_;
 };
 
 }  // namespace millrace

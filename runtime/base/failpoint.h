@@ -1,0 +1,58 @@
+// Faults that tests plant at named places of a run. A place where none is planted costs one comparison.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/choices.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+enum class FailpointAction { Kill, Stop, Abort, Throw, Delay, Nan };
+constexpr auto names_of(FailpointAction) {
+  return std::to_array<std::string_view>({"kill", "stop", "abort", "throw", "delay", "nan"});
+}
+
+/// A planted fault: what happens when a rank comes to a place for the hit-th time.
+struct Failpoint {
+  std::string place;                 ///< an action by its name ("forward", "update"), or "checkpoint"
+  std::optional<int> rank;           ///< unset: every rank
+  std::optional<std::int64_t> step;  ///< unset: every step
+  int hit = 1;                       ///< fires when the place is reached for this time, counted from 1
+  FailpointAction action = FailpointAction::Throw;
+  double seconds = 0;  ///< of Delay
+};
+
+/// Reads "update:rank=1:step=5:hit=2:action=nan", several separated by commas. `delay=SECONDS` stands for
+/// action=delay.
+Result<std::vector<Failpoint>> failpoints_from(const std::string& text);
+
+/// The faults of one rank. Not thread-safe.
+class Failpoints {
+ public:
+  /// `clock` times delays, and must outlive the object.
+  Failpoints(const std::vector<Failpoint>& planted, int rank, Clock& clock);
+  Failpoints(const Failpoints&) = delete;
+  Failpoints& operator=(const Failpoints&) = delete;
+  /// Warns of each fault that did not fire.
+  ~Failpoints();
+
+  /// The rank comes to `place` in `step`. Logs each fault that fires, then does what it says. Returns true if
+  /// the caller is to put a NaN there. Throws InternalError for `throw`.
+  bool reach(std::string_view place, std::int64_t step);
+
+ private:
+  struct Planted {
+    Failpoint what;
+    int left = 1;  ///< times to come here until it fires; 0: it has fired
+  };
+  std::vector<Planted> planted_;
+  Clock& clock_;
+};
+
+}  // namespace millrace
