@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <ATen/ops/_thnn_fused_lstm_cell.h>
+#include <ATen/ops/_thnn_fused_lstm_cell_backward_impl.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/addmm.h>
@@ -10,6 +12,7 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/sigmoid.h>
@@ -19,6 +22,7 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "runtime/kernels/linear_kernels.h"
@@ -63,11 +67,56 @@ at::Tensor plus_product(const at::Tensor& added, const at::Tensor& a, const at::
   return a.dim() == 2 ? at::addmm(added, a, b) : at::baddbmm(added, a, b);
 }
 
+at::Tensor rows(const at::Tensor& x) {
+  return x.reshape({-1, x.size(-1)});
+}
+
+/// A GPU has one operator for all that follows the products of a step. It keeps other tensors of a step than
+/// Kept: the four gates [(jobs) B, 4H] and the state [(jobs,) B, H].
+enum FusedKept : std::size_t { kFusedGates, kFusedState, kFusedKeptPerStep };
+
+bool has_fused_cell(const at::Tensor& x) {
+  return x.is_cuda();
+}
+
+/// Runs one step of the fused operator. `state` becomes the one after it. Returns the gates.
+at::Tensor fused_cell(const at::Tensor& from_input, const at::Tensor& from_state, LstmState& state) {
+  auto [h, c, gates] = at::_thnn_fused_lstm_cell(rows(from_input), rows(from_state), rows(state.c), {}, {});
+  state = {h.view(state.c.sizes()), c.view(state.c.sizes())};
+  return gates;
+}
+
+/// Gives an undefined state zeros. Returns what the state adds to the gates, shaped like `from_input`.
+at::Tensor gates_from_state(const at::Tensor& from_input, const at::Tensor& weight_hh, LstmState& state) {
+  if (state.h.defined()) return at::matmul(state.h, weight_hh.transpose(-1, -2));
+  Shape shape = from_input.sizes().vec();
+  shape.back() = weight_hh.size(-1);
+  state.c = at::zeros(shape, from_input.options());
+  return at::zeros(from_input.sizes(), from_input.options());
+}
+
+/// Does what walk() does, with FusedKept.
+at::Tensor walk_fused(const at::Tensor& from_input, const at::Tensor& weight_hh, LstmState& state,
+                      std::vector<at::Tensor>* kept) {
+  const at::Tensor inputs = from_input.contiguous();
+  std::vector<at::Tensor> outputs;
+  for (std::int64_t t = 0; t < inputs.size(0); ++t) {
+    const at::Tensor from_state = gates_from_state(inputs[t], weight_hh, state);
+    at::Tensor gates = fused_cell(inputs[t], from_state, state);
+    outputs.push_back(state.h);
+    if (!kept) continue;
+    kept->push_back(std::move(gates));
+    kept->push_back(state.c);
+  }
+  return at::stack(outputs);
+}
+
 /// Runs all steps: the inputs' part of the gates [T, (jobs,) B, 4H], weight_hh [(jobs,) 4H, H] -> h [T,
 /// (jobs,) B, H]. It appends each step's Kept tensors to `kept` unless that is null. `state` is the one
 /// before the first step (undefined: zero), and becomes the one after the last. Differentiable.
 at::Tensor walk(const at::Tensor& from_input, const at::Tensor& weight_hh, LstmState& state,
                 std::vector<at::Tensor>* kept) {
+  if (has_fused_cell(from_input)) return walk_fused(from_input, weight_hh, state, kept);
   const std::int64_t steps = from_input.size(0), hidden = weight_hh.size(-1);
   const auto plus_state = [&](const at::Tensor& added) {
     return weight_hh.dim() == 2 ? plus_linear(added, state.h, weight_hh)
@@ -109,10 +158,34 @@ at::Tensor run(const at::Tensor& x, std::span<const at::Tensor> p, std::vector<a
   return run(x, p, from_zero, kept);
 }
 
+/// Does what gate_gradients() does, with FusedKept.
+at::Tensor fused_gate_gradients(const at::Tensor& grad, const at::Tensor& weight_hh,
+                                std::span<const at::Tensor> kept, const at::Tensor& first) {
+  const auto steps = static_cast<std::size_t>(grad.size(0));
+  Shape shape = grad[0].sizes().vec();
+  shape.back() *= 4;
+  std::vector<at::Tensor> result(steps);
+  at::Tensor of_state;
+  for (std::size_t t = steps; t-- > 0;) {
+    const at::Tensor here = grad[static_cast<std::int64_t>(t)];
+    const at::Tensor of_output = t + 1 == steps ? here : plus_product(here, result[t + 1], weight_hh);
+    const at::Tensor& gates = kept[t * kFusedKeptPerStep + kFusedGates];
+    const at::Tensor& state = kept[t * kFusedKeptPerStep + kFusedState];
+    at::Tensor before = t == 0 ? first : kept[(t - 1) * kFusedKeptPerStep + kFusedState];
+    if (!before.defined()) before = at::zeros_like(state);
+    const auto [of_gates, of_before, of_bias] = at::_thnn_fused_lstm_cell_backward_impl(
+        rows(of_output), of_state, rows(before), rows(state), gates, /*has_bias=*/false);
+    result[t] = of_gates.view(shape);
+    of_state = of_before;
+  }
+  return at::stack(result);
+}
+
 /// Returns the gradient of the gates before their functions [T, (jobs,) B, 4H], from that of the outputs [T,
 /// (jobs,) B, H]. `first` is the state c before the first step; undefined: zero.
 at::Tensor gate_gradients(const at::Tensor& grad, const at::Tensor& weight_hh,
                           std::span<const at::Tensor> kept, const at::Tensor& first = {}) {
+  if (has_fused_cell(grad)) return fused_gate_gradients(grad, weight_hh, kept, first);
   const std::int64_t steps = grad.size(0), hidden = grad.size(-1);
   Shape shape = grad.sizes().vec();
   shape.back() *= 4;
@@ -142,10 +215,6 @@ at::Tensor gate_gradients(const at::Tensor& grad, const at::Tensor& weight_hh,
     of_state = at::mul(of_state, forget_gate);
   }
   return result;
-}
-
-at::Tensor rows(const at::Tensor& x) {
-  return x.reshape({-1, x.size(-1)});
 }
 
 at::Tensor input_gradient(const at::Tensor& of_gates, const at::Tensor& weight_ih) {
@@ -434,6 +503,12 @@ LayerPtr carried_lstm(const CarriedLstmOptions& options) {
 LstmState lstm_step(const at::Tensor& x, const LstmState& before, std::span<const at::Tensor> p) {
   const std::int64_t hidden = p[1].size(1);
   at::Tensor gates = linear_forward(x, p[0], at::add(p[2], p[3]), {});  // [R, 4H]
+  if (has_fused_cell(x)) {
+    LstmState state = before;
+    const at::Tensor from_state = gates_from_state(gates, p[1], state);
+    fused_cell(gates, from_state, state);
+    return state;
+  }
   if (before.h.defined()) gates = plus_linear(gates, before.h, p[1]);
   const at::Tensor input_forget = at::sigmoid(part(gates, 0, 2, hidden));
   const at::Tensor input = part(input_forget, 0, 1, hidden), cell = at::tanh(part(gates, 2, 1, hidden));

@@ -19,7 +19,7 @@
 namespace standin::counts {
 namespace {
 
-constexpr std::array kNames{"operator", "copy", "wait", "allocation", "event"};
+constexpr std::array kNames{"operator", "copy", "wait", "allocation", "event", "peak"};
 constexpr std::size_t kPlaces = 6;  // callers in the program, the innermost first
 
 /// Where the program itself lies, without its libraries.
@@ -49,15 +49,29 @@ Program find_program() {
   return found;
 }
 
+/// Callers as the program's file has them, 0 where there are fewer.
+using Places = std::array<std::uintptr_t, kPlaces>;
+
 struct Key {
   int device;
   Kind kind;
   std::string name;
-  std::array<std::uintptr_t, kPlaces> places;  ///< as the program's file has them, 0 where there are fewer
+  Places places;
   auto operator<=>(const Key&) const = default;
 };
 struct Total {
   std::uint64_t count = 0, bytes = 0;
+};
+/// The memory of one GPU that is in use.
+struct Memory {
+  struct Piece {
+    std::size_t bytes = 0;
+    Places places;
+  };
+  std::map<const void*, Piece> pieces;
+  std::map<Places, Total> by_place, at_peak;
+  std::size_t bytes = 0, peak = 0;
+  bool rises = false;  ///< at its peak now: at_peak is of an earlier moment
 };
 
 /// Used until the process ends.
@@ -66,6 +80,7 @@ struct Table {
   Program program;
   std::mutex lock;
   std::map<Key, Total> rows;
+  std::map<int, Memory> memories;  ///< by GPU
 };
 
 void write_table();
@@ -92,6 +107,11 @@ Table* table() {
 void write_table() {
   Table& all = *table();
   const std::lock_guard lock(all.lock);
+  for (auto& [device, memory] : all.memories) {
+    if (memory.rises) memory.at_peak = memory.by_place;
+    for (const auto& [places, total] : memory.at_peak)
+      all.rows[{device, Kind::Peak, "memory", places}] = total;
+  }
   std::ostringstream text;
   for (const auto& [key, total] : all.rows) {
     text << getpid() << '\t' << all.program.path << '\t' << key.device << '\t'
@@ -106,10 +126,10 @@ void write_table() {
     say("STANDIN_COUNTS: the table could not be written");
 }
 
-std::array<std::uintptr_t, kPlaces> callers(const Program& program) {
+Places callers(const Program& program) {
   std::array<void*, 96> frames{};
   const int depth = backtrace(frames.data(), static_cast<int>(frames.size()));
-  std::array<std::uintptr_t, kPlaces> places{};
+  Places places{};
   std::size_t found = 0;
   for (int i = 0; i < depth && found < kPlaces; ++i) {
     const auto address = reinterpret_cast<std::uintptr_t>(frames[static_cast<std::size_t>(i)]);
@@ -143,6 +163,39 @@ void add(Kind kind, const std::string& name, std::size_t bytes) {
 
 void add_copy(const void* to, const void* from, std::size_t bytes) {
   if (table()) add(Kind::Copy, side_of(block_of(from)) + " to " + side_of(block_of(to)), bytes);
+}
+
+bool wanted() {
+  return table() != nullptr;
+}
+
+void took(int device, const void* address, std::size_t bytes) {
+  Table* const all = table();
+  if (!all) return;
+  const Places places = callers(all->program);
+  const std::lock_guard lock(all->lock);
+  Memory& memory = all->memories[device];
+  memory.pieces[address] = {bytes, places};
+  Total& total = memory.by_place[places];
+  ++total.count;
+  total.bytes += bytes;
+  memory.bytes += bytes;
+  if (memory.bytes > memory.peak) memory.peak = memory.bytes, memory.rises = true;
+}
+
+void gave_back(int device, const void* address) {
+  Table* const all = table();
+  if (!all) return;
+  const std::lock_guard lock(all->lock);
+  Memory& memory = all->memories[device];
+  const auto piece = memory.pieces.find(address);
+  if (piece == memory.pieces.end()) return;  // from before somebody looked
+  if (std::exchange(memory.rises, false)) memory.at_peak = memory.by_place;
+  const auto place = memory.by_place.find(piece->second.places);
+  place->second.bytes -= piece->second.bytes;
+  if (--place->second.count == 0) memory.by_place.erase(place);
+  memory.bytes -= piece->second.bytes;
+  memory.pieces.erase(piece);
 }
 
 }  // namespace standin::counts

@@ -8,6 +8,7 @@
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -326,8 +327,27 @@ bool is_same_version() {
   return true;
 }
 
+/// Follows what LibTorch's allocator gives out and takes back. Memory that it took back goes to the next who
+/// asks on the block's stream, so it counts as written from then on: who still uses it meets a race.
+bool watch_memory() {
+  if (!standin::settings().races && !standin::counts::wanted()) return true;
+  using c10::cuda::CUDACachingAllocator::TraceEntry;
+  c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker([](const TraceEntry& entry) {
+    const standin::Access memory{reinterpret_cast<const void*>(static_cast<std::uintptr_t>(entry.addr_)),
+                                 entry.size_, true};
+    if (entry.action_ == TraceEntry::ALLOC) {
+      standin::counts::took(entry.device_, memory.address, memory.bytes);
+      standin::note_given_out(memory);
+    } else if (entry.action_ == TraceEntry::FREE_COMPLETED) {
+      standin::counts::gave_back(entry.device_, memory.address);
+      standin::note_taken_back(entry.device_, static_cast<cudaStream_t>(entry.stream_), memory);
+    }
+  });
+  return true;
+}
+
 void computed_by_cpu(const c10::OperatorHandle& op, Stack* stack) {
-  static const bool checked = is_same_version();
+  static const bool checked = is_same_version() && watch_memory();
   static_cast<void>(checked);
   TORCH_CHECK_NOT_IMPLEMENTED(
       op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||

@@ -24,7 +24,12 @@ Clock clock_of(int stream);
 void stream_joins(int stream, const Clock& clock);
 void host_joins(const Clock& clock);
 void host_joins(int stream);
-/// The memory is given back: what was done to it is forgotten.
+/// LibTorch's allocator takes memory back: the next work on the stream may be its new owner's. Work of other
+/// streams that the stream does not know to be done meets a race, and so does all work until the memory is
+/// given out again.
+void take_back(int stream, const Access& memory);
+void give_out(const Access& memory);
+/// The memory is given back to the GPU: what was done to it is forgotten.
 void forget(const Block& block);
 
 }  // namespace races

@@ -59,6 +59,10 @@ bool is_free(cudaStream_t stream);
 int device_of(cudaStream_t stream);
 /// Tells the race detector of work that the caller has done on the stream, without running anything.
 void note(cudaStream_t stream, const std::string& name, const std::vector<Access>& accesses);
+/// Tells the race detector that LibTorch's allocator gives out memory, or takes it back for the next who asks
+/// on that stream of the device.
+void note_given_out(const Access& memory);
+void note_taken_back(int device, cudaStream_t stream, const Access& memory);
 
 struct Block {
   std::uintptr_t begin = 0;

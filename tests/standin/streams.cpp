@@ -70,11 +70,11 @@ std::shared_ptr<Stream> make_stream(int device) {
   return stream;
 }
 
-/// Null if there is no such stream. The lock is held.
-std::shared_ptr<Stream> find(cudaStream_t handle) {
+/// Null if there is no such stream. The lock is held. `device` is that of a default stream.
+std::shared_ptr<Stream> find(cudaStream_t handle, int device = current_device()) {
   if (handle == nullptr || handle == cudaStreamLegacy) {
-    auto& stream = all().defaults[current_device()];
-    if (!stream) stream = make_stream(current_device());
+    auto& stream = all().defaults[device];
+    if (!stream) stream = make_stream(device);
     return stream;
   }
   const auto at = all().streams.find(handle);
@@ -155,6 +155,16 @@ void note(cudaStream_t handle, const std::string& name, const std::vector<Access
   if (!settings().races) return;
   const std::lock_guard lock(all().lock);
   if (const auto stream = find(handle)) races::launch(stream->number, name, accesses);
+}
+
+void note_given_out(const Access& memory) {
+  races::give_out(memory);
+}
+
+void note_taken_back(int device, cudaStream_t handle, const Access& memory) {
+  if (!settings().races) return;
+  const std::lock_guard lock(all().lock);
+  if (const auto stream = find(handle, device)) races::take_back(stream->number, memory);
 }
 
 void drain(cudaStream_t handle) {
