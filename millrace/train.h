@@ -1,5 +1,6 @@
 /// \file
-/// Training: what a run is told, a rank's trainer, and all ranks of a plan as threads of one process.
+/// Training: what a run is told, a rank's trainer, all ranks of a plan as threads of one process, and the
+/// trained model in use.
 #pragma once
 
 #include "runtime/base/clock.h"
@@ -10,5 +11,6 @@
 #include "runtime/rules/learning_rate.h"
 #include "runtime/rules/update_options.h"
 #include "runtime/train/local_training.h"
+#include "runtime/train/predictor.h"
 #include "runtime/train/train_options.h"
 #include "runtime/train/trainer.h"

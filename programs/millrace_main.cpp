@@ -126,6 +126,7 @@ constexpr Command kCommands[] = {
     {"Plan and train", {"simulate", simulate_spec, simulate_command}},
     {"Plan and train", {"train", train_spec, to_worker<train_spec>}},
     {"Plan and train", {"evaluate", evaluate_spec, to_worker<evaluate_spec>}},
+    {"Plan and train", {"predict", predict_spec, to_worker<predict_spec>}},
     {"Run on several processes or hosts",
      {"launch", launch_spec,
       [](const std::vector<std::string>& a) {

@@ -1,5 +1,6 @@
 #include "data/readers/array_file.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
@@ -24,6 +25,14 @@ std::optional<at::ScalarType> type_of(const std::string& descr) {
   return std::nullopt;
 }
 
+/// Returns a copy of the array in the field's type. A kind of number that does not fit stays, for
+/// make_tensor_dataset() to refuse.
+at::Tensor as_field(const at::Tensor& array, const FieldSpec& field) {
+  const at::ScalarType type = array.scalar_type();
+  const bool converts = at::isFloatingType(type) == at::isFloatingType(field.dtype);
+  return array.to(at::TensorOptions(converts ? field.dtype : type), false, /*copy=*/true);
+}
+
 /// Returns the array of one field, or an undefined tensor after adding to `problems`.
 at::Tensor read_array(const FieldSpec& field, std::string_view bytes, const ZipMember& member,
                       const std::string& path, Problems& problems) {
@@ -33,25 +42,28 @@ at::Tensor read_array(const FieldSpec& field, std::string_view bytes, const ZipM
   if (!content) return append(problems, content.problems()), at::Tensor();
   const Result<at::Tensor> array = npy_tensor(*content, where);
   if (!array) return append(problems, array.problems()), at::Tensor();
-  const at::ScalarType type = array->scalar_type();
-  const bool converts = at::isFloatingType(type) == at::isFloatingType(field.dtype);
-  return array->to(at::TensorOptions(converts ? field.dtype : type), false, /*copy=*/true);
+  return as_field(*array, field);
 }
 
-Result<std::shared_ptr<const Dataset>> read_arrays(const std::string& path,
-                                                   const std::vector<FieldSpec>& fields) {
+/// An NPZ file: an array for each field, and what to say of it.
+struct ArrayFile {
+  std::vector<at::Tensor> arrays;
+  std::vector<std::string> places;  ///< by field, for messages
+  TensorDatasetText text;
+};
+
+Result<ArrayFile> read_npz(const std::string& path, const std::vector<FieldSpec>& fields) {
   Result<std::string> bytes = read_regular_file(path, 64 * kGiB);
   if (!bytes) return bytes.problems();
   const Result<std::vector<ZipMember>> members = parse_zip(*bytes, path);
   if (!members) return members.problems();
-  TensorDatasetText text{
+  ArrayFile read;
+  read.text = {
       .description = path,
       .fingerprint = "arrays " + std::to_string(bytes->size()) + " " + std::to_string(crc32_of(*bytes))};
   Problems problems;
   std::string names;
   for (const ZipMember& m : *members) names += (names.empty() ? "" : ", ") + m.name;
-  std::vector<at::Tensor> arrays;
-  std::vector<std::string> places;
   for (const FieldSpec& field : fields) {
     const auto member = std::ranges::find_if(
         *members, [&](const ZipMember& m) { return m.name == field.name + ".npy" || m.name == field.name; });
@@ -60,17 +72,40 @@ Result<std::shared_ptr<const Dataset>> read_arrays(const std::string& path,
                           "numpy.savez(\"data.npz\", " + escaped(field.name) + "=...)"});
       continue;
     }
-    arrays.push_back(read_array(field, *bytes, *member, path, problems));
-    places.push_back(path + ":" + member->name);
+    read.arrays.push_back(read_array(field, *bytes, *member, path, problems));
+    read.places.push_back(path + ":" + member->name);
   }
   if (!problems.empty()) return problems;
   for (const ZipMember& m : *members) {
     const std::string name = m.name.ends_with(".npy") ? m.name.substr(0, m.name.size() - 4) : m.name;
     if (std::ranges::find(fields, name, &FieldSpec::name) == fields.end())
-      text.notes.push_back(path + ": the model does not read the array " + escaped(name));
+      read.text.notes.push_back(path + ": the model does not read the array " + escaped(name));
   }
-  text.where = [&](std::size_t field) { return places[field]; };
-  return make_tensor_dataset(fields, std::move(arrays), text);
+  return read;
+}
+
+Result<std::shared_ptr<const Dataset>> read_arrays(const std::string& path,
+                                                   const std::vector<FieldSpec>& fields) {
+  Result<ArrayFile> file = read_npz(path, fields);
+  if (!file) return file.problems();
+  file->text.where = [places = file->places](std::size_t field) { return places[field]; };
+  return make_tensor_dataset(fields, std::move(file->arrays), file->text);
+}
+
+/// An NPY file as an NPZ file that has it as the only array.
+Result<ArrayFile> read_npy(const std::string& path, const std::vector<FieldSpec>& fields) {
+  if (fields.size() != 1) {
+    std::string names;
+    for (const FieldSpec& field : fields) names += (names.empty() ? "" : ", ") + field.name;
+    return Problem{path, "is one array, the model reads " + names, "give an NPZ file with these arrays"};
+  }
+  const Result<std::string> bytes = read_regular_file(path, 64 * kGiB);
+  if (!bytes) return bytes.problems();
+  const Result<at::Tensor> array = npy_tensor(*bytes, path);
+  if (!array) return array.problems();
+  at::Tensor values = as_field(*array, fields.front());
+  if (values.dim() == static_cast<std::int64_t>(fields.front().shape.size())) values = values.unsqueeze(0);
+  return ArrayFile{.arrays = {values}, .places = {path}, .text = {.description = path}};
 }
 
 }  // namespace
@@ -95,6 +130,45 @@ Result<std::shared_ptr<const Dataset>> make_array_file(const DatasetOptions& opt
     path = paths.substr(comma + 1);
   }
   return read_arrays(path, options.fields);
+}
+
+Result<JoinedArrays> join_array_files(const std::vector<std::string>& paths,
+                                      const std::vector<FieldSpec>& fields) {
+  JoinedArrays joined;
+  std::vector<std::vector<at::Tensor>> parts(fields.size());
+  TensorDatasetText text{.description = paths.front()};
+  Problems problems;
+  for (const std::string& path : paths) {
+    Result<ArrayFile> file = path.ends_with(".npz") ? read_npz(path, fields) : read_npy(path, fields);
+    if (!file) {
+      append(problems, file.problems());
+      continue;
+    }
+    file->text.where = [&](std::size_t field) { return file->places[field]; };
+    // Each file by itself, so that a problem names it.
+    const auto alone = make_tensor_dataset(fields, file->arrays, file->text);
+    if (!alone) {
+      append(problems, alone.problems());
+      continue;
+    }
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+      const at::Tensor& array = file->arrays[f];
+      if (!parts[f].empty() && parts[f].front().sizes().slice(1) != array.sizes().slice(1))
+        problems.push_back({file->places[f], "has samples of another length than " + paths.front(),
+                            "predict files of one length together"});
+      parts[f].push_back(array);
+    }
+    const std::int64_t samples = (*alone)->size();
+    for (std::int64_t i = 0; i < samples; ++i)
+      joined.names.push_back(samples == 1 ? path : path + "[" + std::to_string(i) + "]");
+  }
+  if (!problems.empty()) return problems;
+  std::vector<at::Tensor> arrays;
+  for (const auto& of_field : parts) arrays.push_back(at::cat(of_field));
+  auto dataset = make_tensor_dataset(fields, std::move(arrays), text);
+  if (!dataset) return dataset.problems();
+  joined.dataset = *dataset;
+  return joined;
 }
 
 }  // namespace millrace

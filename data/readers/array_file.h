@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -20,5 +21,16 @@ Result<std::shared_ptr<const Dataset>> make_array_file(const DatasetOptions& opt
 /// Returns the array of an NPY file as a tensor of the array's type that refers to `bytes`. `name` is for
 /// messages. Problems: those of parse_npy, a type that tensors do not have, or Fortran order.
 Result<at::Tensor> npy_tensor(std::string_view bytes, const std::string& name);
+
+/// Array files one after the other, as a data set without labels.
+struct JoinedArrays {
+  std::shared_ptr<const Dataset> dataset;
+  std::vector<std::string> names;  ///< by sample: "x.npy", or of several samples "x.npy[3]"
+};
+/// Reads `paths`, NPY or NPZ files, for `fields`. An NPZ file has an array for each field and may have
+/// others. An NPY file is the array of the only field; without a dimension for samples it is one sample.
+/// Problems: as make_array_file(), an NPY file for several fields, lengths that differ from file to file.
+Result<JoinedArrays> join_array_files(const std::vector<std::string>& paths,
+                                      const std::vector<FieldSpec>& fields);
 
 }  // namespace millrace

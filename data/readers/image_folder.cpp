@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 
 #include <ATen/ops/empty.h>
 
@@ -13,6 +14,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/base/random.h"
+#include "runtime/base/text.h"
 #include "runtime/saved/hash.h"
 
 namespace millrace {
@@ -198,12 +200,13 @@ at::Tensor shifted(const at::Tensor& image, RandomStream& random) {
   return result;
 }
 
-/// The way in which a file becomes a sample. A classifier gets an image, augmented in training, and its
-/// label. A model without labels gets the image alone.
+/// The way in which a file becomes a sample.
 struct Preparation {
   int size = 0;
-  bool train = true;
-  bool labelled = true;
+  bool train = true;             ///< a classifier's images are augmented
+  bool labelled = true;          ///< the label follows the image
+  bool classifier = true;        ///< images as a classifier reads them, else as a generator makes them
+  bool replaces_damaged = true;  ///< another image takes the place of a damaged one, else it is an error
 };
 
 class ImageFolder final : public Dataset {
@@ -213,6 +216,8 @@ class ImageFolder final : public Dataset {
         size_(preparation.size),
         train_(preparation.train),
         labelled_(preparation.labelled),
+        classifier_(preparation.classifier),
+        replaces_damaged_(preparation.replaces_damaged),
         oddity_(listing_.files.size()) {}
 
   std::int64_t size() const override { return static_cast<std::int64_t>(listing_.files.size()); }
@@ -283,6 +288,7 @@ class ImageFolder final : public Dataset {
       if (image.kind == JpegKind::Cmyk) note(index, kCmykSample);
       return true;
     }
+    if (!replaces_damaged_) throw DataError(file(index).path + ": " + error, "repair it or leave it out");
     if (note(index, kDamagedSample)) report_damage(file(index).path, error);
     return false;
   }
@@ -303,7 +309,7 @@ class ImageFolder final : public Dataset {
   }
 
   at::Tensor transform(const RgbImage& image, RandomStream& random) const {
-    if (!labelled_) {
+    if (!classifier_) {
       const double side = std::min(image.width, image.height);
       return resample(image, {(image.width - side) / 2, (image.height - side) / 2, side, side, false}, size_,
                       kSymmetric);
@@ -322,7 +328,7 @@ class ImageFolder final : public Dataset {
 
   Listing listing_;
   int size_;
-  bool train_, labelled_;
+  bool train_, labelled_, classifier_, replaces_damaged_;
   mutable std::vector<std::atomic<std::uint8_t>> oddity_;  // indexed by sample: bits of OddSample
   mutable std::atomic<std::int64_t> damaged_{0};
 };
@@ -500,8 +506,60 @@ Result<std::shared_ptr<const Dataset>> make_image_tree(const DatasetOptions& opt
   Result<Listing> listing = list_tree(folder);
   if (!listing) return listing.problems();
   return std::shared_ptr<const Dataset>(std::make_shared<ImageFolder>(
-      *std::move(listing),
-      Preparation{.size = static_cast<int>(options.fields[0].shape[1]), .train = train, .labelled = false}));
+      *std::move(listing), Preparation{.size = static_cast<int>(options.fields[0].shape[1]),
+                                       .train = train,
+                                       .labelled = false,
+                                       .classifier = false}));
+}
+
+Result<std::shared_ptr<const Dataset>> make_image_files(const std::vector<std::string>& paths, int size,
+                                                        bool classifier) {
+  Listing listing{.folder = "images", .first = {0}};
+  Problems problems;
+  for (const std::string& path : paths) {
+    if (is_folder(path)) {
+      Result<Listing> below = list_tree(path);
+      if (!below) {
+        append(problems, below.problems());
+        continue;
+      }
+      std::ranges::move(below->files, std::back_inserter(listing.files));
+      std::ranges::move(below->notes, std::back_inserter(listing.notes));
+    } else {
+      listing.files.push_back({path, 0});
+    }
+  }
+  if (!problems.empty()) return problems;
+  listing.first.push_back(static_cast<std::int64_t>(listing.files.size()));
+  return std::shared_ptr<const Dataset>(
+      std::make_shared<ImageFolder>(std::move(listing), Preparation{.size = size,
+                                                                    .train = false,
+                                                                    .labelled = false,
+                                                                    .classifier = classifier,
+                                                                    .replaces_damaged = false}));
+}
+
+Result<std::vector<std::string>> read_class_names(const std::string& path) {
+  if (is_folder(path)) {
+    const fs::path training = split_folder(path, true);
+    Result<std::vector<std::string>> names = class_names(training);
+    if (names && names->empty())
+      return Problem{training.string(), "has no class folders",
+                     "give a data folder, or a file with a name a line"};
+    return names;
+  }
+  const Result<std::string> text = read_regular_file(path, 16 * kMiB);
+  if (!text) return text.problems();
+  std::vector<std::string> names = split(*text, '\n');
+  if (names.back().empty()) names.pop_back();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i].ends_with('\r')) names[i].pop_back();
+    if (names[i].empty())
+      return Problem{path, "line " + std::to_string(i + 1) + " is empty",
+                     "give the name of a class in each line, class 0 first"};
+  }
+  if (names.empty()) return Problem{path, "is empty", "give the name of a class in each line, class 0 first"};
+  return names;
 }
 
 Result<std::shared_ptr<const Dataset>> make_image_folder(const DatasetOptions& options) {

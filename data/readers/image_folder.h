@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "data/loading/dataset.h"
 
@@ -18,5 +20,16 @@ Result<std::shared_ptr<const Dataset>> make_image_folder(const DatasetOptions& o
 /// the order of their paths. The shorter side becomes `size`, the centre is cut out, values lie in [-1, 1];
 /// nothing is random. Returns null if train/ has no test/ or val/ beside it.
 Result<std::shared_ptr<const Dataset>> make_image_tree(const DatasetOptions& options);
+
+/// Makes a data set of image files without labels, in the order of `paths`; a folder stands for all images in
+/// it and below it, in the order of their paths. `classifier`: prepared as make_image_folder() prepares test
+/// images, else as make_image_tree() does. A damaged file is a DataError of get(). Problem: a folder without
+/// images.
+Result<std::shared_ptr<const Dataset>> make_image_files(const std::vector<std::string>& paths, int size,
+                                                        bool classifier);
+
+/// Returns the names of the classes, class 0 first: those of a folder that make_image_folder() takes, or the
+/// lines of a file. Problem: neither, a folder without classes, an empty line.
+Result<std::vector<std::string>> read_class_names(const std::string& path);
 
 }  // namespace millrace

@@ -284,6 +284,26 @@ CommandSpec train_spec(TrainFlags& f) {
   return spec;
 }
 
+namespace {
+
+Flag weights_flag(std::string& weights) {
+  return {.name = "weights",
+          .value = "PATH",
+          .help = "A run's output folder, a checkpoint of any plan, or a safetensors file.",
+          .required = true,
+          .group = "Model",
+          .target = into::text(weights)};
+}
+
+/// Adds the flags of `train` that are called `names`, with the same help and targets.
+void add_flags_of_train(CommandSpec& spec, TrainFlags& train, std::initializer_list<std::string_view> names) {
+  for (const Flag& flag : train_spec(train).flags) {
+    if (std::ranges::find(names, flag.name) != names.end()) spec.flags.push_back(flag);
+  }
+}
+
+}  // namespace
+
 CommandSpec evaluate_spec(EvaluateFlags& f) {
   CommandSpec spec{
       .command = "evaluate",
@@ -293,19 +313,47 @@ CommandSpec evaluate_spec(EvaluateFlags& f) {
                    "millrace evaluate --model resnet18 --image-size 32 --classes 10 --weights w.safetensors "
                    "--data cifar10 --format json"},
       .interrupted = "nothing was written"};
-  spec.flags.push_back({.name = "weights",
-                        .value = "PATH",
-                        .help = "A run's output folder, a checkpoint of any plan, or a safetensors file.",
-                        .required = true,
-                        .group = "Model",
-                        .target = into::text(f.weights)});
-  for (const Flag& flag : train_spec(f.train).flags) {
-    for (const char* name : {"plan", "stages", "replicas", "microbatches", "microbatch", "data", "workers",
-                             "length-buckets", "threads", "deterministic", "init-from-ignore", "precision",
-                             "device", "timeout", "cpp-frames", "format"})
-      if (flag.name == name) spec.flags.push_back(flag);
-  }
+  spec.flags.push_back(weights_flag(f.weights));
+  add_flags_of_train(spec, f.train,
+                     {"plan", "stages", "replicas", "microbatches", "microbatch", "data", "workers",
+                      "length-buckets", "threads", "deterministic", "init-from-ignore", "precision", "device",
+                      "timeout", "cpp-frames", "format"});
   return spec;
+}
+
+CommandSpec predict_spec(PredictFlags& f) {
+  CommandSpec spec{
+      .command = "predict",
+      .summary = "Say what trained weights make of files: images, folders of images, NPY and NPZ arrays.",
+      .positionals = {"FILE..."},
+      .flags = {model_flag(f.train.model)},
+      .examples =
+          {"millrace predict --model mlp --weights runs/first input.npy",
+           "millrace predict --model resnet18 --image-size 32 --classes 10 --weights w.safetensors "
+           "--class-names cifar10 --top 3 photo.jpg photos/",
+           "millrace predict --model resnet18 --weights w.safetensors --format csv photos > classes.csv"},
+      .interrupted = "nothing was written"};
+  spec.flags.push_back(weights_flag(f.weights));
+  spec.flags.push_back(flag("Result", "class-names", "PATH",
+                            "Names of the classes: the folder of the training data, or a file with a name a "
+                            "line, class 0 first.",
+                            into::text(f.class_names)));
+  spec.flags.push_back(flag("Result", "top", "N",
+                            "The classes that are shown of each input, the likeliest first.",
+                            into::integer(f.top, 1, 1 << 20)));
+  spec.flags.push_back(flag("Result", "outputs", "FILE.npy",
+                            "Write what the model computes of each input, before probabilities, as an array.",
+                            into::text(f.outputs)));
+  spec.flags.push_back(flag("Result", "format", choices_of<PredictFormat>(), "Form of the result on stdout.",
+                            into::choice(f.format, "format")));
+  add_flags_of_train(spec, f.train,
+                     {"microbatch", "workers", "threads", "deterministic", "init-from-ignore", "precision",
+                      "device", "cpp-frames"});
+  return spec;
+}
+
+CommandSpec predict_spec() {
+  return without_targets<PredictFlags>(predict_spec);
 }
 
 CommandSpec evaluate_spec() {

@@ -137,8 +137,23 @@ struct EvaluateFlags {
   std::string weights;
 };
 
+enum class PredictFormat { Text, Csv, Json };
+constexpr auto names_of(PredictFormat) {
+  return std::to_array<std::string_view>({"text", "csv", "json"});
+}
+
+struct PredictFlags {
+  TrainFlags train;  ///< the model, how batches are made, where they are computed
+  std::string weights;
+  std::string class_names;  ///< a data folder or a file; empty: classes have numbers only
+  int top = 5;
+  std::string outputs;  ///< NPY file for the outputs themselves; empty: none
+  PredictFormat format = PredictFormat::Text;
+};
+
 CommandSpec train_spec(TrainFlags& flags);
 CommandSpec evaluate_spec(EvaluateFlags& flags);
+CommandSpec predict_spec(PredictFlags& flags);
 CommandSpec fuse_spec(JobFilesFlags& flags);
 CommandSpec split_spec(JobFilesFlags& flags);
 CommandSpec fuse_spec();
@@ -148,6 +163,7 @@ CommandSpec models_spec(ModelsFlags& flags);
 // These specs are for printing and looking up. Their values go nowhere.
 CommandSpec train_spec();
 CommandSpec evaluate_spec();
+CommandSpec predict_spec();
 CommandSpec profile_spec();
 CommandSpec models_spec();
 

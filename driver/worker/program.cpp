@@ -21,8 +21,8 @@
 namespace millrace {
 namespace {
 
-const std::vector<std::string> kCommands{"models", "profile",  "plan",  "simulate",
-                                         "train",  "evaluate", "launch"};
+const std::vector<std::string> kCommands{"models", "profile",  "plan",    "simulate",
+                                         "train",  "evaluate", "predict", "launch"};
 
 std::string this_program(const char* called) {
   std::error_code error;
@@ -49,7 +49,7 @@ int print_help(const std::string& name) {
   std::printf("%s: millrace %s with models of its own.\n\nUsage: %s COMMAND [FLAGS]\n\n", name.c_str(),
               MILLRACE_VERSION, name.c_str());
   for (const CommandSpec& spec : {models_spec(), profile_spec(), plan_spec(), simulate_spec(), train_spec(),
-                                  evaluate_spec(), launch_spec()})
+                                  evaluate_spec(), predict_spec(), launch_spec()})
     std::printf("  %-10s %s\n", spec.command.c_str(), spec.summary.c_str());
   std::printf("\n`%s COMMAND --help` explains its flags.\n", name.c_str());
   return 0;
@@ -66,6 +66,7 @@ int dispatch(const std::string& self, const std::vector<std::string>& args, cons
   }
   if (command == "train") return train_command(rest, accelerator, own);
   if (command == "evaluate") return evaluate_command(rest, accelerator, own);
+  if (command == "predict") return predict_command(rest, accelerator, own);
   if (command == "profile")
     return starts_profile_ranks(rest) ? launch_profile(rest, self) : profile_command(rest, accelerator, own);
   if (command == "models") return models_command(rest, own);

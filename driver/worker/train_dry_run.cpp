@@ -1,7 +1,6 @@
 #include "driver/worker/train_dry_run.h"
 
 #include <cstdio>
-#include <filesystem>
 
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/initial_weights.h"
@@ -14,21 +13,11 @@ namespace {
 void check_initial_weights(const TrainSpec& spec) {
   const TrainOptions& o = spec.options;
   if (o.init_from.empty() || !o.resume.empty()) return;
-  const auto check = [&](const WeightFiles& files) {
-    if (const Problems problems = check_weights(files, spec.alone, o.init_from_ignore); !problems.empty())
-      throw CheckpointError("cannot start from " + o.init_from + ":\n" + to_string(problems));
-  };
-  std::error_code ignored;
-  if (std::filesystem::is_directory(o.init_from, ignored)) {
-    const Result<Checkpoint> checkpoint = open_checkpoint(o.init_from);
-    if (!checkpoint) throw CheckpointError(to_string(checkpoint.problems()));
-    WeightFiles files;
-    for (const SafetensorsFile& shard : checkpoint->shards) files.push_back(&shard);
-    return check(files);
-  }
-  const Result<SafetensorsFile> file = SafetensorsFile::open(o.init_from);
-  if (!file) throw CheckpointError(to_string(file.problems()));
-  check({&*file});
+  const Result<OpenedWeights> weights = OpenedWeights::open(o.init_from);
+  if (!weights) throw CheckpointError(to_string(weights.problems()));
+  if (const Problems problems = check_weights(weights->files(), spec.alone, o.init_from_ignore);
+      !problems.empty())
+    throw CheckpointError("cannot start from " + o.init_from + ":\n" + to_string(problems));
 }
 
 /// The checkpoint that the run goes on from must be of its model and of its settings.

@@ -223,10 +223,10 @@ void log_round(const Rounds& rounds, std::size_t r) {
 
 }  // namespace
 
-void use_threads(const TrainSpec& spec) {
-  show_cpp_frames(spec.cpp_frames);
-  set_compute_threads(spec.threads, spec.deterministic,
-                      spec.device == ComputeDevice::Cpu ? Missing::Refuse : Missing::Warn);
+void use_threads(const TrainFlags& flags) {
+  show_cpp_frames(flags.cpp_frames);
+  set_compute_threads(flags.threads, flags.deterministic,
+                      flags.device == ComputeDevice::Cpu ? Missing::Refuse : Missing::Warn);
 }
 
 ExitCode train_in_threads(Rounds& rounds, const Accelerator& accelerator) {

@@ -8,7 +8,7 @@
 namespace millrace {
 
 /// Sets the threads and the determinism of LibTorch for this thread's process, as the flags say.
-void use_threads(const TrainSpec& spec);
+void use_threads(const TrainFlags& flags);
 
 /// Trains one round after the other with all ranks as threads of this process.
 ExitCode train_in_threads(Rounds& rounds, const Accelerator& accelerator);

@@ -99,6 +99,7 @@ struct WorkerCommand {
 constexpr WorkerCommand kWorkerCommands[] = {
     {"train", [](const Words& args, const Accelerator& of) { return train_command(args, of); }},
     {"evaluate", [](const Words& args, const Accelerator& of) { return evaluate_command(args, of); }},
+    {"predict", [](const Words& args, const Accelerator& of) { return predict_command(args, of); }},
     {"profile", [](const Words& args, const Accelerator& of) { return profile_command(args, of); }},
     {"translate", [](const Words& args, const Accelerator&) { return translate_command(args); }},
     {"fuse", [](const Words& args, const Accelerator&) { return fuse_command(args); }},

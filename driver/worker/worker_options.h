@@ -53,6 +53,8 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
                   const Additions& own = {});
 int evaluate_command(const std::vector<std::string>& args, const Accelerator& accelerator,
                      const Additions& own = {});
+int predict_command(const std::vector<std::string>& args, const Accelerator& accelerator,
+                    const Additions& own = {});
 int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator,
                     const Additions& own = {});
 int fuse_command(const std::vector<std::string>& args);

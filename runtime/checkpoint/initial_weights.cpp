@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -12,7 +13,6 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/checkpoint/checkpoint.h"
 
 namespace millrace {
 namespace {
@@ -78,12 +78,9 @@ StateDict state_dict_of(const LayeredModel& model, const WeightFiles& files) {
   for (const NamedLayer& layer : model.layers) {
     for (const ParameterSpec& spec : layer.layer->parameters()) {
       if (layer.is_tied(spec)) continue;
-      const at::ScalarType type = spec.is_counter                          ? at::kLong
-                                  : spec.is_buffer && spec.value.defined() ? spec.value.scalar_type()
-                                                                           : at::kFloat;
       own.push_back(layer.parameter_name(spec));
       names[own.back()] = names_of_weight(layer, spec);
-      result[own.back()] = {spec.shape, type};
+      result[own.back()] = {spec.shape, stored_type(spec)};
     }
   }
   const WeightNames find(files, own);
@@ -104,6 +101,28 @@ void add_limited(Problems& problems, const Problems& more, const std::string& wh
 }
 
 }  // namespace
+
+Result<OpenedWeights> OpenedWeights::open(const std::string& path) {
+  OpenedWeights opened;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    Result<Checkpoint> checkpoint = open_checkpoint(path);
+    if (!checkpoint) return checkpoint.problems();
+    opened.checkpoint_.emplace(*std::move(checkpoint));
+    return opened;
+  }
+  Result<SafetensorsFile> file = SafetensorsFile::open(path);
+  if (!file) return file.problems();
+  opened.file_.emplace(*std::move(file));
+  return opened;
+}
+
+WeightFiles OpenedWeights::files() const {
+  if (!checkpoint_) return {&*file_};
+  WeightFiles files;
+  for (const SafetensorsFile& shard : checkpoint_->shards) files.push_back(&shard);
+  return files;
+}
 
 WeightNames::WeightNames(WeightFiles files, const std::vector<std::string>& own) : files_(std::move(files)) {
   const std::size_t there = wrappers_of(weights_in(files_)), here = wrappers_of(own);
@@ -126,6 +145,11 @@ std::vector<std::string> names_of_weight(const NamedLayer& layer, const Paramete
     names.push_back(layer.parameter_name(other));
   }
   return names;
+}
+
+at::ScalarType stored_type(const ParameterSpec& spec) {
+  if (spec.is_counter) return at::kLong;
+  return spec.is_buffer && spec.value.defined() ? spec.value.scalar_type() : at::kFloat;
 }
 
 at::Tensor read_weight(const std::vector<WeightPlace>& places) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/model/layered_model.h"
 #include "runtime/stage/parameter_store.h"
@@ -15,6 +16,23 @@ namespace millrace {
 /// One file, or the shards of a checkpoint. A checkpoint's other tensors do not count: names with a slash,
 /// such as rule state and stashed versions.
 using WeightFiles = std::vector<const SafetensorsFile*>;
+
+/// Weights at a path, open. Moves, does not copy: files() refers to it.
+class OpenedWeights {
+ public:
+  /// `path` is a safetensors file, or what open_checkpoint() takes: an output folder, a folder of
+  /// checkpoints, a checkpoint. Problems: those of the file or of the checkpoint.
+  static Result<OpenedWeights> open(const std::string& path);
+  WeightFiles files() const;
+  /// Where the weights are: the file, or the checkpoint that was chosen.
+  const std::string& path() const { return checkpoint_ ? checkpoint_->path : file_->path(); }
+  /// Hashes a checkpoint's shards. A file by itself has no hash.
+  Problems verify() const { return checkpoint_ ? checkpoint_->verify() : Problems{}; }
+
+ private:
+  std::optional<SafetensorsFile> file_;
+  std::optional<Checkpoint> checkpoint_;
+};
 
 /// The place of a tensor: a file and the tensor's name in it.
 struct WeightPlace {
@@ -38,6 +56,9 @@ class WeightNames {
 /// Returns the names that a weight may have: the model's own first, then those in the state_dict of another
 /// program.
 std::vector<std::string> names_of_weight(const NamedLayer& layer, const ParameterSpec& spec);
+
+/// Returns the type that the weight has in files: int64 for a counter, else that of its value or float32.
+at::ScalarType stored_type(const ParameterSpec& spec);
 
 /// Returns the tensor at `places`, of which there is at least one. They are names of one weight: throws
 /// CheckpointError if they hold different values.

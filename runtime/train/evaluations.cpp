@@ -12,6 +12,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/text.h"
+#include "runtime/checkpoint/initial_weights.h"
 #include "runtime/train/job_batches.h"
 
 namespace millrace {
@@ -255,7 +256,6 @@ bool Evaluations::run_array(int array) {
   return asked;
 }
 
-/// Returns all parameters of the model, on every rank; a rank's own are not copied. Collective.
 NamedTensors Evaluations::whole_weights() const {
   NamedTensors all;
   for (int s = 0; s < t_.plan.num_stages(); ++s) {
@@ -268,10 +268,10 @@ NamedTensors Evaluations::whole_weights() const {
     for (int layer : t_.layout().layers[s]) {
       const NamedLayer& named = t_.layout().model.layers[layer];
       for (const ParameterSpec& spec : named.layer->parameters()) {
-        if (spec.is_buffer || named.is_tied(spec)) continue;
+        if (named.is_tied(spec)) continue;
         const std::string name = named.parameter_name(spec);
         const at::Tensor tensor =
-            t_.world.communicator.rank() == root ? own.at(name) : at::empty(spec.shape, at::kFloat);
+            t_.world.communicator.rank() == root ? own.at(name) : at::empty(spec.shape, stored_type(spec));
         t_.world.communicator.broadcast(tensor, root);
         all.emplace_back(name, tensor);
       }

@@ -48,12 +48,15 @@ class Evaluations {
   /// Returns the number of microbatches that are evaluated together: replicas take turns in them.
   int chunk() const { return chunk_; }
 
+  /// Returns all parameters and buffers of the model, on every rank; a rank's own are not copied. Collective,
+  /// while the ranks rest.
+  NamedTensors whole_weights() const;
+
  private:
   bool evaluates() const;
   bool watches(std::size_t job, std::int64_t step) const;
   bool run_array(int array);
   bool judge(BestSoFar& best, double value);
-  NamedTensors whole_weights() const;
   bool asked_to_stop() { return vote_.next(t_.options.stop && t_.options.stop->load()); }
 
   Training& t_;

@@ -21,7 +21,11 @@ RunReport train_locally(const LayeredModel& model, const Plan& plan, const Train
     const std::shared_ptr<Device> device = make_cpu_device();
     Trainer trainer({communicator, steady_clock(), *device}, model, plan, options, make_batches);
     RunReport of_rank = trainer.run();
-    if (communicator.rank() == with_loss) report = std::move(of_rank);
+    NamedTensors weights;
+    if (local.weights) weights = trainer.weights();
+    if (communicator.rank() != with_loss) return;
+    report = std::move(of_rank);
+    if (local.weights) *local.weights = std::move(weights);
   });
   return report;
 }

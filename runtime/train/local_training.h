@@ -11,6 +11,7 @@ namespace millrace {
 struct LocalTrainingOptions {
   std::chrono::milliseconds deadline{100'000};  ///< limit of every wait of one rank for another
   int threads = 1;                              ///< intra-op threads of each rank
+  NamedTensors* weights = nullptr;  ///< gets the trained weights (Trainer::weights); null: nobody asks
 };
 
 /// Trains `model` by `plan` on the CPU, with every rank in a thread of its own. The result is bit for bit

@@ -97,6 +97,7 @@ struct Trainer::Impl {
   bool advance(std::int64_t most);
   void finish();
   void end_failed();
+  NamedTensors weights();
 };
 
 void Trainer::Impl::open(const std::vector<TrainedArray>& arrays, std::unique_ptr<WeightsScore> score) {
@@ -243,6 +244,7 @@ void Trainer::Impl::finish() {
   RunReport& report = t.report;
   t.stop->finish();
   if (!rested) rest();
+  rested = true;
   if (!report.stopped && !evaluated_last) {
     report.stopped = !evaluations->run();
     if (!report.stopped && evaluations->judge_evaluation()) checkpoints->save_best();
@@ -269,6 +271,21 @@ void Trainer::Impl::end_failed() {
     log_warning(std::string("while the run failed: ") + error.what());
   }
   reports.write_trace();
+}
+
+NamedTensors Trainer::Impl::weights() {
+  Training& t = training;
+  if (t.is_one_of_several())
+    throw ConfigError("the weights of a single job are asked for, and this run has several",
+                      "TrainOptions::save_weights writes a file for each");
+  const bool goes_on = !rested;
+  if (goes_on) rest();
+  t.stages->use_averages(true);
+  NamedTensors all = evaluations->whole_weights();
+  for (auto& [name, tensor] : all) tensor = tensor.clone();
+  t.stages->use_averages(false);
+  if (goes_on) t.stages->go_on();
+  return all;
 }
 
 Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions options,
@@ -336,6 +353,12 @@ bool Trainer::step() {
   bool more = false;
   guarded([&] { more = impl_->advance(1); });
   return more;
+}
+
+NamedTensors Trainer::weights() {
+  NamedTensors all;
+  guarded([&] { all = impl_->weights(); });
+  return all;
 }
 
 std::int64_t Trainer::steps_done() const {

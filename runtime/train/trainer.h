@@ -169,6 +169,10 @@ class Trainer {
   /// last evaluation and the final weights. Throws as run() does.
   bool step();
   std::int64_t steps_done() const;  ///< steps done, counted over resumes
+  /// Returns the weights and buffers of the whole model by name, on every rank: copies on the CPU, of the
+  /// values that an evaluation takes. Between steps or after run(). A Predictor takes them. Collective. Only
+  /// for a single job: throws ConfigError for an array.
+  NamedTensors weights();
   const RunReport& report() const;  ///< the report so far: losses, evaluations, saved_step
 
  private:

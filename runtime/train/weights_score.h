@@ -17,7 +17,7 @@ class WeightsScore {
   virtual ~WeightsScore() = default;
   virtual std::string what() const = 0;    ///< the work's name in messages, e.g. "translating"
   virtual std::int64_t parts() const = 0;  ///< number of parts, the same on all ranks
-  /// Takes the whole model's parameters by name: float32 on the CPU, the same on all ranks. They do not
+  /// Takes the whole model's parameters and buffers by name, on the CPU, the same on all ranks. They do not
   /// change until end().
   virtual void begin(const NamedTensors& weights) = 0;
   /// Does this rank's share of a part. It may be called in any thread and must not communicate.

@@ -65,7 +65,8 @@ class FirstHours : public Jobs {
 
 TEST_F(FirstHours, TheCommandsOfPagesWorkWhenPasted) {
   fs::create_directory_symlink(MILLRACE_SOURCE_DIR "/docs", folder_ / "docs");
-  for (const auto& [name, least] : {std::pair("README.md", 4), {"docs/commands/evaluate.md", 2}}) {
+  for (const auto& [name, least] :
+       {std::pair("README.md", 4), {"docs/commands/evaluate.md", 2}, {"docs/commands/predict.md", 3}}) {
     const auto page = read_file(std::string(MILLRACE_SOURCE_DIR) + "/" + name);
     ASSERT_TRUE(page) << name;
     const std::vector<std::string> commands = commands_of(*page);

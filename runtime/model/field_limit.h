@@ -1,0 +1,12 @@
+// The check that every reader of a batch makes of its integers.
+#pragma once
+
+#include "runtime/model/layered_model.h"
+
+namespace millrace {
+
+/// Throws DataError where an integer field holds a value outside its limit that is not its padding either.
+/// Thread-safe.
+void check_limit(const FieldSpec& field, const at::Tensor& values);
+
+}  // namespace millrace
