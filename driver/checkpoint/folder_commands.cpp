@@ -17,12 +17,12 @@ namespace millrace {
 namespace {
 namespace fs = std::filesystem;
 
-struct LookFlags {
+struct ListFlags {
   OutputFormat format = OutputFormat::Text;
 };
 
-CommandSpec look_spec(LookFlags& f, const char* command, const char* summary,
-                      std::vector<std::string> examples) {
+CommandSpec list_flags_spec(ListFlags& f, const char* command, const char* summary,
+                            std::vector<std::string> examples) {
   return {.command = command,
           .summary = summary,
           .positionals = {"DIR"},
@@ -30,16 +30,16 @@ CommandSpec look_spec(LookFlags& f, const char* command, const char* summary,
           .examples = std::move(examples)};
 }
 
-CommandSpec ls_spec(LookFlags& f) {
-  return look_spec(
+CommandSpec ls_spec(ListFlags& f) {
+  return list_flags_spec(
       f, "checkpoint ls",
       "List the checkpoints of an output folder: step, age, size, state. Shards are compared with "
       "their sizes in the manifest; `checkpoint verify` reads and hashes them.",
       {"millrace checkpoint ls out", "millrace checkpoint ls out --format json"});
 }
 
-CommandSpec verify_spec(LookFlags& f) {
-  return look_spec(
+CommandSpec verify_spec(ListFlags& f) {
+  return list_flags_spec(
       f, "checkpoint verify",
       "Read and hash every shard of the checkpoints in a folder, or of one step folder. Exit code 4: "
       "a checkpoint is damaged.",
@@ -83,7 +83,7 @@ void print_json(const std::vector<ListedCheckpoint>& all) {
   std::printf("%s\n", list.dump(2).c_str());
 }
 
-int list(const LookFlags& flags, const std::string& path) {
+int list(const ListFlags& flags, const std::string& path) {
   const Result<std::vector<ListedCheckpoint>> all = list_checkpoints(path, Check::Sizes);
   if (!all) return exit_with(ExitCode::Usage, all.problems());
   if (flags.format == OutputFormat::Json) return print_json(*all), 0;
@@ -95,7 +95,7 @@ int list(const LookFlags& flags, const std::string& path) {
   return 0;
 }
 
-int verify(const LookFlags& flags, const std::string& path) {
+int verify(const ListFlags& flags, const std::string& path) {
   const Result<std::vector<ListedCheckpoint>> all = list_checkpoints(path, Check::Hashes);
   if (!all) return exit_with(ExitCode::Usage, all.problems());
   if (flags.format == OutputFormat::Json) print_json(*all);
@@ -231,14 +231,14 @@ int with_folder(CommandSpec (*spec)(Flags&), int (*run)(const Flags&, const std:
 }  // namespace
 
 CommandSpec checkpoint_ls_spec() {
-  return without_targets<LookFlags>(ls_spec);
+  return without_targets<ListFlags>(ls_spec);
 }
 int checkpoint_ls_command(const std::vector<std::string>& args) {
   return with_folder(ls_spec, list, args);
 }
 
 CommandSpec checkpoint_verify_spec() {
-  return without_targets<LookFlags>(verify_spec);
+  return without_targets<ListFlags>(verify_spec);
 }
 int checkpoint_verify_command(const std::vector<std::string>& args) {
   return with_folder(verify_spec, verify, args);

@@ -35,16 +35,16 @@ constexpr StorageType kStorages[] = {
     {"ComplexFloatStorage", ElementType::C64}};
 
 /// A value of a pickle. Values point at each other and belong to the reader, so that no nesting is too deep.
-struct Value {
+struct PickleValue {
   enum class Kind { Plain, Int, Text, Tuple, Dict, Global, Storage, Tensor };
-  Kind kind = Kind::Plain;              ///< Plain: None, a bool, a float, a list: nobody asks for more
-  std::int64_t number = 0;              ///< Int; of a Storage its elements
-  std::string text;                     ///< Text; "module name" of a Global; key of a Storage
-  std::vector<Value*> items;            ///< Tuple; of a Dict key, value, key, value
-  ElementType type = ElementType::F32;  ///< Storage
-  const Value* storage = nullptr;       ///< Tensor
-  std::int64_t offset = 0;              ///< Tensor, in elements
-  std::vector<std::int64_t> shape;      ///< Tensor
+  Kind kind = Kind::Plain;               ///< Plain: None, a bool, a float, a list: nobody asks for more
+  std::int64_t number = 0;               ///< Int; of a Storage its elements
+  std::string text;                      ///< Text; "module name" of a Global; key of a Storage
+  std::vector<PickleValue*> items;       ///< Tuple; of a Dict key, value, key, value
+  ElementType type = ElementType::F32;   ///< Storage
+  const PickleValue* storage = nullptr;  ///< Tensor
+  std::int64_t offset = 0;               ///< Tensor, in elements
+  std::vector<std::int64_t> shape;       ///< Tensor
 };
 
 /// The classes and functions whose results are known without calling them.
@@ -57,10 +57,10 @@ class PickleReader {
  public:
   PickleReader(std::string_view bytes, std::string where) : bytes_(bytes), where_(std::move(where)) {}
 
-  Value& read();
+  PickleValue& read();
 
  private:
-  using Kind = Value::Kind;
+  using Kind = PickleValue::Kind;
 
   [[noreturn]] void fail(const std::string& what) const {
     throw Problem{where_, what + " (byte " + std::to_string(at_) + ")", kHint};
@@ -86,53 +86,54 @@ class PickleReader {
     return text;
   }
 
-  Value& make(Kind kind) {
+  PickleValue& make(Kind kind) {
     if (values_.size() == kMostValues) fail("holds more than " + std::to_string(kMostValues) + " values");
-    return values_.emplace_back(Value{.kind = kind});
+    return values_.emplace_back(PickleValue{.kind = kind});
   }
-  void push(Value& value) { stack_.push_back(&value); }
+  void push(PickleValue& value) { stack_.push_back(&value); }
   void push_int(std::int64_t number) {
-    Value& value = make(Kind::Int);
+    PickleValue& value = make(Kind::Int);
     value.number = number;
     push(value);
   }
   void push_text(std::string_view text) {
-    Value& value = make(Kind::Text);
+    PickleValue& value = make(Kind::Text);
     value.text = text;
     push(value);
   }
-  Value& pop() {
+  PickleValue& pop() {
     if (stack_.empty() || (!marks_.empty() && marks_.back() == stack_.size()))
       fail("takes more than there is");
-    Value& value = *stack_.back();
+    PickleValue& value = *stack_.back();
     stack_.pop_back();
     return value;
   }
-  Value& pop(Kind kind, const char* what) {
-    Value& value = pop();
+  PickleValue& pop(Kind kind, const char* what) {
+    PickleValue& value = pop();
     if (value.kind != kind) fail(std::string("has something else where ") + what + " belongs");
     return value;
   }
   /// All values above the last mark.
-  std::vector<Value*> pop_to_mark() {
+  std::vector<PickleValue*> pop_to_mark() {
     if (marks_.empty()) fail("has no mark");
-    std::vector<Value*> items(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()), stack_.end());
+    std::vector<PickleValue*> items(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()),
+                                    stack_.end());
     stack_.resize(marks_.back());
     marks_.pop_back();
     return items;
   }
-  void push_tuple(std::vector<Value*> items) {
-    Value& value = make(Kind::Tuple);
+  void push_tuple(std::vector<PickleValue*> items) {
+    PickleValue& value = make(Kind::Tuple);
     value.items = std::move(items);
     push(value);
   }
   void push_tuple_of(std::size_t count) {
-    std::vector<Value*> items(count);
+    std::vector<PickleValue*> items(count);
     for (std::size_t i = count; i-- > 0;) items[i] = &pop();
     push_tuple(std::move(items));
   }
   void push_global(const std::string& name);
-  void add_to_dict(const std::vector<Value*>& items);
+  void add_to_dict(const std::vector<PickleValue*>& items);
   void remember(std::uint64_t index) {
     if (stack_.empty()) fail("takes more than there is");
     memo_[index] = stack_.back();
@@ -144,13 +145,13 @@ class PickleReader {
   }
   void push_storage();
   void reduce();
-  Value& tensor(const Value& arguments);
-  Value& item(const Value& tuple, std::size_t i, Kind kind, const char* what) const {
+  PickleValue& tensor(const PickleValue& arguments);
+  PickleValue& item(const PickleValue& tuple, std::size_t i, Kind kind, const char* what) const {
     if (i >= tuple.items.size() || tuple.items[i]->kind != kind)
       fail(std::string("has something else where ") + what + " belongs");
     return *tuple.items[i];
   }
-  std::vector<std::int64_t> sizes(const Value& tuple) const {
+  std::vector<std::int64_t> sizes(const PickleValue& tuple) const {
     std::vector<std::int64_t> all;
     for (std::size_t i = 0; i < tuple.items.size(); ++i) {
       const std::int64_t size = item(tuple, i, Kind::Int, "a size").number;
@@ -163,13 +164,13 @@ class PickleReader {
   std::string_view bytes_;
   std::string where_;
   std::size_t at_ = 0;
-  std::deque<Value> values_;  // all of them; a deque leaves them where they are
-  std::vector<Value*> stack_;
+  std::deque<PickleValue> values_;  // all of them; a deque leaves them where they are
+  std::vector<PickleValue*> stack_;
   std::vector<std::size_t> marks_;
-  std::map<std::uint64_t, Value*> memo_;
+  std::map<std::uint64_t, PickleValue*> memo_;
 };
 
-Value& PickleReader::read() {
+PickleValue& PickleReader::read() {
   for (;;) {
     const auto op = static_cast<unsigned char>(take(1)[0]);
     switch (op) {
@@ -241,7 +242,7 @@ Value& PickleReader::read() {
         push(make(Kind::Dict));
         break;
       case 's': {
-        Value &value = pop(), &key = pop();
+        PickleValue &value = pop(), &key = pop();
         add_to_dict({&key, &value});
         break;
       }
@@ -294,28 +295,28 @@ void PickleReader::push_global(const std::string& name) {
       kStorages, [&](const StorageType& s) { return name == std::string("torch ") + s.name; });
   if (!is_storage && name != kOrderedDict && name != kTensor && name != kParameter)
     fail("needs " + escaped(name) + ", which is refused: only tensors and dicts are read");
-  Value& value = make(Kind::Global);
+  PickleValue& value = make(Kind::Global);
   value.text = name;
   push(value);
 }
 
-void PickleReader::add_to_dict(const std::vector<Value*>& items) {
+void PickleReader::add_to_dict(const std::vector<PickleValue*>& items) {
   if (items.size() % 2 != 0) fail("has a key without a value");
-  Value& dict = pop(Kind::Dict, "a dict");
+  PickleValue& dict = pop(Kind::Dict, "a dict");
   dict.items.insert(dict.items.end(), items.begin(), items.end());
   push(dict);
 }
 
 /// ('storage', torch.FloatStorage, key, device, elements)
 void PickleReader::push_storage() {
-  const Value& id = pop(Kind::Tuple, "a storage");
+  const PickleValue& id = pop(Kind::Tuple, "a storage");
   if (id.items.size() != 5 || item(id, 0, Kind::Text, "a storage").text != "storage")
     fail("refers to something that is no storage");
   const std::string& type = item(id, 1, Kind::Global, "the type of a storage").text;
   const auto* known = std::ranges::find_if(
       kStorages, [&](const StorageType& s) { return type == std::string("torch ") + s.name; });
   if (known == std::end(kStorages)) fail("has a storage of type " + escaped(type));
-  Value& value = make(Kind::Storage);
+  PickleValue& value = make(Kind::Storage);
   value.type = known->type;
   value.text = item(id, 2, Kind::Text, "the key of a storage").text;
   value.number = item(id, 4, Kind::Int, "the size of a storage").number;
@@ -323,8 +324,8 @@ void PickleReader::push_storage() {
 }
 
 void PickleReader::reduce() {
-  const Value& arguments = pop(Kind::Tuple, "a tuple of arguments");
-  const Value& function = pop(Kind::Global, "a function");
+  const PickleValue& arguments = pop(Kind::Tuple, "a tuple of arguments");
+  const PickleValue& function = pop(Kind::Global, "a function");
   if (function.text == kOrderedDict && arguments.items.empty()) return push(make(Kind::Dict));
   if (function.text == kTensor) return push(tensor(arguments));
   if (function.text == kParameter) return push(item(arguments, 0, Kind::Tensor, "the tensor of a parameter"));
@@ -332,9 +333,9 @@ void PickleReader::reduce() {
 }
 
 /// (storage, offset, shape, strides, ...)
-Value& PickleReader::tensor(const Value& arguments) {
-  const Value& storage = item(arguments, 0, Kind::Storage, "a storage");
-  Value& value = make(Kind::Tensor);
+PickleValue& PickleReader::tensor(const PickleValue& arguments) {
+  const PickleValue& storage = item(arguments, 0, Kind::Storage, "a storage");
+  PickleValue& value = make(Kind::Tensor);
   value.storage = &storage;
   value.offset = item(arguments, 1, Kind::Int, "an offset").number;
   value.shape = sizes(item(arguments, 2, Kind::Tuple, "a shape"));
@@ -384,16 +385,16 @@ Result<SavedTensors> tensors_of(std::shared_ptr<const PtFile> pt, const std::str
                        std::to_string(kMostPickleBytes) + " are read",
                    kHint};
   PickleReader reader(*pickle, path + " (data.pkl)");
-  const Value& root = reader.read();
-  if (root.kind != Value::Kind::Dict) return Problem{path, "holds no dict of tensors", kHint};
+  const PickleValue& root = reader.read();
+  if (root.kind != PickleValue::Kind::Dict) return Problem{path, "holds no dict of tensors", kHint};
   SavedTensors all{.path = path};
   std::map<std::string, std::string_view> storages;
   for (std::size_t i = 0; i < root.items.size(); i += 2) {
-    const Value &key = *root.items[i], &value = *root.items[i + 1];
-    if (key.kind != Value::Kind::Text) return Problem{path, "has a key that is no text", kHint};
+    const PickleValue &key = *root.items[i], &value = *root.items[i + 1];
+    if (key.kind != PickleValue::Kind::Text) return Problem{path, "has a key that is no text", kHint};
     const std::string name = escaped(key.text);
-    if (value.kind != Value::Kind::Tensor) return Problem{path, name + " is no tensor", kHint};
-    const Value& storage = *value.storage;
+    if (value.kind != PickleValue::Kind::Tensor) return Problem{path, name + " is no tensor", kHint};
+    const PickleValue& storage = *value.storage;
     auto bytes = storages.find(storage.text);
     if (bytes == storages.end()) {
       const Result<std::string_view> found = member_of(*pt, "data/" + storage.text, path);
