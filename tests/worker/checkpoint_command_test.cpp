@@ -60,7 +60,7 @@ TEST_F(CheckpointCommand, ListsVerifiesAndPrunes) {
     const std::string folder = one.find("folder")->as_string(), state = one.find("state")->as_string();
     const std::string branch = one.find("branch")->as_string();
     EXPECT_EQ(branch, folder.find("abandoned-1") == std::string::npos ? "" : "abandoned-1");
-    if (one.find("step")->as_int() == 13) EXPECT_EQ(state, "unfinished") << folder;
+    EXPECT_EQ(state == "unfinished", one.find("step")->as_int() == 13) << folder;
     if (state == "damaged") ++damaged;
     EXPECT_EQ(one.find("latest")->as_bool(),
               folder.ends_with(branch.empty() ? "step-00000011" : "step-00000012"))
