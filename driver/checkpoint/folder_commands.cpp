@@ -213,7 +213,8 @@ int prune(const PruneFlags& flags, const std::string& path) {
     fs::remove(branch / "latest", ignored);
     fs::remove(branch, ignored);
   }
-  std::printf("%zu of %zu checkpoints, %s\n", doomed.size(), all->size(), bytes_text(bytes).c_str());
+  std::printf("%s%zu of %zu checkpoints, %s\n", flags.dry_run ? "would delete " : "deleted ", doomed.size(),
+              all->size(), bytes_text(bytes).c_str());
   return problems.empty() ? 0 : exit_with(ExitCode::RunFailed, problems);
 }
 
