@@ -9,13 +9,13 @@
 namespace millrace {
 namespace {
 
-constexpr const char* kTrain =
+constexpr const char* kTrainSmall =
     "train --model mlp --width 16 --threads 1 --deterministic --no-evaluation --momentum 0.9 ";
 
 class CheckpointCommand : public Jobs {
  protected:
   void train(const std::string& arguments) {
-    const Ran ran = run(kTrain + arguments);
+    const Ran ran = run(kTrainSmall + arguments);
     ASSERT_EQ(ran.code, 0) << ran.output;
   }
   void expect(const std::string& arguments, int code, const std::vector<std::string>& parts) {
