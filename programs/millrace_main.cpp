@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "driver/bleu/bleu_command.h"
+#include "driver/checkpoint/checkpoint_command.h"
 #include "driver/cli/command_support.h"
 #include "driver/cli/command_tree.h"
 #include "driver/cli/compute_specs.h"
@@ -139,6 +140,7 @@ constexpr Command kCommands[] = {
     {"Look after runs", {"logs", logs_spec, logs_command}},
     {"Look after runs", {"stop", stop_spec, stop_command}},
     {"Look after runs", {"kill", kill_spec, kill_command}},
+    {"Look after runs", {"checkpoint", checkpoint_spec, checkpoint_command, checkpoint_subcommands}},
     {"Look at results", {"report", report_spec, report_command}},
     {"Look at results",
      {"translate", translate_spec,

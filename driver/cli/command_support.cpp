@@ -1,6 +1,8 @@
 #include "driver/cli/command_support.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -8,6 +10,7 @@
 
 #include "optimizer/pipedream/pipedream_planner.h"
 #include "optimizer/planner/planner.h"
+#include "runtime/base/text.h"
 #include "runtime/base/unfinished_file.h"
 #include "runtime/plan/pipedream_formats.h"
 
@@ -45,6 +48,31 @@ int code_after_output(int code) {
   std::fprintf(stderr, "error: stdout: the result could not be written%s%s\nHint: is the disk full?\n",
                errno ? ": " : "", errno ? std::strerror(errno) : "");
   return code == 0 ? static_cast<int>(ExitCode::RunFailed) : code;
+}
+
+void print_columns(const std::vector<std::vector<std::string>>& lines) {
+  std::vector<std::size_t> widths;
+  for (const auto& line : lines) {
+    widths.resize(std::max(widths.size(), line.size()));
+    for (std::size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], line[c].size());
+  }
+  for (const auto& line : lines) {
+    std::string text;
+    for (std::size_t c = 0; c < line.size(); ++c) {
+      text += line[c];
+      if (c + 1 < line.size()) text.append(widths[c] - line[c].size() + 2, ' ');
+    }
+    std::printf("%s\n", text.c_str());
+  }
+}
+
+std::string age_text(std::filesystem::file_time_type time) {
+  using Clock = std::filesystem::file_time_type::clock;
+  if (time == std::filesystem::file_time_type{}) return "-";
+  const double seconds = std::chrono::duration<double>(Clock::now() - time).count();
+  if (seconds < 120) return printed("%.0f s", std::max(0.0, seconds));
+  if (seconds < 7200) return printed("%.0f min", seconds / 60);
+  return seconds < 172800 ? printed("%.0f h", seconds / 3600) : printed("%.0f days", seconds / 86400);
 }
 
 std::string long_name(const char* flag) {

@@ -2,6 +2,7 @@
 // commands read.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -33,6 +34,11 @@ int run_command(const CommandSpec& spec, const std::vector<std::string>& args,
 /// Returns the exit code at the end of a program. A result that did not get to stdout (full disk, closed
 /// pipe) is a failure.
 int code_after_output(int code);
+
+/// Prints lines of words to stdout, in columns as wide as their longest word.
+void print_columns(const std::vector<std::vector<std::string>>& lines);
+/// Returns how long ago it was: "5 s", "12 min", "3 h", "4 days"; "-" for the default value.
+std::string age_text(std::filesystem::file_time_type time);
 
 /// `--flag`, as messages name it.
 std::string long_name(const char* flag);

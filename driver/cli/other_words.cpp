@@ -184,6 +184,7 @@ const std::vector<OtherWord>& other_words() {
       {"save-interval", "checkpoint-every", ""},
       {"checkpoint-interval", "checkpoint-every", ""},
       {"save-total-limit", "keep-checkpoints", ""},
+      {"async-save", "checkpoint-background", ""},
       {"checkpoint", "resume", ""},
       {"ckpt", "resume", ""},
       {"load", "resume", ""},

@@ -31,15 +31,6 @@ constexpr milliseconds kFollowPoll{200};
 // `kill`: from the second signal, which ends the ranks, to SIGKILL.
 constexpr milliseconds kKillPatience{5000};
 
-std::string age_text(const RunState& state) {
-  if (state.changed == fs::file_time_type{}) return "-";
-  const double seconds =
-      std::chrono::duration<double>(fs::file_time_type::clock::now() - state.changed).count();
-  if (seconds < 120) return printed("%.0f s", std::max(0.0, seconds));
-  if (seconds < 7200) return printed("%.0f min", seconds / 60);
-  return seconds < 172800 ? printed("%.0f h", seconds / 3600) : printed("%.0f days", seconds / 86400);
-}
-
 std::string step_text(const RunState& state) {
   if (state.step < 0) return "-";
   return std::to_string(state.step) + (state.steps > 0 ? "/" + std::to_string(state.steps) : "");
@@ -71,23 +62,6 @@ Json json_of(const fs::path& folder, const RunState& state) {
     json["exit_code"] = state.failure->exit_code;
   }
   return json;
-}
-
-/// Lines of words, in columns as wide as their longest word.
-void print_table(const std::vector<std::vector<std::string>>& lines) {
-  std::vector<std::size_t> widths;
-  for (const auto& line : lines) {
-    widths.resize(std::max(widths.size(), line.size()));
-    for (std::size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], line[c].size());
-  }
-  for (const auto& line : lines) {
-    std::string text;
-    for (std::size_t c = 0; c < line.size(); ++c) {
-      text += line[c];
-      if (c + 1 < line.size()) text.append(widths[c] - line[c].size() + 2, ' ');
-    }
-    std::printf("%s\n", text.c_str());
-  }
 }
 
 Status check_folder(const std::string& folder) {
@@ -141,9 +115,9 @@ int show_runs(const LookFlags& flags, const std::string& folder) {
     const RunState state = read_run_state(run);
     lines.push_back({run.string(), to_string(state.phase), state.model.empty() ? "-" : state.model,
                      std::to_string(state.ranks.size()), step_text(state), loss_text(state),
-                     state.checkpoint.empty() ? "-" : state.checkpoint, age_text(state)});
+                     state.checkpoint.empty() ? "-" : state.checkpoint, age_text(state.changed)});
   }
-  print_table(lines);
+  print_columns(lines);
   return 0;
 }
 
@@ -157,14 +131,14 @@ int show_status(const LookFlags& flags, const std::string& folder) {
   if (state.holder && state.holder->pid > 0)
     first += ", process " + std::to_string(state.holder->pid) + " on " + state.holder->host;
   first += "; step " + step_text(state) + ", loss " + loss_text(state) + ", last sign of life " +
-           (state.changed == fs::file_time_type{} ? "unknown" : age_text(state) + " ago");
+           (state.changed == fs::file_time_type{} ? "unknown" : age_text(state.changed) + " ago");
   std::printf("%s\n", first.c_str());
   if (state.failure)
     std::printf("rank %d failed: %s\n", state.failure->rank, escaped(state.failure->error).c_str());
   std::vector<std::vector<std::string>> lines{{"rank", "step", "action"}};
   for (std::size_t rank = 0; rank < state.ranks.size(); ++rank)
     lines.push_back({std::to_string(rank), state.ranks[rank].step, state.ranks[rank].action});
-  print_table(lines);
+  print_columns(lines);
   if (!state.checkpoint.empty()) std::printf("newest checkpoint: %s\n", state.checkpoint.c_str());
   return 0;
 }

@@ -65,6 +65,11 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDige
                                 {"settings", settings}});
   if (info.loss_scale) manifest["loss_scale"] = json_of(*info.loss_scale);
   if (info.averaging) manifest["averaging"] = json_of(*info.averaging);
+  if (!info.tied.empty()) {
+    Json tied = Json::object();
+    for (const auto& [name, saved] : info.tied) tied[name] = saved;
+    manifest["tied"] = tied;
+  }
   if (!info.best.empty()) {
     Json best = Json::array();
     for (const BestSoFar& one : info.best)
@@ -157,6 +162,10 @@ CheckpointInfo read_members(const Json& json, Problems& problems) {
     info.loss_scale = loss_scale_from(*scale, problems);
   if (const Json* averaging = in.optional_object("averaging"))
     info.averaging = averaging_from(*averaging, info.step, problems);
+  if (const Json* tied = in.optional_object("tied")) {
+    for (const auto& [name, saved] : tied->members())
+      info.tied.emplace_back(name, saved.is_string() ? saved.as_string() : "");
+  }
   if (const Json* best = in.optional_array("best")) {
     for (const Json& one : best->items()) info.best.push_back(best_from(one, problems));
   }

@@ -50,6 +50,9 @@ struct CheckpointInfo {
   // The state of a single job, as in JobProgress.
   std::optional<LossScaleState> loss_scale;
   std::optional<AveragingState> averaging;
+  /// Further names of tied parameters in PyTorch's state_dict, each with the name of the tensor that is
+  /// saved.
+  std::vector<std::pair<std::string, std::string>> tied;
   std::vector<BestSoFar> best;  ///< of the metrics that the run watches
   /// The progress of each job of an array, if some job has not come as far as the run or has_state(); else
   /// empty.

@@ -1,8 +1,6 @@
-// Reads and writes safetensors files: 8-byte little-endian header length, JSON header, raw tensors.
+// Tensors of LibTorch in safetensors files.
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +9,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/saved/hash.h"
+#include "runtime/saved/tensor_file.h"
 
 namespace millrace {
 
@@ -21,39 +20,19 @@ const char* safetensors_name(at::ScalarType type);
 
 /// Writes `path.tmp.<pid>`, fsyncs it and renames it to `path`. The order of tensors is the given one, which
 /// fixes the bytes. Types are float16 to float64, bfloat16, integers and bool (others: CheckpointError).
-/// Throws CheckpointError with errno and, on a full disk, the bytes that are needed and free.
+/// Throws CheckpointError as TensorFileWriter does.
 FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors);
 
-/// A read-only mapped file. Every length, offset and shape is checked before a tensor is made.
-class SafetensorsFile {
+/// A TensorFile whose tensors are LibTorch's.
+class SafetensorsFile : public TensorFile {
  public:
   static Result<SafetensorsFile> open(const std::string& path);
-  ~SafetensorsFile();
-  SafetensorsFile(SafetensorsFile&&) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) = delete;
 
-  const std::vector<std::string>& names() const { return names_; }
-  bool contains(const std::string& name) const { return entries_.contains(name); }
-  std::vector<std::int64_t> shape(const std::string& name) const { return entries_.at(name).shape; }
-  at::ScalarType type(const std::string& name) const { return entries_.at(name).type; }
+  at::ScalarType type(const std::string& name) const;
   at::Tensor tensor(const std::string& name) const;  ///< a copy
-  FileDigest digest() const;                         ///< reads the whole file
-  std::int64_t bytes() const { return static_cast<std::int64_t>(size_); }
-  const std::string& path() const { return path_; }
 
  private:
-  struct Entry {
-    at::ScalarType type = at::kFloat;
-    std::vector<std::int64_t> shape;
-    std::uint64_t begin = 0, end = 0;
-  };
-  SafetensorsFile() = default;
-  std::string path_;
-  const char* data_ = nullptr;
-  std::size_t size_ = 0;
-  std::uint64_t payload_ = 0;
-  std::vector<std::string> names_;
-  std::map<std::string, Entry> entries_;
+  explicit SafetensorsFile(TensorFile&& file) : TensorFile(std::move(file)) {}
 };
 
 }  // namespace millrace

@@ -26,6 +26,21 @@ std::string file_of_job(const std::string& path, int job) {
   return file.replace_extension().string() + ".job" + std::to_string(job) + ending;
 }
 
+namespace {
+
+/// Returns the further names that a job's state_dict has for tied parameters, each with the parameter's own.
+std::vector<std::pair<std::string, std::string>> tied_names(const LayeredModel& model) {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const NamedLayer& layer : model.layers) {
+    for (const ParameterSpec& spec : layer.layer->parameters()) {
+      for (const std::string& name : spec.also) names.emplace_back(name, layer.parameter_name(spec));
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
 RunCheckpoints::RunCheckpoints(Training& training, RunOutputs& outputs, Evaluations& evaluations,
                                const std::vector<TrainedArray>& arrays, Settings settings)
     : t_(training), outputs_(outputs), evaluations_(evaluations), settings_(std::move(settings)) {
@@ -342,6 +357,7 @@ BackgroundSaver::Save RunCheckpoints::writes(const std::string& name, const std:
                             .settings = settings_,
                             .loss_scale = t_.jobs() == 1 ? t_.loss_scale(0) : std::nullopt,
                             .averaging = t_.jobs() == 1 ? evaluations_.waiting(0) : std::nullopt,
+                            .tied = tied_names(t_.jobs() > 1 ? t_.model.of_jobs.front() : t_.model),
                             .best = t_.report.best,
                             .jobs = progress()};
   const SaveOptions options{.keep = keep, .deadline = t_.options.checkpoint_deadline, .host = place};

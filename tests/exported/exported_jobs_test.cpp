@@ -65,10 +65,14 @@ TEST_F(ExportedJobs, NormsOfTheWholeModelAndItsOwnWeightsToStartFrom) {
       "train --model m.pt2 --microbatch 2 --microbatches 4 --data synthetic:64 --no-evaluation --lr 0.01 ";
   const Ran one = run(common + "--steps 2 --rule lamb --clip-norm 0.1 --save-weights one.safetensors");
   ASSERT_EQ(one.code, 0) << one.output;
-  const Ran two =
-      run(common + "--steps 2 --rule lamb --clip-norm 0.1 --stages 2 --save-weights two.safetensors");
+  const Ran two = run(common +
+                      "--steps 2 --rule lamb --clip-norm 0.1 --stages 2 --save-weights two.safetensors "
+                      "--output-dir out --checkpoint-at-end");
   ASSERT_EQ(two.code, 0) << two.output;
   EXPECT_EQ(bytes("one.safetensors"), bytes("two.safetensors"));
+  const Ran exported = run("checkpoint export out exported.safetensors");
+  ASSERT_EQ(exported.code, 0) << exported.output;
+  EXPECT_EQ(bytes("exported.safetensors"), bytes("one.safetensors"));
   // Tied tensors are in the file under each of their names, and buffers of any type.
   const Ran on = run(common + "--steps 1 --init-from one.safetensors --save-weights on.safetensors");
   ASSERT_EQ(on.code, 0) << on.output;

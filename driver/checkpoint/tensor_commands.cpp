@@ -1,0 +1,432 @@
+// `checkpoint diff`, `export` and `import`: the tensors in checkpoints.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <set>
+
+#include "driver/checkpoint/checkpoint_command.h"
+#include "driver/checkpoint/saved_tensors.h"
+#include "driver/cli/command_support.h"
+#include "runtime/base/files.h"
+#include "runtime/base/json.h"
+#include "runtime/base/log.h"
+#include "runtime/base/private_folder.h"
+#include "runtime/base/run_files.h"
+#include "runtime/base/run_folder.h"
+#include "runtime/base/text.h"
+#include "runtime/plan/quantities.h"
+
+namespace millrace {
+namespace {
+namespace fs = std::filesystem;
+
+// ---- diff
+
+struct DiffFlags {
+  bool weights = false;
+  OutputFormat format = OutputFormat::Text;
+};
+
+CommandSpec diff_spec(DiffFlags& f) {
+  return {.command = "checkpoint diff",
+          .summary =
+              "Compare the tensors of two checkpoints, or of files of weights (safetensors, .pt): which "
+              "differ, in how many elements, and by how much.",
+          .positionals = {"A", "B"},
+          .flags = {flag("", "weights", "Only weights and running statistics, not the state of the rule.",
+                         into::on(f.weights)),
+                    flag("", "format", "text|json", "Form of the answer.", into::choice(f.format, "format"))},
+          .examples = {"millrace checkpoint diff out/checkpoints/step-00000010 out",
+                       "millrace checkpoint diff out weights.safetensors --weights"}};
+}
+
+/// What is to be said of one name.
+struct Difference {
+  std::string name;
+  std::string what;  ///< "only in A"; empty: `size` says how far they are apart
+  std::string shape;
+  TensorDifference size;
+};
+
+std::vector<Difference> differences(const SavedTensors& a, const SavedTensors& b, bool weights_only,
+                                    std::int64_t& equal) {
+  std::set<std::string> names;
+  for (const SavedTensors* side : {&a, &b}) {
+    for (const auto& [name, tensor] : side->tensors)
+      if (!weights_only || is_weight(name)) names.insert(name);
+  }
+  std::vector<Difference> all;
+  for (const std::string& name : names) {
+    const auto here = a.tensors.find(name), there = b.tensors.find(name);
+    if (here == a.tensors.end() || there == b.tensors.end()) {
+      const bool only_a = there == b.tensors.end();
+      const TensorShape& shape = only_a ? here->second.shape : there->second.shape;
+      all.push_back({name, only_a ? "only in A" : "only in B", shape_text(shape), {}});
+      continue;
+    }
+    const std::string shape = shape_text(here->second.shape), other = shape_text(there->second.shape);
+    if (shape != other) {
+      all.push_back({name, "shape " + other + " in B", shape, {}});
+      continue;
+    }
+    const TensorDifference size = difference_of(here->second, there->second);
+    if (size.different == 0)
+      ++equal;
+    else
+      all.push_back({name, "", shape, size});
+  }
+  return all;
+}
+
+int diff(const DiffFlags& flags, const std::vector<std::string>& paths) {
+  Result<SavedTensors> a = open_saved_tensors(paths[0]), b = open_saved_tensors(paths[1]);
+  Problems problems;
+  for (const auto* side : {&a, &b})
+    if (!*side) append(problems, side->problems());
+  if (!problems.empty()) return exit_with(ExitCode::Checkpoint, problems);
+  std::int64_t equal = 0;
+  const std::vector<Difference> all = differences(*a, *b, flags.weights, equal);
+  if (flags.format == OutputFormat::Json) {
+    Json list = Json::array();
+    for (const Difference& one : all) {
+      Json json = Json::object({{"tensor", one.name}, {"shape", one.shape}});
+      if (!one.what.empty()) {
+        json["difference"] = one.what;
+      } else {
+        json["elements"] = one.size.elements;
+        json["different"] = one.size.different;
+        json["largest"] = one.size.largest;
+        json["relative"] = one.size.relative;
+      }
+      list.push_back(std::move(json));
+    }
+    const Json answer =
+        Json::object({{"a", a->path}, {"b", b->path}, {"equal", equal}, {"differences", list}});
+    return std::printf("%s\n", answer.dump(2).c_str()), 0;
+  }
+  std::printf("A: %s\nB: %s\n", a->path.c_str(), b->path.c_str());
+  std::vector<std::vector<std::string>> lines{
+      {"tensor", "shape", "elements that differ", "largest |a-b|", "|a-b| / |a|"}};
+  for (const Difference& one : all) {
+    if (one.what.empty())
+      lines.push_back({escaped(one.name), one.shape,
+                       std::to_string(one.size.different) + " of " + std::to_string(one.size.elements),
+                       printed("%.3g", one.size.largest), printed("%.3g", one.size.relative)});
+    else
+      lines.push_back({escaped(one.name), one.shape, one.what, "-", "-"});
+  }
+  if (!all.empty()) print_columns(lines);
+  std::printf("%lld tensors are equal, %zu differ\n", static_cast<long long>(equal), all.size());
+  return 0;
+}
+
+// ---- export
+
+struct ExportFlags {
+  bool all = false, ema = false, overwrite = false;
+};
+
+CommandSpec export_spec(ExportFlags& f) {
+  return {.command = "checkpoint export",
+          .summary =
+              "Write the weights of a checkpoint of any plan as one safetensors file: a state_dict by "
+              "PyTorch's names, tied parameters under all of them.",
+          .positionals = {"DIR", "FILE.safetensors"},
+          .flags = {flag("", "all",
+                         "Everything that the checkpoint holds, by its own names: rule/momentum/..., "
+                         "too.",
+                         into::on(f.all)),
+                    flag("", "ema", "The averages of `train --ema` in the place of the weights.",
+                         into::on(f.ema)),
+                    flag("", "overwrite", "Replace FILE if it is there.", into::on(f.overwrite))},
+          .examples = {"millrace checkpoint export out weights.safetensors",
+                       "millrace checkpoint export out/best best.safetensors --ema"},
+          .interrupted = "nothing was written"};
+}
+
+/// Whether the checkpoint is of several jobs, whose tensors have the job in their names.
+bool is_array(const ManifestHead& manifest) {
+  const Json* settings = manifest.json.find("settings");
+  return settings && settings->find("jobs") != nullptr;
+}
+
+/// Further names of tied parameters, each with the name of the tensor that is saved.
+std::vector<std::pair<std::string, std::string>> tied_in(const ManifestHead& manifest) {
+  std::vector<std::pair<std::string, std::string>> names;
+  const Json* tied = manifest.json.find("tied");
+  if (!tied || !tied->is_object()) return names;
+  for (const auto& [name, saved] : tied->members())
+    if (saved.is_string()) names.emplace_back(name, saved.as_string());
+  return names;
+}
+
+constexpr const char* kEma = "rule/ema/";
+
+/// The tensors of a state_dict by its names.
+Result<std::map<std::string, const SavedTensor*>> state_dict_of(const SavedTensors& saved, bool ema) {
+  std::map<std::string, const SavedTensor*> dict;
+  bool any_average = false;
+  for (const auto& [name, tensor] : saved.tensors) {
+    if (!is_weight(name)) continue;
+    const auto average = saved.tensors.find(kEma + name);
+    any_average = any_average || average != saved.tensors.end();
+    dict[name] = ema && average != saved.tensors.end() ? &average->second : &tensor;
+  }
+  if (ema && !any_average)
+    return Problem{saved.path, "has no averages of weights", "they come from `train --ema`; leave --ema out"};
+  for (const auto& [name, as] : tied_in(*saved.manifest)) {
+    if (!dict.contains(as))
+      return Problem{saved.path, "has no tensor " + escaped(as), "the manifest is damaged"};
+    dict[name] = dict.at(as);
+  }
+  return dict;
+}
+
+/// Writes the tensors, ordered by name. Throws CheckpointError.
+FileDigest write_tensors(const std::string& path, const std::map<std::string, const SavedTensor*>& tensors) {
+  std::vector<TensorShape> shapes;
+  for (const auto& [name, tensor] : tensors)
+    shapes.push_back({name, tensor->shape.type, tensor->shape.shape});
+  TensorFileWriter file(path, shapes);
+  for (const auto& [name, tensor] : tensors) file.add(tensor->elements.data(), tensor->elements.size());
+  return file.commit();
+}
+
+int export_tensors(const ExportFlags& flags, const std::vector<std::string>& paths) {
+  std::error_code error;
+  if (fs::exists(paths[1], error) && !flags.overwrite)
+    return exit_with(ExitCode::Usage, {{paths[1], "is there already", "--overwrite replaces it"}});
+  if (!fs::is_directory(paths[0], error))
+    return exit_with(ExitCode::Usage, {{paths[0], "is not a checkpoint folder",
+                                        "give a step-N folder, a checkpoints folder or an output folder"}});
+  const Result<SavedTensors> saved = open_saved_tensors(paths[0]);
+  if (!saved) return exit_with(ExitCode::Checkpoint, saved.problems());
+  if (is_array(*saved->manifest) && !flags.all)
+    return exit_with(ExitCode::Checkpoint, {{saved->path, "is of several jobs",
+                                             "`millrace split` makes a checkpoint of each; or give --all"}});
+  std::map<std::string, const SavedTensor*> tensors;
+  if (flags.all) {
+    for (const auto& [name, tensor] : saved->tensors) tensors[name] = &tensor;
+  } else {
+    Result<std::map<std::string, const SavedTensor*>> dict = state_dict_of(*saved, flags.ema);
+    if (!dict) return exit_with(ExitCode::Checkpoint, dict.problems());
+    tensors = *std::move(dict);
+  }
+  if (const Status place = make_place_for_file(paths[1]); !place)
+    return exit_with(ExitCode::Usage, place.problems());
+  const FileDigest written = write_tensors(paths[1], tensors);
+  std::printf("%s: %zu tensors of %s, %s\n", paths[1].c_str(), tensors.size(), saved->path.c_str(),
+              bytes_text(written.bytes).c_str());
+  return 0;
+}
+
+// ---- import
+
+struct ImportFlags {
+  std::string like, model;
+  bool overwrite = false;
+};
+
+CommandSpec import_spec(ImportFlags& f) {
+  return {
+      .command = "checkpoint import",
+      .summary =
+          "Make a checkpoint of a file of weights: safetensors, or a state_dict that torch.save wrote.",
+      .positionals = {"FILE", "DIR"},
+      .flags =
+          {flag("", "like", "CHECKPOINT",
+                "Take everything else from this checkpoint: step, settings, state of the rule. The names, "
+                "types and shapes must be its. `train --resume DIR` goes on from the result.",
+                into::text(f.like)),
+           flag("", "model", "NAME",
+                "Without --like: the model that the weights are of, for `train --init-from DIR`.",
+                into::text(f.model)),
+           flag("", "overwrite",
+                "Delete an earlier run in DIR; without it a folder that holds one is refused.",
+                into::on(f.overwrite))},
+      .examples = {"millrace checkpoint import edited.safetensors next --like out",
+                   "millrace checkpoint import resnet50.pt start --model resnet50"},
+      .interrupted = "nothing was written"};
+}
+
+/// DistributedDataParallel puts this before all names.
+constexpr std::string_view kWrapper = "module.";
+
+/// The weights of the file by the names that the model has.
+std::map<std::string, const SavedTensor*> weights_of(const SavedTensors& file) {
+  const bool wrapped = std::ranges::all_of(
+      file.tensors, [](const auto& tensor) { return tensor.first.starts_with(kWrapper); });
+  std::map<std::string, const SavedTensor*> weights;
+  for (const auto& [name, tensor] : file.tensors)
+    weights[wrapped ? name.substr(kWrapper.size()) : name] = &tensor;
+  return weights;
+}
+
+/// Replaces tensors of `like` by those of the file. Problems: names that `like` lacks or the file lacks,
+/// other shapes or types.
+Result<std::map<std::string, const SavedTensor*>> replaced(const SavedTensors& like,
+                                                           const SavedTensors& file) {
+  std::map<std::string, const SavedTensor*> result;
+  for (const auto& [name, tensor] : like.tensors) result[name] = &tensor;
+  std::map<std::string, const SavedTensor*> given = weights_of(file);
+  Problems problems;
+  for (const auto& [name, as] : tied_in(*like.manifest)) {
+    const auto other = given.find(name), own = given.find(as);
+    if (other == given.end()) continue;
+    if (own == given.end())
+      given[as] = other->second;
+    else if (own->second->elements != other->second->elements)
+      problems.push_back(
+          {file.path,
+           escaped(name) + " and " + escaped(as) + " are names of one weight, but their values differ",
+           "leave out the name whose values are not meant"});
+    given.erase(name);
+  }
+  // PyTorch counts batches, which nothing here reads.
+  std::erase_if(given, [&](const auto& one) {
+    return one.first.ends_with("num_batches_tracked") && !result.contains(one.first);
+  });
+  for (const auto& [name, tensor] : result) {
+    if (is_weight(name) && !given.contains(name))
+      problems.push_back(
+          {file.path, "has no tensor " + escaped(name), "the weights of " + like.path + " are needed"});
+  }
+  for (const auto& [name, tensor] : given) {
+    const auto own = result.find(name);
+    if (own == result.end()) {
+      problems.push_back({file.path, escaped(name) + " is no tensor of " + like.path, "leave it out"});
+    } else if (shape_text(tensor->shape) != shape_text(own->second->shape)) {
+      problems.push_back({file.path,
+                          escaped(name) + " is " + shape_text(tensor->shape) + ", in " + like.path +
+                              " it is " + shape_text(own->second->shape),
+                          {}});
+    } else {
+      own->second = tensor;
+    }
+  }
+  if (!problems.empty()) return problems;
+  return result;
+}
+
+/// The members of a manifest in their order, without those that this checkpoint has of its own.
+Json manifest_of(const SavedTensors* like, const std::string& model, const std::string& run,
+                 const FileDigest& shard) {
+  Json manifest = Json::object({{"format", kCheckpointFormat}, {"run", run}});
+  if (like) {
+    const ManifestHead& head = *like->manifest;
+    manifest["parent"] = head.run + " step " + std::to_string(head.step);
+    for (const auto& [key, value] : head.json.members()) {
+      if (key != "format" && key != "run" && key != "parent" && key != "shards" && key != "sha256")
+        manifest[key] = value;
+    }
+  } else {
+    manifest["parent"] = "";
+    manifest["model"] = model;
+    for (const char* count : {"step", "position", "updates"}) manifest[count] = std::int64_t{0};
+    manifest["plan"] = "";
+    manifest["settings"] = Json::object();
+  }
+  Json shards = Json::array();
+  shards.push_back(
+      Json::object({{"file", shard_name(0)}, {"bytes", shard.bytes}, {"xxh3_128", shard.hash.hex()}}));
+  manifest["shards"] = shards;
+  return manifest;
+}
+
+bool is_within(const fs::path& path, const fs::path& folder) {
+  std::error_code ignored;
+  const fs::path way =
+      fs::weakly_canonical(path, ignored).lexically_relative(fs::weakly_canonical(folder, ignored));
+  return !way.empty() && *way.begin() != "..";
+}
+
+int import_tensors(const ImportFlags& flags, const std::vector<std::string>& paths) {
+  if (flags.like.empty() == flags.model.empty())
+    return exit_with(ExitCode::Usage,
+                     {{"millrace checkpoint import", "needs one of --like and --model",
+                       "--like CHECKPOINT to go on with --resume, --model NAME for --init-from"}});
+  const Result<SavedTensors> file = open_saved_tensors(paths[0]);
+  if (!file) return exit_with(ExitCode::InputData, file.problems());
+  std::optional<SavedTensors> like;
+  if (!flags.like.empty()) {
+    Result<SavedTensors> opened = open_saved_tensors(flags.like);
+    if (!opened) return exit_with(ExitCode::Checkpoint, opened.problems());
+    if (!opened->manifest)
+      return exit_with(ExitCode::Usage,
+                       {{flags.like, "is no checkpoint", "give a step-N or an output folder"}});
+    like = *std::move(opened);
+  }
+  std::map<std::string, const SavedTensor*> tensors = weights_of(*file);
+  if (like) {
+    Result<std::map<std::string, const SavedTensor*>> joined = replaced(*like, *file);
+    if (!joined) return exit_with(ExitCode::InputData, joined.problems());
+    tensors = *std::move(joined);
+  }
+  const std::string& out = paths[1];
+  if (like && flags.overwrite && is_within(like->path, out))
+    return exit_with(ExitCode::Usage, {{"--overwrite", "would delete " + like->path + ", which --like names",
+                                        "give another DIR"}});
+  const Status unused = flags.overwrite ? remove_earlier_run(out) : check_unused(out);
+  if (!unused) return exit_with(ExitCode::Usage, unused.problems());
+  const std::string run = new_run_id();
+  const std::int64_t step = like ? like->manifest->step : 0;
+  const fs::path folder = fs::path(out) / run_files::kCheckpoints;
+  const fs::path temporary = folder / (step_name(step) + ".tmp." + run);
+  for (const fs::path& one : {fs::path(out), folder, temporary})
+    if (const Status made = make_private_folder(one); !made)
+      return exit_with(ExitCode::Usage, made.problems());
+  const auto write = [&]() -> Status {
+    const FileDigest shard = write_tensors((temporary / shard_name(0)).string(), tensors);
+    const Json manifest = manifest_of(like ? &*like : nullptr, flags.model, run, shard);
+    return publish_checkpoint(folder, temporary, sealed_manifest(manifest), Retention{.newest = 0});
+  };
+  std::error_code ignored;
+  try {
+    if (const Status written = write(); !written) {
+      fs::remove_all(temporary, ignored);
+      return exit_with(ExitCode::RunFailed, written.problems());
+    }
+  } catch (...) {
+    fs::remove_all(temporary, ignored);
+    throw;
+  }
+  std::printf("%s: %zu tensors, step %lld\n", (folder / step_name(step)).c_str(), tensors.size(),
+              static_cast<long long>(step));
+  return 0;
+}
+
+/// Runs `run` with the flags and the positionals of the command line.
+template <class Flags>
+int with_paths(CommandSpec (*spec)(Flags&), int (*run)(const Flags&, const std::vector<std::string>&),
+               const std::vector<std::string>& args) {
+  Flags flags;
+  return run_command(spec(flags), args, [&](const Arguments& given, const Problems& problems) {
+    if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+    return run(flags, given.positionals());
+  });
+}
+
+}  // namespace
+
+CommandSpec checkpoint_diff_spec() {
+  return without_targets<DiffFlags>(diff_spec);
+}
+int checkpoint_diff_command(const std::vector<std::string>& args) {
+  return with_paths(diff_spec, diff, args);
+}
+
+CommandSpec checkpoint_export_spec() {
+  return without_targets<ExportFlags>(export_spec);
+}
+int checkpoint_export_command(const std::vector<std::string>& args) {
+  return with_paths(export_spec, export_tensors, args);
+}
+
+CommandSpec checkpoint_import_spec() {
+  return without_targets<ImportFlags>(import_spec);
+}
+int checkpoint_import_command(const std::vector<std::string>& args) {
+  return with_paths(import_spec, import_tensors, args);
+}
+
+}  // namespace millrace

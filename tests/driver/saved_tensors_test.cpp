@@ -1,0 +1,138 @@
+// Tensors of files, read without LibTorch: what PyTorch saved, what is refused of it, and how far apart two
+// are.
+#include "driver/checkpoint/saved_tensors.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "data/files/zip.h"
+#include "runtime/base/files.h"
+#include "tests/driver/temporary_folder.h"
+
+namespace millrace {
+namespace {
+
+/// What tests/reference/state_dicts.py wrote with PyTorch 2.11 and safetensors 0.8.
+std::string of_pytorch(const std::string& name) {
+  return MILLRACE_SOURCE_DIR "/tests/driver/state_dicts/" + name;
+}
+
+TEST(StateDicts, HoldTheTensorsThatSafetensorsHas) {
+  const Result<SavedTensors> ours = open_saved_tensors(of_pytorch("types.pt"));
+  const Result<SavedTensors> same = open_saved_tensors(of_pytorch("types.safetensors"));
+  ASSERT_TRUE(ours) << to_string(ours.problems());
+  ASSERT_TRUE(same) << to_string(same.problems());
+  ASSERT_EQ(ours->tensors.size(), 18u);
+  ASSERT_EQ(ours->tensors.size(), same->tensors.size());
+  for (const auto& [name, tensor] : ours->tensors) {
+    ASSERT_TRUE(same->tensors.contains(name)) << name;
+    const SavedTensor& other = same->tensors.at(name);
+    EXPECT_EQ(shape_text(tensor.shape), shape_text(other.shape)) << name;
+    EXPECT_TRUE(tensor.elements == other.elements) << name;
+  }
+  const Result<SavedTensors> ordered = open_saved_tensors(of_pytorch("ordered.pt"));
+  ASSERT_TRUE(ordered) << to_string(ordered.problems());
+  EXPECT_EQ(ordered->tensors.size(), 9u);
+  const Result<SavedTensors> parameter = open_saved_tensors(of_pytorch("parameter.pt"));
+  ASSERT_TRUE(parameter) << to_string(parameter.problems());
+  EXPECT_EQ(shape_text(parameter->tensors.at("w").shape), "[2] F32");
+}
+
+TEST(StateDicts, OtherObjectsAreRefusedByName) {
+  const auto refusal = [](const std::string& name) {
+    const Result<SavedTensors> found = open_saved_tensors(of_pytorch(name));
+    return found ? "was read" : to_string(found.problems());
+  };
+  EXPECT_NE(refusal("module.pt").find("torch.nn.modules.container Sequential, which is refused"),
+            std::string::npos)
+      << refusal("module.pt");
+  EXPECT_NE(refusal("nested.pt").find("is no tensor"), std::string::npos) << refusal("nested.pt");
+  EXPECT_NE(refusal("strided.pt").find("not contiguous"), std::string::npos) << refusal("strided.pt");
+}
+
+/// The archive with another pickle, whose check sum is right.
+void write_with_pickle(const std::string& archive, const std::string& pickle, const std::string& path) {
+  const Result<std::vector<ZipMember>> members = parse_zip(archive, "archive");
+  ASSERT_TRUE(members);
+  FileWriter out(path);
+  ZipWriter zip(out);
+  for (const ZipMember& member : *members) {
+    std::string unpacked;
+    const Result<std::string_view> content = zip_member(archive, member, unpacked, "archive");
+    ASSERT_TRUE(content);
+    zip.begin(member.name, ZipWriter::Packing::Stored);
+    zip.write(member.name.ends_with("data.pkl") ? std::string_view(pickle) : *content);
+    zip.end();
+  }
+  zip.finish();
+  out.commit();
+}
+
+/// Damaged files are read or refused. Under the sanitizers this also shows that nothing else is touched.
+TEST(StateDicts, DamagedFilesDoNoHarm) {
+  const TemporaryFolder folder;
+  const std::string whole = *read_file(of_pytorch("types.pt")), path = folder.path("damaged.pt");
+  const Result<std::vector<ZipMember>> members = parse_zip(whole, "types.pt");
+  ASSERT_TRUE(members);
+  const auto member =
+      std::ranges::find_if(*members, [](const ZipMember& one) { return one.name.ends_with("data.pkl"); });
+  const std::string pickle = whole.substr(member->data_offset, member->bytes);
+  std::mt19937 random(5);
+  int refused = 0;
+  for (int i = 0; i < 600; ++i) {
+    std::string damaged = i % 3 == 0 ? whole : pickle;
+    if (i % 5 == 0)
+      damaged.resize(random() % damaged.size());
+    else
+      damaged[random() % damaged.size()] = static_cast<char>(random());
+    if (i % 3 == 0) {
+      ASSERT_TRUE(write_file_atomically(path, damaged));
+    } else {
+      write_with_pickle(whole, damaged, path);
+    }
+    if (!open_saved_tensors(path)) ++refused;
+  }
+  EXPECT_GT(refused, 300);
+  // Values that nest deeper than any stack, and more of them than are taken.
+  write_with_pickle(whole, "\x80\x02)" + std::string(1'000'000, '\x85') + ".", path);
+  EXPECT_FALSE(open_saved_tensors(path));
+  write_with_pickle(whole, "\x80\x02(" + std::string(3'000'000, '}') + "t.", path);
+  EXPECT_NE(to_string(open_saved_tensors(path).problems()).find("more than 2000000 values"),
+            std::string::npos);
+}
+
+SavedTensor floats(const std::vector<float>& values) {
+  return {{"w", ElementType::F32, {static_cast<std::int64_t>(values.size())}},
+          {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)}};
+}
+
+TEST(TensorDifferences, AreThoseOfTheNumbers) {
+  const std::vector<float> a{3, 4, 0, 0}, b{3, 4, 0.5, 0}, zero{0, 0, 0, 0}, minus{0, -0.F, 0, 0},
+      nan{3, NAN, 0, 9};
+  EXPECT_EQ(difference_of(floats(a), floats(a)).different, 0);
+  const TensorDifference one = difference_of(floats(a), floats(b));
+  EXPECT_EQ(one.elements, 4);
+  EXPECT_EQ(one.different, 1);
+  EXPECT_EQ(one.largest, 0.5);
+  EXPECT_EQ(one.relative, 0.1);
+  EXPECT_EQ(difference_of(floats(zero), floats(minus)).different, 1) << "other bits";
+  EXPECT_EQ(difference_of(floats(zero), floats(minus)).relative, 0);
+  EXPECT_TRUE(std::isinf(difference_of(floats(zero), floats(a)).relative));
+  EXPECT_TRUE(std::isnan(difference_of(floats(a), floats(nan)).largest));
+  // The same numbers in other types: -2, -1, 0, 1, 2 beside 0, 0, 0, 0, 0.
+  const Result<SavedTensors> types = open_saved_tensors(of_pytorch("types.safetensors"));
+  ASSERT_TRUE(types);
+  for (const char* name : {"float64", "float16", "bfloat16", "int32", "int16", "int8"}) {
+    const SavedTensor& tensor = types->tensors.at(name);
+    const std::string zeros(tensor.elements.size(), '\0');
+    EXPECT_EQ(difference_of(tensor, {tensor.shape, zeros}).largest, 2) << name;
+    EXPECT_EQ(difference_of(tensor, {tensor.shape, zeros}).relative, 1) << name;
+  }
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,178 @@
+// `millrace checkpoint` on the folders of real runs.
+#include <algorithm>
+
+#include "runtime/base/json.h"
+#include "runtime/base/run_folder.h"
+#include "runtime/saved/checkpoint_folder.h"
+#include "tests/worker/job_fixture.h"
+
+namespace millrace {
+namespace {
+
+constexpr const char* kTrainSmall =
+    "train --model mlp --width 16 --threads 1 --deterministic --no-evaluation --momentum 0.9 ";
+
+class CheckpointCommand : public Jobs {
+ protected:
+  void train(const std::string& arguments) {
+    const Ran ran = run(kTrainSmall + arguments);
+    ASSERT_EQ(ran.code, 0) << ran.output;
+  }
+  void expect(const std::string& arguments, int code, const std::vector<std::string>& parts) {
+    const Ran ran = run("checkpoint " + arguments);
+    EXPECT_EQ(ran.code, code) << arguments << "\n" << ran.output;
+    for (const std::string& part : parts)
+      EXPECT_NE(ran.output.find(part), std::string::npos) << part << "\n" << ran.output;
+  }
+  Json json(const std::string& arguments) {
+    Result<Json> answer = parse_json(run("checkpoint " + arguments + " --format json").output, arguments);
+    EXPECT_TRUE(answer) << arguments;
+    return answer ? *answer : Json();
+  }
+  /// Steps of the run's own branch, as names.
+  std::vector<std::string> steps(const std::string& folder) {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_ / folder)) {
+      const std::string name = entry.path().filename();
+      if (name.starts_with("step-")) names.push_back(name);
+    }
+    std::ranges::sort(names);
+    return names;
+  }
+};
+
+TEST_F(CheckpointCommand, ListsVerifiesAndPrunes) {
+  train("--stages 2 --steps 12 --checkpoint-every 2 --keep-checkpoints 0 --output-dir out");
+  expect("verify out", 0, {"out/checkpoints/step-00000012: valid"});
+  // A branch that is left, a damaged byte, a shard that is gone, a save that did not end.
+  train(
+      "--stages 2 --steps 11 --checkpoint-every 1 --keep-checkpoints 0 --output-dir out "
+      "--resume out/checkpoints/step-00000008");
+  std::string shard = bytes("out/checkpoints/step-00000011/stage0.safetensors");
+  shard.back() ^= 1;
+  write("out/checkpoints/step-00000011/stage0.safetensors", shard);
+  fs::remove(folder_ / "out/checkpoints/step-00000006/stage1.safetensors");
+  fs::create_directories(folder_ / "out/checkpoints/step-00000013.tmp.feed");
+  const Json list = json("ls out");
+  ASSERT_EQ(list.size(), 10u);  // 2, 4, 6, 8, 9, 10, 11, one unfinished; 10 and 12 of the other branch
+  int damaged = 0;
+  for (const Json& one : list.items()) {
+    const std::string folder = one.find("folder")->as_string(), state = one.find("state")->as_string();
+    const std::string branch = one.find("branch")->as_string();
+    EXPECT_EQ(branch, folder.find("abandoned-1") == std::string::npos ? "" : "abandoned-1");
+    EXPECT_EQ(state == "unfinished", one.find("step")->as_int() == 13) << folder;
+    if (state == "damaged") ++damaged;
+    EXPECT_EQ(one.find("latest")->as_bool(),
+              folder.ends_with(branch.empty() ? "step-00000011" : "step-00000012"))
+        << folder;
+  }
+  EXPECT_EQ(damaged, 1) << "the flipped bit does not show in the sizes";
+  expect("ls out", 0, {"step-00000006", "is missing", "unfinished", "latest"});
+  expect("verify out", 4,
+         {"step-00000011: damaged", "XXH3-128", "step-00000006: damaged", "step-00000010: valid",
+          "abandoned-1/step-00000012: valid"});
+  expect("verify out/checkpoints/step-00000010", 0, {"valid"});
+  expect("verify out/checkpoints/step-00000011", 4, {"damaged"});
+  // What is deleted is what the dry run says; the newest valid one is step 10.
+  expect("prune out --keep-last 1 --keep-every 4 --dry-run", 0,
+         {"would delete out/checkpoints/step-00000009", "would delete out/checkpoints/step-00000002",
+          "2 of 10 checkpoints"});
+  EXPECT_EQ(steps("out/checkpoints").size(), 8u);
+  expect("prune out --keep-last 1 --keep-every 4", 0, {"deleted out/checkpoints/step-00000009"});
+  EXPECT_EQ(steps("out/checkpoints"),
+            (std::vector<std::string>{"step-00000004", "step-00000006", "step-00000008", "step-00000010",
+                                      "step-00000011", "step-00000013.tmp.feed"}));
+  expect("prune out --keep-last 1 --damaged --abandoned", 0, {"abandoned-1/step-00000012"});
+  EXPECT_EQ(steps("out/checkpoints"), std::vector<std::string>{"step-00000010"});
+  EXPECT_FALSE(fs::exists(folder_ / "out/checkpoints/abandoned-1"));
+  const Result<Latest> latest = read_latest(folder_ / "out/checkpoints");
+  ASSERT_TRUE(latest) << to_string(latest.problems());
+  EXPECT_EQ(latest->step, "step-00000010");
+  train("--stages 2 --steps 12 --output-dir out --resume out");
+}
+
+TEST_F(CheckpointCommand, PruneLeavesTheBestAndRunsThatGoOn) {
+  const Ran ran =
+      run("train --model mlp --width 16 --threads 1 --lr 0.5 --evaluate-every 2 --keep-best loss --steps 16 "
+          "--checkpoint-every 2 --keep-checkpoints 0 --output-dir out");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  const Result<Json> summary = read_json((folder_ / "out/summary.json").string());
+  ASSERT_TRUE(summary);
+  const std::int64_t best = summary->find("best")->find("loss")->find("step")->as_int();
+  ASSERT_LT(best, 16) << "the best is not the last";
+  expect("ls out", 0, {"best loss", "out/best/" + step_name(best)});
+  {
+    const auto other = RunLock::acquire(folder_ / "out", "feed");
+    ASSERT_TRUE(other);
+    expect("prune out --keep-last 1", 2, {"in use by run feed"});
+    EXPECT_EQ(steps("out/checkpoints").size(), 8u);
+  }
+  expect("prune out --keep-last 1", 0, {"deleted"});
+  EXPECT_EQ(steps("out/checkpoints"), (std::vector<std::string>{step_name(best), step_name(16)}));
+  EXPECT_EQ(steps("out/best"), std::vector<std::string>{step_name(best)});
+  write("out/checkpoints/" + step_name(best) + "/manifest.json", "{}");
+  write("out/checkpoints/" + step_name(16) + "/manifest.json", "{}");
+  expect("prune out --keep-last 1 --damaged", 4, {"no valid checkpoint", "nothing is deleted"});
+  EXPECT_EQ(steps("out/checkpoints").size(), 2u);
+}
+
+TEST_F(CheckpointCommand, ExportsWhatSaveWeightsWrites) {
+  train("--stages 2 --steps 4 --checkpoint-at-end --output-dir out --save-weights w.safetensors");
+  expect("export out x.safetensors", 0, {"x.safetensors: ", "step-00000004"});
+  EXPECT_TRUE(bytes("x.safetensors") == bytes("w.safetensors"));
+  expect("export out x.safetensors", 2, {"is there already", "--overwrite"});
+  expect("export out x.safetensors --ema --overwrite", 4, {"no averages"});
+  EXPECT_TRUE(bytes("x.safetensors") == bytes("w.safetensors"));
+  expect("export out all.safetensors --all", 0, {"all.safetensors"});
+  expect("diff all.safetensors out", 0, {" 0 differ"});
+  expect("diff w.safetensors out", 0, {"rule/", "only in B"});
+  expect("diff w.safetensors out --weights", 0, {" 0 differ"});
+  // Averages are what was evaluated, and what --save-weights writes.
+  train("--stages 2 --steps 4 --ema 0.9 --checkpoint-at-end --output-dir ema --save-weights e.safetensors");
+  expect("export ema averages.safetensors --ema", 0, {});
+  EXPECT_TRUE(bytes("averages.safetensors") == bytes("e.safetensors"));
+  expect("diff averages.safetensors ema --weights", 0, {"of 16", "|a-b| / |a|"});
+  expect("export missing x", 2, {"missing", "is not a checkpoint folder"});
+}
+
+TEST_F(CheckpointCommand, ImportsWhatARunGoesOnFrom) {
+  train("--stages 2 --steps 4 --checkpoint-at-end --output-dir out");
+  train("--stages 2 --steps 8 --output-dir whole --save-weights whole.safetensors --resume out");
+  expect("export out w.safetensors", 0, {});
+  expect("import w.safetensors next --like out", 0, {"next/checkpoints/step-00000004", "step 4"});
+  expect("verify next", 0, {"valid"});
+  expect("diff next out", 0, {" 0 differ"});
+  // Another plan goes on from it, as from the checkpoint that it is like.
+  train("--stages 2 --steps 8 --output-dir rest --save-weights rest.safetensors --resume next");
+  EXPECT_TRUE(bytes("rest.safetensors") == bytes("whole.safetensors"));
+  train("--stages 3 --steps 0 --seed 9 --save-weights from.safetensors --init-from next");
+  EXPECT_TRUE(bytes("from.safetensors") == bytes("w.safetensors"));
+  expect("import w.safetensors start --model mlp", 0, {"step 0"});
+  train("--stages 1 --steps 0 --seed 9 --save-weights from.safetensors --init-from start");
+  EXPECT_TRUE(bytes("from.safetensors") == bytes("w.safetensors"));
+  // What does not fit.
+  expect("import w.safetensors next --like out", 2, {"next", "an earlier run"});
+  expect("import w.safetensors out --like out --overwrite", 2, {"would delete", "--like"});
+  expect("import w.safetensors other", 2, {"--like", "--model"});
+  const std::string pytorch = MILLRACE_SOURCE_DIR "/tests/driver/state_dicts/";
+  expect("import " + pytorch + "ordered.pt other --like out", 3, {"has no tensor", "is no tensor of"});
+  expect("import " + pytorch + "module.pt other --model mlp", 3, {"Sequential", "refused"});
+  EXPECT_FALSE(fs::exists(folder_ / "other"));
+  expect("import " + pytorch + "ordered.pt pt --model linear", 0, {"9 tensors"});
+  expect("diff pt " + pytorch + "ordered.pt", 0, {"9 tensors are equal, 0 differ"});
+}
+
+TEST_F(CheckpointCommand, SaysHowFarTwoCheckpointsAreApart) {
+  train("--stages 2 --steps 4 --checkpoint-every 2 --keep-checkpoints 0 --output-dir out");
+  const Json diff = json("diff out/checkpoints/step-00000002 out");
+  EXPECT_EQ(diff.find("equal")->as_int(), 0);
+  ASSERT_GT(diff.find("differences")->size(), 0u);
+  for (const Json& one : diff.find("differences")->items()) {
+    EXPECT_GT(one.find("different")->as_int(), 0);
+    EXPECT_GT(one.find("largest")->as_double(), 0);
+  }
+  expect("diff out missing", 4, {"missing"});
+}
+
+}  // namespace
+}  // namespace millrace
