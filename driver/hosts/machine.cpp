@@ -96,12 +96,15 @@ int gpus_of_this_machine() {
   return count;
 }
 
+Bytes free_memory() {
+  return number_of<Bytes>(split(line_of("/proc/meminfo", "MemAvailable"), ' ').front()).value_or(0) * kKiB;
+}
+
 Machine this_machine() {
   return {
       .processor = line_of("/proc/cpuinfo", "model name"),
       .cores = cores_here(),
-      .memory =
-          number_of<Bytes>(split(line_of("/proc/meminfo", "MemAvailable"), ' ').front()).value_or(0) * kKiB,
+      .memory = free_memory(),
       .gpus = gpus_of_this_machine(),
       .speed = speed_here()};
 }

@@ -83,7 +83,10 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
     use.mirror.reset();
   }
   at::Tensor flat = at::zeros({total}, dtype);
-  for (std::size_t slot = 0; slot < initial.size(); ++slot) view(flat, slot).copy_(initial[slot]);
+  for (std::size_t slot = 0; slot < initial.size(); ++slot) {
+    view(flat, slot).copy_(initial[slot]);
+    initial[slot] = {};
+  }
   Version first{.flat = flat.to(device)};
   first.by_layer = views_of(first.flat);
   versions_.emplace(current_, std::move(first));
