@@ -85,7 +85,7 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
   at::Tensor flat = at::zeros({total}, dtype);
   for (std::size_t slot = 0; slot < initial.size(); ++slot) {
     view(flat, slot).copy_(initial[slot]);
-    initial[slot] = {};
+    initial[slot].reset();
   }
   Version first{.flat = flat.to(device)};
   first.by_layer = views_of(first.flat);
