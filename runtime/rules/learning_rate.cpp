@@ -108,10 +108,11 @@ Problems validate(const LearningRateOptions& o) {
   if (o.count_from && o.steps_per_epoch > 0)
     problem("--lr-count-from", "says nothing to a policy that sees whole epochs", "leave --lr-per-epoch out");
   if (o.decay_start > 0 && (o.after_warmup || !needs_total(o) || o.policy == RatePolicy::Gnmt))
-    problem("--lr-decay-start",
-            o.after_warmup ? "is given beside --lr-after-warmup"
-                           : "says nothing to policy " + to_string(o.policy),
-            o.after_warmup ? "give one of them" : "give --lr-policy polynomial, linear, exponential or cosine");
+    problem(
+        "--lr-decay-start",
+        o.after_warmup ? "is given beside --lr-after-warmup"
+                       : "says nothing to policy " + to_string(o.policy),
+        o.after_warmup ? "give one of them" : "give --lr-policy polynomial, linear, exponential or cosine");
   if (o.policy == RatePolicy::Gnmt && o.decays < 1)
     problem("--lr-decays", "must be at least 1", "4 in MLPerf");
   return problems;

@@ -117,8 +117,8 @@ TEST(LearningRate, WhatMeansNothingIsRefused) {
     return !problems.empty() && problems[0].where == flag;
   };
   EXPECT_TRUE(refused({.decay_start = 5}, "--lr-decay-start"));
-  EXPECT_TRUE(refused({.policy = RatePolicy::Linear, .after_warmup = true, .decay_start = 5},
-                      "--lr-decay-start"));
+  EXPECT_TRUE(
+      refused({.policy = RatePolicy::Linear, .after_warmup = true, .decay_start = 5}, "--lr-decay-start"));
   EXPECT_TRUE(refused({.policy = RatePolicy::Step}, "--lr-step-size"));
   EXPECT_TRUE(refused({.policy = RatePolicy::MultiStep}, "--lr-milestones"));
   EXPECT_TRUE(refused({.milestones = {3}}, "--lr-milestones"));
