@@ -101,12 +101,11 @@ Bytes free_memory() {
 }
 
 Machine this_machine() {
-  return {
-      .processor = line_of("/proc/cpuinfo", "model name"),
-      .cores = cores_here(),
-      .memory = free_memory(),
-      .gpus = gpus_of_this_machine(),
-      .speed = speed_here()};
+  return {.processor = line_of("/proc/cpuinfo", "model name"),
+          .cores = cores_here(),
+          .memory = free_memory(),
+          .gpus = gpus_of_this_machine(),
+          .speed = speed_here()};
 }
 
 Json to_json(const Machine& machine) {

@@ -42,6 +42,7 @@ void GradientReducer::finish() {
   for (const TiedUse& use : store_.tied())
     pending_.push_back(replicas_->all_reduce(use.gradient, "REDUCE of the tied gradient of " + use.owner));
   for (auto& pending : pending_) pending->wait();
+  store_.touch_all();  // the other replicas have read other rows
   pending_.clear();
   next_ = 0;
 }

@@ -218,12 +218,20 @@ void StageExecutor::update(const std::vector<UpdateScalars>& scalars) {
         [](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
   } else {
     const ParameterStore& store = parts_.store;
-    parts_.store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
-      std::vector<UpdateRule::Update> updates;
-      for (const JobRule& one : parts_.rules.all)
-        updates.push_back(one.update(store, weights, gradient, scalars.at(one.job)));
-      UpdateRule::apply_all_(updates);
-    });
+    const std::vector<JobRule>& rules = parts_.rules.all;
+    const bool sparse = rules.size() == 1 && !rules[0].part && store.jobs() == 1 &&
+                        rules[0].rule->updates_touched(store.flat_weights());
+    const std::vector<FlatRange> touched = sparse ? store.touched() : std::vector<FlatRange>();
+    parts_.store.publish(
+        [&](const at::Tensor& weights, const at::Tensor& gradient) {
+          std::vector<UpdateRule::Update> updates;
+          for (const JobRule& one : rules) {
+            updates.push_back(one.update(store, weights, gradient, scalars.at(one.job)));
+            if (sparse) updates.back().touched = &touched;
+          }
+          UpdateRule::apply_all_(updates);
+        },
+        sparse ? &touched : nullptr);
     peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
   }
   statistics_.restore_ended();
