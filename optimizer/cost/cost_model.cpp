@@ -432,10 +432,11 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
     const bool last = &stage == &stages.back();
     double slowest = -1;
     double update = 0;
-    // Replicas have read other rows of a table, so each updates all of them.
+    // The microbatches of an update may all have read other rows of a table.
     Bytes touched = 0;
     for (int i : stage.nodes)
-      touched += stage.ranks.size() > 1 ? graph_.nodes[i].parameter_bytes : graph_.nodes[i].touched_bytes();
+      touched +=
+          std::min(graph_.nodes[i].parameter_bytes, shape.update_every * graph_.nodes[i].touched_bytes());
     const AllReduceCost& reduce = reduces[costs.forward.size()];
     costs.forward.push_back(0);
     costs.backward_input.push_back(0);

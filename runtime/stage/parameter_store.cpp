@@ -5,6 +5,7 @@
 #include <ATen/ops/_unique.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -358,8 +359,31 @@ void ParameterStore::touch(int layer, const at::Tensor& rows) {
   }
 }
 
-void ParameterStore::touch_all() {
+std::optional<std::size_t> ParameterStore::table(int layer) const {
+  // A mask of its rows is then small beside what the rows hold, and buckets of small tables stay whole.
+  constexpr std::int64_t kLeastRows = 4096;
+  const std::vector<int>& slots = slots_of_layer_[layer];
+  if (jobs_ > 1 || slots.size() != 1 || slots[0] < 0 || !flat_gradient_.device().is_cpu())
+    return std::nullopt;
+  const ParameterSlot& slot = slots_[slots[0]];
+  if (slot.kind != ParameterKind::Embedding || slot.shape.size() != 2 || slot.shape[0] < kLeastRows)
+    return std::nullopt;
+  return static_cast<std::size_t>(slots[0]);
+}
+
+at::Tensor ParameterStore::touched_mask(std::size_t slot) const {
+  const bool whole = touched_whole_[slot] != 0 || touched_rows_[slot].empty();
+  at::Tensor mask = at::full({slots_[slot].shape[0]}, whole ? 1 : 0, at::kFloat);
+  for (const at::Tensor& rows : touched_rows_[slot]) mask.index_fill_(0, rows, 1);
+  return mask;
+}
+
+void ParameterStore::touch_all(const std::map<std::size_t, at::Tensor>& rows) {
   std::ranges::fill(touched_whole_, 1);
+  for (const auto& [slot, touched] : rows) {
+    touched_whole_[slot] = 0;
+    touched_rows_[slot] = {touched};
+  }
 }
 
 std::vector<FlatRange> ParameterStore::touched() const {

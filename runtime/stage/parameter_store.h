@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -122,8 +123,14 @@ class ParameterStore {
   /// Tells that layer `layer` adds to its gradients: to these rows of its only parameter (Layer::
   /// rows_of_gradient), or to all of them if `rows` is undefined.
   void touch(int layer, const at::Tensor& rows);
-  /// Tells that others have added to gradients.
-  void touch_all();
+  /// Returns the slot of layer `layer` if it is a table whose gradients replicas exchange by rows: an
+  /// embedding of many rows that is all of the layer's parameters, on the CPU, and not of a job array.
+  std::optional<std::size_t> table(int layer) const;
+  /// Returns a float32 [rows] with ones for the rows of a table that were touched, zeros elsewhere.
+  at::Tensor touched_mask(std::size_t slot) const;
+  /// Tells that others have added to gradients: to these rows of the tables among them, and to all of every
+  /// other parameter. `rows` are int64 by slot.
+  void touch_all(const std::map<std::size_t, at::Tensor>& rows);
   /// Returns the parts of the flat gradient that may differ from zero, ascending. Parameters are whole parts
   /// unless only some of their rows were touched.
   std::vector<FlatRange> touched() const;

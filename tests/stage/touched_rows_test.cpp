@@ -57,7 +57,7 @@ TEST_F(TouchedRows, AreTheRowsThatWereReadAndAllOtherParameters) {
   EXPECT_EQ(touched[0], (FlatRange{3 * kWidth, 4 * kWidth}));
   EXPECT_EQ(touched[1], (FlatRange{7 * kWidth, 9 * kWidth})) << "rows side by side are one range";
   EXPECT_EQ(touched[2], (FlatRange{store_.slots()[1].offset, all}));
-  store_.touch_all();
+  store_.touch_all({});
   EXPECT_EQ(elements(store_.touched()), all);
 }
 
