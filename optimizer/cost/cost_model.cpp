@@ -433,10 +433,10 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
     double slowest = -1;
     double update = 0;
     // The microbatches of an update may all have read other rows of a table.
+    const Bytes reads = std::max(1, is_asynchronous(kind) ? shape.update_every : shape.microbatches);
     Bytes touched = 0;
     for (int i : stage.nodes)
-      touched +=
-          std::min(graph_.nodes[i].parameter_bytes, shape.update_every * graph_.nodes[i].touched_bytes());
+      touched += std::min(graph_.nodes[i].parameter_bytes, reads * graph_.nodes[i].touched_bytes());
     const AllReduceCost& reduce = reduces[costs.forward.size()];
     costs.forward.push_back(0);
     costs.backward_input.push_back(0);
