@@ -99,22 +99,20 @@ class BinaryCrossEntropy final : public Head {
   }
 
   void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const override {
-    const at::Tensor found = forward_on_device(inputs, saved);
-    const double* const from = found.const_data_ptr<double>();
-    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += from[i];
+    const at::Tensor named = named_sums(inputs, saved);
+    const double* const found = named.const_data_ptr<double>();
+    sums[0] += found[0];
+    sums[1] += found[1];
+    sums.back() += found[2];
+    if (saved) return;
+    const at::Tensor counts = counts_of(inputs);
+    for (std::size_t bin = 0; bin < 2 * kRocBins; ++bin)
+      sums[2 + bin] += counts.const_data_ptr<double>()[bin];
   }
   at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
-    const at::Tensor scores = widened(inputs[0]).select(1, 0), target = inputs[1].to(scores.scalar_type());
-    const at::Tensor loss = logits_ ? at::binary_cross_entropy_with_logits(scores, target)
-                                    : at::binary_cross_entropy(scores, target);
-    const at::Tensor right = scores.gt(logits_ ? 0 : 0.5).eq(inputs[1].gt(0)).to(at::kDouble).mean();
-    const at::Tensor named = sums_on_device({loss.to(at::kDouble), right}, double(scores.size(0)));
-    if (saved) {
-      saved->tensors = {scores, target};
-      saved->numbers = {static_cast<std::int64_t>(inputs[0].scalar_type())};
-    }
+    const at::Tensor named = named_sums(inputs, saved);
     const at::Tensor counts =
-        saved ? at::zeros({2 * std::int64_t{kRocBins}}, named.options()) : counts_of(scores, inputs[1]);
+        saved ? at::zeros({2 * std::int64_t{kRocBins}}, named.options()) : counts_of(inputs);
     return at::cat({named.narrow(0, 0, 2), counts, named.narrow(0, 2, 1)});
   }
   std::vector<at::Tensor> backward(Saved& saved, LossScale scale, std::span<const bool>) const override {
@@ -136,17 +134,32 @@ class BinaryCrossEntropy final : public Head {
   }
 
  private:
+  static at::Tensor scores_of(std::span<const at::Tensor> inputs) { return widened(inputs[0]).select(1, 0); }
+
+  /// Returns the sums of loss and accuracy, and the number of samples: float64 [3].
+  at::Tensor named_sums(std::span<const at::Tensor> inputs, Saved* saved) const {
+    const at::Tensor scores = scores_of(inputs), target = inputs[1].to(scores.scalar_type());
+    const at::Tensor loss = logits_ ? at::binary_cross_entropy_with_logits(scores, target)
+                                    : at::binary_cross_entropy(scores, target);
+    const at::Tensor right = scores.gt(logits_ ? 0 : 0.5).eq(inputs[1].gt(0)).to(at::kDouble).mean();
+    if (saved) {
+      saved->tensors = {scores, target};
+      saved->numbers = {static_cast<std::int64_t>(inputs[0].scalar_type())};
+    }
+    return sums_on_device({loss.to(at::kDouble), right}, double(scores.size(0)));
+  }
+
   /// Returns how many samples of each label have a score in each bin: float64 [2 kRocBins], label 0 first. A
   /// score of NaN counts in the last bin; the loss is NaN then.
-  at::Tensor counts_of(const at::Tensor& scores, const at::Tensor& labels) const {
-    const at::Tensor wide = scores.to(at::kDouble);
-    const at::Tensor bins = (logits_ ? wide : at::logit(wide))
+  at::Tensor counts_of(std::span<const at::Tensor> inputs) const {
+    const at::Tensor scores = scores_of(inputs).to(at::kDouble);
+    const at::Tensor bins = (logits_ ? scores : at::logit(scores))
                                 .sub(kLowestRocLogit)
                                 .mul_(kRocBinsPerUnit)
                                 .nan_to_num_(double(kRocBins))
                                 .clamp_(0, double(kRocBins - 1))
                                 .to(at::kLong)
-                                .add_(labels, std::int64_t{kRocBins});
+                                .add_(inputs[1], std::int64_t{kRocBins});
     return at::bincount(bins, {}, 2 * std::int64_t{kRocBins}).to(at::kDouble);
   }
   bool logits_;
