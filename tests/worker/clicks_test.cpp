@@ -64,6 +64,26 @@ TEST_F(ClickJobs, AResumedRunAndTheJobsOfAnArrayAreTheirOwnRuns) {
   EXPECT_EQ(bytes("jobs.job0.safetensors"), bytes("one.safetensors"));
 }
 
+TEST_F(ClickJobs, LearnNearlyWhatCanBeLearned) {
+  const Ran made = run(
+      "data generate --workload clicks --out many --size 9600KB --table-rows-cap 10 --seed 4 --format json");
+  ASSERT_EQ(made.code, 0) << made.output;
+  const auto number_behind = [](const std::string& text, const std::string& name) {
+    const std::size_t at = text.rfind(name);
+    return at == std::string::npos ? 0 : std::stod(text.substr(at + name.size()));
+  };
+  const double ceiling = number_behind(made.output, "\"auc_ceiling\": ");
+  ASSERT_GT(ceiling, 0.8) << made.output;
+  const Ran trained = run(
+      "train --model dlrm --table-rows-cap 10 --bottom 16,8 --top 16,1 --data criteo:many --microbatch 256 "
+      "--microbatches 1 --threads 1 --rule adam --lr 0.01 --weight-decay 0 --seed 1 --steps 300 "
+      "--evaluate-every 300 --print-every 100 --output-dir learned");
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const double auc = number_behind(trained.output, " auc=");
+  EXPECT_GT(auc, 0.95 * ceiling) << trained.output;
+  EXPECT_LT(auc, ceiling + 0.01) << "nothing is better than the chances themselves";
+}
+
 TEST_F(ClickJobs, WhatDoesNotFitEndsWithAClearError) {
   const auto ends = [&](const std::string& words, int code, const std::string& says) {
     const Ran ran = run(words);
