@@ -19,8 +19,9 @@ bool reads_clicks(const std::vector<FieldSpec>& fields);
 /// - a folder with train/ and perhaps test/, or such a part itself, as NVIDIA's DLRM has them: label.bin (one
 ///   byte a sample), numerical.bin (float16, taken as they are), cat_0.bin, ... (1, 2 or 4 bytes a sample).
 /// - a text file of label, dense features and categories between commas or tabs, with or without a header.
-///   Categories are numbered from 1 in the order in which they first occur; empty ones are 0. Empty and
-///   negative dense features are 0, then ln(1 + x). If it is the only path, its last tenth is the test split.
+///   Categories are numbered from 1 in the order in which they first occur, modulo their table's rows; empty
+///   ones are 0. Empty and negative dense features are 0, then ln(1 + x). If it is the only path, its last
+///   tenth is the test split.
 /// Epochs of binary files permute steps, not samples, so that reads stay long. Returns null if there is no
 /// test split. Problems: files that are missing, cut short or of other numbers of samples, counts of
 /// categories (day_fea_count.npz) beyond the model's tables, lines that do not fit. Reading throws DataError

@@ -198,8 +198,9 @@ Result<std::vector<ClickRow>> read_text(const std::string& path, const ClickFiel
     }
     for (std::size_t k = 0; k < known.size(); ++k) {
       const std::string& cell = cells[1 + dense + k];
-      row.categories.push_back(cell.empty() ? 0
-                                            : known[k].emplace(cell, std::ssize(known[k]) + 1).first->second);
+      const std::int64_t value =
+          cell.empty() ? 0 : known[k].emplace(cell, std::ssize(known[k]) + 1).first->second;
+      row.categories.push_back(value % fields.specs[fields.categories[k]].limit);
     }
     rows.push_back(std::move(row));
   }
