@@ -26,7 +26,7 @@ class Dlrm : public OneStep {
   TrainOptions evaluated(std::int64_t steps) {
     TrainOptions all = options(steps);
     all.evaluate_every = 2;
-    all.rule.weight_decay = 0;  // so that updates touch only the rows that were read
+    all.rule.momentum = all.rule.weight_decay = 0;  // so that updates touch only the rows that were read
     return all;
   }
   /// Compares the evaluations that the plans' last stages report. AUC is exact in any plan; losses are sums

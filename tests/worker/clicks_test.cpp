@@ -16,7 +16,7 @@ class ClickJobs : public Jobs {
   static constexpr const char* kModel =
       "--model dlrm --table-rows-cap 30 --bottom 16,8 --top 16,1 --microbatch 16 ";
   static constexpr const char* kTrain =
-      "--microbatches 2 --threads 1 --rule sgd --lr 0.1 --weight-decay 0 --data criteo:clicks ";
+      "--microbatches 2 --threads 1 --rule sgd --lr 0.1 --momentum 0 --data criteo:clicks ";
   std::string train(const std::string& more) { return std::string("train ") + kModel + kTrain + more; }
 
   /// The part of the log's last evaluation from `auc` on.
@@ -33,7 +33,7 @@ TEST_F(ClickJobs, AreTrainedAndEvaluatedAsInOneProcess) {
   ASSERT_NE(auc(one.output), "") << one.output;
   write("job.yaml",
         "model: dlrm\ntable-rows-cap: 30\nbottom: 16,8\ntop: 16,1\nmicrobatch: 16\nmicrobatches: 2\n"
-        "threads: 1\nrule: sgd\nlr: 0.1\nweight-decay: 0\ndata: criteo:clicks\nsteps: 6\nevaluate-every: 6\n"
+        "threads: 1\nrule: sgd\nlr: 0.1\nmomentum: 0\ndata: criteo:clicks\nsteps: 6\nevaluate-every: 6\n"
         "stages: 3\noutput-dir: three\nsave-weights: three.safetensors\n");
   const Ran three = run("launch job.yaml");
   EXPECT_EQ(three.code, 0) << three.output;
@@ -57,7 +57,7 @@ TEST_F(ClickJobs, AResumedRunAndTheJobsOfAnArrayAreTheirOwnRuns) {
   EXPECT_EQ(bytes("rest.safetensors"), bytes("one.safetensors"));
   const Ran array =
       run(std::string("train ") + kModel +
-          "--microbatches 2 --threads 1 --rule sgd --weight-decay 0 --data criteo:clicks --steps 6 --fused "
+          "--microbatches 2 --threads 1 --rule sgd --momentum 0 --data criteo:clicks --steps 6 --fused "
           "--kernels loop --lr 0.1 0.2 --evaluate-every 6 --output-dir jobs --save-weights jobs.safetensors");
   EXPECT_EQ(array.code, 0) << array.output;
   EXPECT_NE(array.output.find("auc"), std::string::npos) << array.output;
@@ -76,7 +76,7 @@ TEST_F(ClickJobs, LearnNearlyWhatCanBeLearned) {
   ASSERT_GT(ceiling, 0.8) << made.output;
   const Ran trained = run(
       "train --model dlrm --table-rows-cap 10 --bottom 16,8 --top 16,1 --data criteo:many --microbatch 256 "
-      "--microbatches 1 --threads 1 --rule adam --lr 0.01 --weight-decay 0 --seed 1 --steps 300 "
+      "--microbatches 1 --threads 1 --rule adam --lr 0.01 --seed 1 --steps 300 "
       "--evaluate-every 300 --print-every 100 --output-dir learned");
   ASSERT_EQ(trained.code, 0) << trained.output;
   const double auc = number_behind(trained.output, " auc=");
