@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "data/files/little_endian.h"
@@ -22,12 +23,12 @@ namespace fs = std::filesystem;
 
 constexpr auto kClicks = SampleForm::Clicks;
 
-struct Table {
+struct ClickTable {
   std::int64_t rows;
   bool wraps = false;
 };
 
-std::vector<FieldSpec> fields_of(std::int64_t dense, const std::vector<Table>& tables) {
+std::vector<FieldSpec> click_fields_of(std::int64_t dense, const std::vector<ClickTable>& tables) {
   std::vector<FieldSpec> fields{{.name = "dense", .shape = {dense}, .form = kClicks}};
   for (std::size_t k = 0; k < tables.size(); ++k)
     fields.push_back({.name = "category" + std::to_string(k),
@@ -58,13 +59,13 @@ class Clicks : public ::testing::Test {
     return bytes;
   }
   Result<std::shared_ptr<const Dataset>> open(const std::string& what, DataSplit split = DataSplit::Train,
-                                              const std::vector<Table>& tables = {{4}, {300}}) {
+                                              const std::vector<ClickTable>& tables = {{4}, {300}}) {
     std::string path = "criteo:";
     for (const char c : what + ",") {
       if (c != ',') part_ += c;
       if (c == ',') path += (path.ends_with(':') ? "" : ",") + (root_ / std::exchange(part_, "")).string();
     }
-    fields_ = fields_of(2, tables);
+    fields_ = click_fields_of(2, tables);
     return make_dataset({.path = path, .split = split, .fields = fields_});
   }
   std::string problem(const std::string& what, DataSplit split = DataSplit::Train) {
@@ -95,9 +96,9 @@ TEST_F(Clicks, MetasRowsAreReadAsTheKitReadsThem) {
   ASSERT_TRUE(train && test) << problem("kit");
   EXPECT_EQ((*train)->size(), 3);
   EXPECT_EQ((*test)->size(), 1);
-  EXPECT_EQ(values(**train, 0), (std::vector{1, 3, 299, 0, log_of(5)}));
-  EXPECT_EQ(values(**train, 1), (std::vector{0, 0, 4, 0, log_of(7)})) << "negative counts are 0";
-  EXPECT_EQ(values(**test, 0), (std::vector{0, 2, 2, log_of(9), log_of(9)}));
+  EXPECT_EQ(values(**train, 0), (std::vector<double>{1, 3, 299, 0, log_of(5)}));
+  EXPECT_EQ(values(**train, 1), (std::vector<double>{0, 0, 4, 0, log_of(7)})) << "negative counts are 0";
+  EXPECT_EQ(values(**test, 0), (std::vector<double>{0, 2, 2, log_of(9), log_of(9)}));
   const auto files = open("kit/day_test.bin,kit/day_train.bin", DataSplit::Test);
   ASSERT_TRUE(files);
   EXPECT_EQ((*files)->size(), 3) << "the second one is the test set";
@@ -144,13 +145,13 @@ TEST_F(Clicks, TextIsNumberedByOccurrence) {
   ASSERT_TRUE(train && test) << problem("rows.txt");
   EXPECT_EQ((*train)->size(), 18);
   EXPECT_EQ((*test)->size(), 2);
-  EXPECT_EQ(values(**train, 0), (std::vector{0, 1, 0, 0, log_of(0)}));
-  EXPECT_EQ(values(**train, 2), (std::vector{0, 2, 2, 0, log_of(2)}));
-  EXPECT_EQ(values(**test, 1), (std::vector{1, 2, 15, 0, log_of(19)})) << "both splits number alike";
+  EXPECT_EQ(values(**train, 0), (std::vector<double>{0, 1, 0, 0, log_of(0)}));
+  EXPECT_EQ(values(**train, 2), (std::vector<double>{0, 2, 2, 0, log_of(2)}));
+  EXPECT_EQ(values(**test, 1), (std::vector<double>{1, 2, 15, 0, log_of(19)})) << "both splits number alike";
   write("tabs.txt", "1\t3\t-1\tq\tr\n0\t\t\t\t\n");
   const auto tabs = open("tabs.txt");
   ASSERT_TRUE(tabs) << problem("tabs.txt");
-  EXPECT_EQ(values(**tabs, 0), (std::vector{1, 1, 1, log_of(3), 0}));
+  EXPECT_EQ(values(**tabs, 0), (std::vector<double>{1, 1, 1, log_of(3), 0}));
 }
 
 TEST_F(Clicks, WhatDoesNotFitIsSaid) {
@@ -216,7 +217,7 @@ TEST_F(Clicks, GeneratedFilesAreReadAndTheirCountsAreCompared) {
   ASSERT_TRUE(made) << to_string(made.problems());
   EXPECT_GT(*made->auc_ceiling, 0.75);
   EXPECT_LT(*made->auc_ceiling, 0.95);
-  fields_ = fields_of(13, std::vector<Table>(26, Table{50, true}));
+  fields_ = click_fields_of(13, std::vector<ClickTable>(26, ClickTable{50, true}));
   DatasetOptions reads{.path = "criteo:" + options.out.string(), .fields = fields_};
   const auto set = make_dataset(reads);
   ASSERT_TRUE(set) << to_string(set.problems());
@@ -224,7 +225,7 @@ TEST_F(Clicks, GeneratedFilesAreReadAndTheirCountsAreCompared) {
   int clicks = 0;
   for (std::int64_t row = 0; row < 3000; ++row) clicks += values(**set, row)[0] == 1;
   EXPECT_NEAR(clicks / 3000.0, kClickRate, 0.015);
-  reads.fields = fields_of(13, std::vector<Table>(26, Table{49}));
+  reads.fields = click_fields_of(13, std::vector<ClickTable>(26, ClickTable{49}));
   const auto small = make_dataset(reads);
   ASSERT_FALSE(small);
   EXPECT_NE(to_string(small.problems()).find("category0 has 50 values, its table has 49 rows"),
@@ -252,7 +253,7 @@ TEST(ClickModel, TheCeilingIsTheAucOfItsOwnChances) {
 }
 
 TEST(ClickModel, SyntheticSplitsShareTheHiddenModel) {
-  const auto fields = fields_of(3, {{5}, {1}, {70}});
+  const auto fields = click_fields_of(3, {{5}, {1}, {70}});
   const auto train = make_dataset({.path = "synthetic:64", .fields = fields, .seed = 9});
   const auto test =
       make_dataset({.path = "synthetic:64", .split = DataSplit::Test, .fields = fields, .seed = 9});
