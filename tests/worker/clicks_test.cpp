@@ -95,7 +95,7 @@ TEST_F(ClickJobs, WhatDoesNotFitEndsWithAClearError) {
   ends("profile --model dlrm --table-rows 2147483648,2147483648 --bottom 8192 --out p.json", 2,
        "emb_l.0.weight (2147483648 x 8192)");
   ends("train --model dlrm --table-rows 5,5 --bottom 4 --top 1 --steps 1 --output-dir a --data criteo:clicks",
-       3, "no whole number of rows");
+       3, "has counts of 26 categorical features, the model has 2 tables");
   ends(std::string("train ") +
            "--model dlrm --tables threshold --table-rows-cap 20 --bottom 4 --top 1 "
            "--microbatch 4 --microbatches 1 --steps 1 --output-dir b --data criteo:clicks",
