@@ -50,7 +50,7 @@ TEST(Interaction, HasTheGoldenValue) {
   std::vector<at::Tensor> vectors;
   for (std::int64_t i = 0; i < 27; ++i) vectors.push_back(t.select(0, i));
   const at::Tensor made = dot_interaction(2)->forward(vectors, {}, {}, {}, nullptr);
-  ASSERT_EQ(made.sizes(), (at::IntArrayRef{1, 4 + 351 + 2}));
+  ASSERT_EQ(made.sizes().vec(), (Shape{1, 4 + 351 + 2}));
   EXPECT_NEAR(made.narrow(1, 4, 351).sum().item<double>(), -6.85697085422, 1e-10);
   EXPECT_TRUE(at::equal(made.narrow(1, 0, 4), vectors[0]));
   EXPECT_EQ(made.narrow(1, 355, 2).abs().sum().item<double>(), 0);
