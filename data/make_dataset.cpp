@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "data/clicks/click_datasets.h"
 #include "data/files/data_kinds.h"
 #include "data/language/language_datasets.h"
 #include "data/loading/dataset.h"
@@ -46,12 +47,16 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
   const bool volumes = reads_volumes(options.fields);
   if (const auto folder = rest_of(options.path, kKitsData); volumes && folder)
     return make_kits(options, std::string(*folder));
+  const bool clicks = reads_clicks(options.fields);
+  if (const auto files = rest_of(options.path, kCriteoData); clicks && files)
+    return make_criteo(options, std::string(*files));
   if (!labelled && !images && !options.path.starts_with("synthetic")) {
     std::string names;
     for (const FieldSpec& field : options.fields) names += (names.empty() ? "" : ", ") + field.name;
     return Problem{"--data", "the model reads " + names + "; " + options.path + " has inputs and labels",
                    std::string(points    ? "--data shapenet:FOLDER, "
                                : volumes ? "--data kits:FOLDER, "
+                               : clicks  ? "--data criteo:FOLDER, "
                                          : "--data ") +
                        "arrays:FILE.npz with these arrays, or synthetic"};
   }
@@ -59,6 +64,7 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
   const auto make = [&](std::int64_t size) {
     if (points) return make_synthetic_points(options, size);
     if (volumes) return make_synthetic_volumes(options, size);
+    if (clicks) return make_synthetic_clicks(options, size);
     return labelled ? make_synthetic(options, size) : make_synthetic_fields(options, size);
   };
   if (const auto text = rest_of(options.path, kSyntheticData)) {

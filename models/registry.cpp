@@ -24,7 +24,8 @@
   FILE(pointnet)                   \
   FILE(dcgan)                      \
   FILE(autoencoder)                \
-  FILE(unet3d)
+  FILE(unet3d)                     \
+  FILE(dlrm)
 
 namespace millrace {
 

@@ -18,7 +18,7 @@ struct DataKind {
 };
 
 inline constexpr std::string_view kSyntheticData = "synthetic", kArrayData = "arrays",
-                                  kShapeNetData = "shapenet", kKitsData = "kits";
+                                  kShapeNetData = "shapenet", kKitsData = "kits", kCriteoData = "criteo";
 
 const std::vector<DataKind>& data_kinds();
 

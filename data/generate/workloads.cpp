@@ -20,6 +20,7 @@
 #include "data/files/npy.h"
 #include "data/files/tfrecord.h"
 #include "data/files/zip.h"
+#include "data/generate/clicks.h"
 #include "data/generate/file_check.h"
 #include "data/generate/kidneys.h"
 #include "runtime/base/error.h"
@@ -299,12 +300,57 @@ class DlrmStream final : public RecordStream {
   std::uint64_t bounds_[40];
 };
 
-Bytes write_counts(const fs::path& path) {
+// ---- clicks: the same rows, which a network can learn
+// ---------------------------------------------------------
+
+constexpr int kDenseFeatures = 13;
+constexpr std::int64_t kRowsForCeiling = 200'000;  ///< rows that the ceiling of the AUC is an average over
+
+/// Returns the values of each categorical feature.
+std::vector<std::int64_t> categories_of(const GenerateOptions& options) {
+  std::vector<std::int64_t> counts;
+  for (const std::uint64_t count : kCategories) {
+    const auto all = static_cast<std::int64_t>(count);
+    counts.push_back(options.table_rows_cap > 0 ? std::min(all, options.table_rows_cap) : all);
+  }
+  return counts;
+}
+
+class ClickStream final : public RecordStream {
+ public:
+  ClickStream(const GenerateOptions& options, const char* file)
+      : model_(options.seed, kDenseFeatures, categories_of(options)),
+        file_(file),
+        stream_(derive_seed(options.seed, file_)) {}
+  std::int64_t block_records() const override { return 1024; }
+  std::string file_of(std::int64_t, Bytes) const override { return file_; }
+  Bytes record_bytes() const override { return 160; }
+  std::int64_t records_in(const fs::path& file, Place) const override {
+    return static_cast<std::int64_t>(fs::file_size(file) / 160);
+  }
+  void make(std::int64_t block, RecordBlock& out) const override {
+    std::vector<std::int32_t> row(model_.row_numbers());
+    const auto bytes = row.size() * sizeof row[0];
+    for (std::int64_t i = 0; i < block_records(); ++i) {
+      model_.draw(stream_, static_cast<std::uint64_t>(block * block_records() + i), row);
+      out.bytes.append(reinterpret_cast<const char*>(row.data()), bytes);
+      out.end_record();
+    }
+  }
+  double auc_ceiling(std::int64_t rows) const { return model_.auc_ceiling(stream_, rows); }
+
+ private:
+  ClickModel model_;
+  std::string file_;
+  std::uint64_t stream_;
+};
+
+Bytes write_counts(const fs::path& path, const std::vector<std::int64_t>& counts) {
   FileWriter out(path);
   ZipWriter zip(out);
   zip.begin("counts.npy", ZipWriter::Packing::Stored);
-  zip.write(npy_header("<i8", {26}));
-  zip.write({reinterpret_cast<const char*>(kCategories), sizeof kCategories});
+  zip.write(npy_header("<i8", {std::ssize(counts)}));
+  zip.write({reinterpret_cast<const char*>(counts.data()), counts.size() * sizeof counts[0]});
   zip.end();
   zip.finish();
   const Bytes bytes = out.size();
@@ -314,13 +360,13 @@ Bytes write_counts(const fs::path& path) {
 
 /// Checks the file of counts. A zip's writer patches its file, which a FileCheck cannot do. So the file is
 /// written again outside of the data set, and both are compared.
-Bytes check_counts(const fs::path& path) {
+Bytes check_counts(const fs::path& path, const std::vector<std::int64_t>& counts) {
   std::string scratch = (fs::temp_directory_path() / "millrace-counts-XXXXXX").string();
   const int fd = ::mkstemp(scratch.data());
   if (fd < 0) throw DataError(scratch + ": cannot be made: " + std::strerror(errno), "set TMPDIR");
   ::close(fd);
   const UnfinishedFile unfinished(scratch);
-  const Bytes bytes = write_counts(scratch);
+  const Bytes bytes = write_counts(scratch, counts);
   const Result<std::string> generated = read_file(scratch);
   fs::remove(scratch);
   if (!generated) throw DataError(to_string(generated.problems()));
@@ -533,29 +579,44 @@ GenerateReport run(const GenerateOptions& options, StreamMode mode, const Progre
       return report;
     }
     case Workload::Dlrm:
+    case Workload::Clicks:
       break;
   }
-  GenerateReport report = stream(DlrmStream(options, "terabyte_processed_train.bin"));
   // The kit's test file has one of its chunks. Here it never has more rows than the training file.
-  const Bytes test = std::min(kTestRows, report.records) * 160;
-  const StreamResult tested = run_stream(DlrmStream(options, "terabyte_processed_test.bin"), options.out,
-                                         test, options.threads, mode, {});
-  report.files += tested.files + 1;
-  report.extra = tested.bytes;
+  constexpr const char *kTrain = "terabyte_processed_train.bin", *kTest = "terabyte_processed_test.bin";
+  GenerateReport report;
+  Bytes test_bytes = 0;
+  const auto both = [&](const RecordStream& train, const RecordStream& test) {
+    report = stream(train);
+    test_bytes = std::min(kTestRows, report.records) * 160;
+    const StreamResult tested = run_stream(test, options.out, test_bytes, options.threads, mode, {});
+    report.files += tested.files + 1;
+    report.extra = tested.bytes;
+  };
+  if (options.workload == Workload::Dlrm) {
+    both(DlrmStream(options, kTrain), DlrmStream(options, kTest));
+  } else {
+    const ClickStream test(options, kTest);
+    both(ClickStream(options, kTrain), test);
+    report.auc_ceiling = test.auc_ceiling(std::min(test_bytes / 160, kRowsForCeiling));
+  }
   const fs::path counts = options.out / "day_fea_count.npz";
-  report.extra += mode == StreamMode::Write ? write_counts(counts) : check_counts(counts);
+  report.extra += mode == StreamMode::Write ? write_counts(counts, categories_of(options))
+                                            : check_counts(counts, categories_of(options));
   return report;
 }
 
 Json manifest_of(const GenerateOptions& options) {
-  return Json::object({{"format", "millrace-dataset-1"},
-                       {"workload", to_string(options.workload)},
-                       {"size", options.size},
-                       {"seed", static_cast<std::int64_t>(options.seed)},
-                       {"entropy", options.randomness.entropy},
-                       {"correlation", options.randomness.correlation},
-                       {"classes", options.classes},
-                       {"image_side", options.image_side}});
+  Json manifest = Json::object({{"format", "millrace-dataset-1"},
+                                {"workload", to_string(options.workload)},
+                                {"size", options.size},
+                                {"seed", static_cast<std::int64_t>(options.seed)},
+                                {"entropy", options.randomness.entropy},
+                                {"correlation", options.randomness.correlation},
+                                {"classes", options.classes},
+                                {"image_side", options.image_side}});
+  if (options.workload == Workload::Clicks) manifest["table_rows_cap"] = options.table_rows_cap;
+  return manifest;
 }
 
 }  // namespace
@@ -579,11 +640,12 @@ Result<GenerateOptions> read_manifest(const fs::path& folder) {
   options.randomness = {.entropy = in.number("entropy"), .correlation = in.number("correlation")};
   options.classes = static_cast<int>(in.integer("classes"));
   options.image_side = in.integer("image_side");
+  if (options.workload == Workload::Clicks) options.table_rows_cap = in.integer("table_rows_cap");
   in.finish();
   const bool sane = options.size > 0 && options.randomness.entropy > 0 && options.randomness.entropy <= 8 &&
                     options.randomness.correlation >= 0 && options.randomness.correlation < 1 &&
                     options.classes > 0 && options.classes <= 10000 && options.image_side >= 8 &&
-                    options.image_side <= 65535 / 2;
+                    options.image_side <= 65535 / 2 && options.table_rows_cap >= 0;
   if (problems.empty() && !sane) problems.push_back({json->where(), "has values out of range", {}});
   if (!problems.empty()) return problems;
   return options;

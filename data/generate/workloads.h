@@ -16,23 +16,25 @@
 
 namespace millrace {
 
-enum class Workload { Imseg, Bert, Dlrm, Images, Text, Kidneys };
+enum class Workload { Imseg, Bert, Dlrm, Images, Text, Kidneys, Clicks };
 constexpr auto names_of(Workload) {
-  return std::to_array<std::string_view>({"imseg", "bert", "dlrm", "images", "text", "kidneys"});
+  return std::to_array<std::string_view>({"imseg", "bert", "dlrm", "images", "text", "kidneys", "clicks"});
 }
-/// Returns the workload called "imseg" (also "unet3d"), "bert", "dlrm", "images", "text" or "kidneys"; else
-/// nothing.
+/// Returns the workload called "imseg" (also "unet3d"), "bert", "dlrm", "images", "text", "kidneys" or
+/// "clicks"; else nothing.
 std::optional<Workload> workload_named(std::string_view name);
 
 struct GenerateOptions {
   Workload workload = Workload::Imseg;
   std::filesystem::path out;
-  Bytes size = 0;  ///< size of all records (dlrm: of the training file); the last record may exceed it
+  Bytes size =
+      0;  ///< size of all records (dlrm, clicks: of the training file); the last record may exceed it
   std::uint64_t seed = 1;
   int threads = 2;
   Randomness randomness;
-  int classes = 10;               ///< images: number of classes
-  std::int64_t image_side = 256;  ///< images and kidneys: mean side in pixels
+  int classes = 10;                 ///< images: number of classes
+  std::int64_t image_side = 256;    ///< images and kidneys: mean side in pixels
+  std::int64_t table_rows_cap = 0;  ///< clicks: the most values of a categorical feature; 0: no cap
 };
 
 struct GenerateReport {
@@ -40,8 +42,9 @@ struct GenerateReport {
   std::int64_t records = 0;
   Bytes bytes = 0;                         ///< bytes of all records
   Bytes kept = 0;                          ///< the part of `bytes` that was there before
-  Bytes extra = 0;                         ///< bytes of other files (dlrm: test set, counts)
+  Bytes extra = 0;                         ///< bytes of other files (dlrm, clicks: test set, counts)
   std::optional<double> entropy_per_word;  ///< text: bits per word of the chain that makes the words
+  std::optional<double> auc_ceiling;       ///< clicks: the best possible AUC of the test set
 };
 
 /// Writes the data set and its manifest millrace-dataset.json. A folder with the same manifest is completed.

@@ -436,6 +436,9 @@ CommandSpec profile_spec(ProfileFlags& f) {
       flag("", "warmup", "N", "Passes before the counted ones.", into::integer(f.options.warmup, 0, 1000)),
       flag("", "rule", choices_of<UpdateRuleKind>(), "Update rule to measure.",
            into::choice(f.options.rule.kind, "update rule")),
+      flag("", "momentum", "F",
+           "Momentum of that rule, if it has one; with 0, sgd updates only rows of tables that were read.",
+           into::number(f.options.rule.momentum, 0, 1)),
       flag("Job arrays", "jobs", "LIST",
            "Measure the model also as job arrays of so many jobs, e.g. 2,4,8 (a single job always is): "
            "what `millrace plan --jobs` chooses among.",

@@ -186,6 +186,10 @@ std::vector<Flag> rate_flags(LearningRateOptions& rate, RateInEpochs& epochs, bo
            into::integer(rate.total_steps, 1, kMostSteps)),
       flag(kRates, "lr-after-warmup", "Policies count from the end of the warm-up instead of the first step.",
            into::on(rate.after_warmup)),
+      flag(kRates, "lr-decay-start", "STEP",
+           "Policies polynomial, linear, exponential and cosine count from this step; until then the rate is "
+           "--lr.",
+           into::integer(rate.decay_start, 0, kMostSteps)),
       flag(kRates, "lr-per-epoch",
            "The policy changes the rate from epoch to epoch only; warm-up at every step.",
            into::on(epochs.whole_epochs)),

@@ -96,14 +96,16 @@ int gpus_of_this_machine() {
   return count;
 }
 
+Bytes free_memory() {
+  return number_of<Bytes>(split(line_of("/proc/meminfo", "MemAvailable"), ' ').front()).value_or(0) * kKiB;
+}
+
 Machine this_machine() {
-  return {
-      .processor = line_of("/proc/cpuinfo", "model name"),
-      .cores = cores_here(),
-      .memory =
-          number_of<Bytes>(split(line_of("/proc/meminfo", "MemAvailable"), ' ').front()).value_or(0) * kKiB,
-      .gpus = gpus_of_this_machine(),
-      .speed = speed_here()};
+  return {.processor = line_of("/proc/cpuinfo", "model name"),
+          .cores = cores_here(),
+          .memory = free_memory(),
+          .gpus = gpus_of_this_machine(),
+          .speed = speed_here()};
 }
 
 Json to_json(const Machine& machine) {

@@ -23,6 +23,7 @@ struct Machine {
   double speed = 0;
 };
 Machine this_machine();
+Bytes free_memory();  ///< Machine::memory of this host
 int gpus_of_this_machine();
 Json to_json(const Machine& machine);
 /// Members that are missing, or not what they should be, are 0: another version may have sent them.

@@ -105,10 +105,10 @@ bool Emulation::is_virtual() const {
 }
 
 std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
-  std::map<std::string, Bytes> bytes_of;
+  std::map<std::string, const LayerNode*> nodes;
   Bytes all = 0;
   for (const LayerNode& node : profile_.nodes) {
-    bytes_of[node.name] = node.parameter_bytes;
+    nodes[node.name] = &node;
     all += node.parameter_bytes;
   }
   EmulatedCosts costs{.update_s_per_byte = profile_.update_s_per_byte,
@@ -117,8 +117,11 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
   if (all > 0) costs.state_per_byte = double(profile_.rule_state_bytes) / double(all);
   for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
     if (std::ranges::find(plan_.stages[s].ranks, rank) == plan_.stages[s].ranks.end()) continue;
-    Bytes& own = costs.stage_bytes[static_cast<int>(s)];
-    for (const std::string& layer : plan_.stages[s].layers) own += bytes_of[layer];
+    const int stage = static_cast<int>(s);
+    for (const std::string& layer : plan_.stages[s].layers) {
+      costs.stage_bytes[stage] += nodes.at(layer)->parameter_bytes;
+      costs.untouched_bytes[stage] += nodes.at(layer)->untouched_bytes;
+    }
   }
   return std::make_shared<EmulatedDevice>(*clock_, "emulated " + profile_.device, costs);
 }

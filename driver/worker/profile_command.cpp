@@ -7,7 +7,9 @@
 #include <cstdio>
 
 #include "driver/cli/command_support.h"
+#include "driver/hosts/machine.h"
 #include "driver/launch/network_launch.h"
+#include "driver/worker/memory_fit.h"
 #include "driver/worker/profile_arrays.h"
 #include "driver/worker/profile_network.h"
 #include "driver/worker/worker_environment.h"
@@ -170,6 +172,11 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     }
     const Result<std::shared_ptr<Device>> device = device_from(flags.device, place->local_rank, accelerator);
     if (!device) return report_problems(device.problems(), ExitCode::Usage);
+    if (flags.device == ComputeDevice::Cpu) {
+      const Plan whole = uniform_plan(model->name, model->layer_names(), 1, 1, 1, ScheduleKind::GPipe);
+      if (const Status fit = weights_fit({&*model, 1}, whole, {0}, free_memory()); !fit)
+        return report_problems(fit.problems(), ExitCode::Usage);
+    }
     set_compute_threads(flags.threads, false);
     JoinedJob joined;
     if (place->size > 1) {

@@ -8,8 +8,10 @@
 #include <optional>
 
 #include "driver/cli/command_support.h"
+#include "driver/hosts/machine.h"
 #include "driver/launch/launch_command.h"
 #include "driver/worker/emulation.h"
+#include "driver/worker/memory_fit.h"
 #include "driver/worker/train_dry_run.h"
 #include "driver/worker/train_ranks.h"
 #include "driver/worker/train_summary.h"
@@ -146,6 +148,15 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
             "start exactly the plan's ranks, or plan again with --ranks " + std::to_string(job->size) +
                 (job->scheduler.empty() ? "" : " (" + job->scheduler + ")")}},
           ExitCode::Usage);
+    }
+    if (first.device == ComputeDevice::Cpu && !first.dry_run) {
+      std::vector<int> ranks{job->rank};
+      if (!job->distributed)
+        for (int rank = 1; rank < first.pipeline.num_ranks(); ++rank) ranks.push_back(rank);
+      for (const Round& round : rounds.all)
+        if (const Status fit = weights_fit(round.spec.networks, round.spec.pipeline, ranks, free_memory());
+            !fit)
+          return report_problems(fit.problems(), ExitCode::Usage);
     }
     if (const Status outputs = check_outputs(rounds.flags, job->rank); !outputs)
       return report_problems(outputs.problems(), ExitCode::Usage);

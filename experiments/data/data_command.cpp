@@ -28,6 +28,7 @@ void print_report(const GenerateReport& report, const std::string& folder, doubl
                               {"seconds", seconds},
                               {"mb_per_s", rate}});
     if (report.entropy_per_word) json["entropy_bits_per_word"] = *report.entropy_per_word;
+    if (report.auc_ceiling) json["auc_ceiling"] = *report.auc_ceiling;
     std::printf("%s\n", json.dump(1).c_str());
     return;
   }
@@ -37,6 +38,7 @@ void print_report(const GenerateReport& report, const std::string& folder, doubl
   if (report.kept > 0) std::printf(", %.3f MB were there", static_cast<double>(report.kept) / 1e6);
   std::printf("; %s in %.2f s, %.0f MB/s\n", verb, seconds, rate);
   if (report.entropy_per_word) std::printf("entropy: %.3f bits a word\n", *report.entropy_per_word);
+  if (report.auc_ceiling) std::printf("AUC of the test file: at most %.4f\n", *report.auc_ceiling);
 }
 
 struct GenerateFlags {
@@ -49,7 +51,7 @@ struct GenerateFlags {
 Result<Workload> workload_from(const std::string& name) {
   if (const std::optional<Workload> workload = workload_named(name)) return *workload;
   return Problem{"", "unknown workload '" + name + "'",
-                 "imseg (unet3d), kidneys, bert, dlrm, images or text"};
+                 "imseg (unet3d), kidneys, bert, dlrm, clicks, images or text"};
 }
 
 int generate(const GenerateFlags& flags) {
@@ -95,9 +97,11 @@ CommandSpec spec_of(GenerateFlags& f) {
       {.name = "workload",
        .short_name = 'w',
        .value = "NAME",
-       .help = "imseg (or unet3d: NPY volumes and labels), kidneys (the same, but a network can learn them), "
-               "bert (TFRecord of tf.Examples), dlrm (rows of 40 integers), "
-               "images (JPEG, a folder for each class), text (lines of words).",
+       .help =
+           "imseg (or unet3d: NPY volumes and labels), kidneys (the same, but a network can learn them), "
+           "bert (TFRecord of tf.Examples), dlrm (rows of 40 integers), clicks (the same, but a network can "
+           "learn them), "
+           "images (JPEG, a folder for each class), text (lines of words).",
        .required = true,
        .target = into::parsed(o.workload, workload_from)},
       {.name = "out",
@@ -109,8 +113,8 @@ CommandSpec spec_of(GenerateFlags& f) {
       {.name = "size",
        .short_name = 's',
        .value = "BYTES",
-       .help =
-           "How much, reached with the last record (dlrm: of the training file, the test file comes on top).",
+       .help = "How much, reached with the last record (dlrm, clicks: of the training file, the test file "
+               "comes on top).",
        .required = true,
        .target = into::bytes(o.size)},
       flag("", "seed", "N", "Of everything that is random.", into::integer(o.seed, 0)),
@@ -128,10 +132,13 @@ CommandSpec spec_of(GenerateFlags& f) {
       flag("", "image-side", "PIXELS",
            "Mean side of images, or of kidneys' planes; each differs by up to a quarter.",
            into::integer(o.image_side, 8, 16384)),
+      flag("", "table-rows-cap", "N", "Most values of a categorical feature of clicks; 0: as the kit's.",
+           into::integer(o.table_rows_cap, 0, std::int64_t{1} << 31)),
       flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format")),
   };
   spec.interrupted = "files that are finished stay";
   spec.examples = {"millrace data generate --workload imseg --out data/unet3d --size 16GB",
+                   "millrace data generate -w clicks -o data/clicks -s 160MB --table-rows-cap 1000",
                    "millrace data generate -w bert -o data/bert -s 391434146993",
                    "millrace data generate -w text -o data/text -s 100MB --correlation 0.5 --format json"};
   return spec;

@@ -57,7 +57,7 @@ class Score {
       const int b = s + 1 == stages ? space_.last() : cuts[s];
       const int sheet = layout_.sheets[s].front();
       busy_[place_[s]] += layout_.rounds[s] * space_.compute_s(sheet, a, b) +
-                          model_.update_s_per_byte(sheet) * static_cast<double>(space_.parameters(a, b));
+                          model_.update_s_per_byte(sheet) * static_cast<double>(space_.touched(a, b));
       double hop = 0;
       if (s + 1 < stages && place_[s] != place_[s + 1]) {
         const Hop& next = hop_between(s, s + 1);

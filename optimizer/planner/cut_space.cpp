@@ -131,6 +131,7 @@ CutSpace::CutSpace(const CostModel& model)
       backward_(model.num_sheets(), {0.0}),
       compute_(model.num_sheets(), {0.0}),
       parameters_{0},
+      touched_{0},
       lowered_{0},
       fields_{0},
       saved_{0} {}
@@ -143,6 +144,7 @@ void CutSpace::push_state(const CostModel& model, int node) {
     compute_[k].push_back(forward_[k].back() + backward_[k].back());
   }
   parameters_.push_back(parameters_.back() + layer.parameter_bytes);
+  touched_.push_back(touched_.back() + layer.touched_bytes());
   lowered_.push_back(lowered_.back() + layer.lowered_bytes);
   fields_.push_back(fields_.back() + layer.field_bytes);
   saved_.push_back(saved_.back() + layer.saved_bytes);
@@ -372,7 +374,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
   // state behind all states inside it.
   struct Sums {
     std::vector<double> forward, backward;
-    Bytes parameters = 0, lowered = 0, fields = 0, saved = 0;
+    Bytes parameters = 0, touched = 0, lowered = 0, fields = 0, saved = 0;
     int size = 0;
   };
   const int sheets = model.num_sheets();
@@ -387,6 +389,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
         sum.backward[k] += model.backward_s(k, node);
       }
       sum.parameters += graph.nodes[node].parameter_bytes;
+      sum.touched += graph.nodes[node].touched_bytes();
       sum.lowered += graph.nodes[node].lowered_bytes;
       sum.fields += graph.nodes[node].field_bytes;
       sum.saved += graph.nodes[node].saved_bytes;
@@ -406,6 +409,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
   CutSpace space(model);
   space.order_ = order;
   space.parameters_.clear();
+  space.touched_.clear();
   space.lowered_.clear();
   space.fields_.clear();
   space.saved_.clear();
@@ -422,6 +426,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
       space.compute_[k].push_back(sums[i].forward[k] + sums[i].backward[k]);
     }
     space.parameters_.push_back(sums[i].parameters);
+    space.touched_.push_back(sums[i].touched);
     space.lowered_.push_back(sums[i].lowered);
     space.fields_.push_back(sums[i].fields);
     space.saved_.push_back(sums[i].saved);

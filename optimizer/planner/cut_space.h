@@ -34,6 +34,7 @@ class CutSpace {
   double backward_s(int sheet, int a, int b) const { return backward_[sheet][b] - backward_[sheet][a]; }
   double compute_s(int sheet, int a, int b) const { return compute_[sheet][b] - compute_[sheet][a]; }
   Bytes parameters(int a, int b) const { return parameters_[b] - parameters_[a]; }
+  Bytes touched(int a, int b) const { return touched_[b] - touched_[a]; }  ///< LayerNode::touched_bytes
   Bytes lowered(int a, int b) const { return lowered_[b] - lowered_[a]; }
   Bytes fields(int a, int b) const { return fields_[b] - fields_[a]; }
   Bytes saved(int a, int b) const { return saved_[b] - saved_[a]; }
@@ -108,8 +109,8 @@ class CutSpace {
   std::vector<int> order_;
   std::vector<std::vector<std::uint64_t>> members_;  // complete spaces: [state], bit i is place i of order_
   std::vector<std::vector<bool>> inside_;            // complete spaces: [a][b], whether a lies inside b
-  std::vector<std::vector<double>> forward_, backward_, compute_;           // [sheet][state]
-  std::vector<Bytes> parameters_, lowered_, fields_, saved_, next_, live_;  // indexed by state
+  std::vector<std::vector<double>> forward_, backward_, compute_;                     // [sheet][state]
+  std::vector<Bytes> parameters_, touched_, lowered_, fields_, saved_, next_, live_;  // indexed by state
   std::vector<Bytes> next_kept_;          // indexed by state: of next_, what the layer behind the cut keeps
   std::vector<LayerBytes> least_behind_;  // [state]: the least sums of this state and all later ones
   // Linear spaces: [k][i] is the maximum over the 2^k layers from the i-th on of a layer's workspace + the

@@ -109,7 +109,7 @@ std::vector<int> free_replication(const CostModel& model, const CutSpace& space,
           if (model.options().reduce == ReduceModel::Overlapped)
             reduce = std::max(0.0, reduce - space.backward_s(0, a, b));
           return fill + rounds * space.compute_s(0, a, b) + reduce +
-                     rank_update * static_cast<double>(bytes) <=
+                     rank_update * static_cast<double>(space.touched(a, b)) <=
                  limit;
         };
         int low = i;

@@ -100,7 +100,7 @@ double StageBounds::reduce_and_update(const CutSpace& space, const Layout& layou
     double backward = space.backward_s(sheet, a, b);
     if (options_.recompute != Recompute::Never) backward += space.forward_s(sheet, a, b);
     least_backward = std::min(least_backward, backward);
-    update = std::max(update, model_.update_s_per_byte(sheet) * static_cast<double>(bytes));
+    update = std::max(update, model_.update_s_per_byte(sheet) * static_cast<double>(space.touched(a, b)));
   }
   // Overlapped, the reduction cannot start before the backward does.
   if (options_.costs.reduce == ReduceModel::Overlapped) reduce = std::max(0.0, reduce - least_backward);

@@ -97,8 +97,11 @@ std::unique_ptr<DeviceMark> EmulatedDevice::mark() {
 }
 
 void EmulatedDevice::updated(const UpdateWork& work) {
-  const double bytes = double(work.bytes);
-  compute(bytes * costs_.update_s_per_byte + (work.copied ? bytes * costs_.update_copy_s_per_byte : 0));
+  const auto passed_over = costs_.untouched_bytes.find(work.stage);
+  const std::int64_t changed =
+      work.bytes - (passed_over == costs_.untouched_bytes.end() ? 0 : passed_over->second);
+  compute(double(changed) * costs_.update_s_per_byte +
+          (work.copied ? double(work.bytes) * costs_.update_copy_s_per_byte : 0));
   const std::lock_guard lock(mutex_);
   std::int64_t& held = weights_[work.stage];
   take(work.bytes * work.versions - held);

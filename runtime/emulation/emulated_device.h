@@ -15,11 +15,12 @@ namespace millrace {
 
 /// The costs of a device that do not belong to a layer. Seconds and bytes.
 struct EmulatedCosts {
-  double update_s_per_byte = 0;               ///< LayerGraph::update_s_per_byte
-  double update_copy_s_per_byte = 0;          ///< LayerGraph::update_copy_s_per_byte
-  std::int64_t memory = 0;                    ///< of the device; 0: unlimited
-  std::map<int, std::int64_t> stage_bytes{};  ///< bytes of the parameters of each stage that it holds
-  double state_per_byte = 0;                  ///< bytes of rule state for a byte of parameters
+  double update_s_per_byte = 0;                   ///< LayerGraph::update_s_per_byte
+  double update_copy_s_per_byte = 0;              ///< LayerGraph::update_copy_s_per_byte
+  std::int64_t memory = 0;                        ///< of the device; 0: unlimited
+  std::map<int, std::int64_t> stage_bytes{};      ///< bytes of the parameters of each stage that it holds
+  std::map<int, std::int64_t> untouched_bytes{};  ///< of them, bytes that an update passes over
+  double state_per_byte = 0;                      ///< bytes of rule state for a byte of parameters
 };
 
 /// Work is done in the order in which it was handed over, like the kernels of a GPU's stream: it begins when

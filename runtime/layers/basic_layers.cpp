@@ -21,6 +21,8 @@
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_batch_norm_backward.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/sigmoid_backward.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tanh_backward.h>
@@ -548,6 +550,22 @@ class Tanh final : public Elementwise {
   }
 };
 
+class Sigmoid final : public Elementwise {
+ public:
+  std::string kind() const override { return "sigmoid"; }
+  bool like(const Layer&) const override { return true; }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    at::Tensor output = at::sigmoid(inputs[0]);
+    if (saved) saved->tensors = {output};
+    return output;
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool>) const override {
+    return {at::sigmoid_backward(grad, saved.tensors[0])};
+  }
+};
+
 /// The unit that is dropped as a whole.
 enum class Dropped { Elements, Channels };
 
@@ -808,6 +826,9 @@ LayerPtr gelu(GeluForm form) {
 }
 LayerPtr tanh_layer() {
   return std::make_shared<Tanh>();
+}
+LayerPtr sigmoid_layer() {
+  return std::make_shared<Sigmoid>();
 }
 LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding, LastWindow last) {
   return std::make_shared<MaxPool2d>(kernel, stride, padding, last);

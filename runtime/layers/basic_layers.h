@@ -80,6 +80,7 @@ LayerPtr relu();
 enum class GeluForm { Erf, Tanh };
 LayerPtr gelu(GeluForm form = GeluForm::Erf);
 LayerPtr tanh_layer();
+LayerPtr sigmoid_layer();
 /// A last window that does not fit whole is left out or kept (torch's ceil_mode).
 enum class LastWindow { LeftOut, Kept };
 LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0,

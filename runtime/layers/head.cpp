@@ -15,7 +15,7 @@ namespace millrace {
 at::Tensor Head::forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const {
   std::vector<at::Tensor> here;
   for (const at::Tensor& input : inputs) here.push_back(input.cpu());
-  std::vector<double> sums(metrics().size() + 1, 0.0);
+  std::vector<double> sums(num_sums(), 0.0);
   forward(here, saved, sums);
   if (saved) {
     for (at::Tensor& tensor : saved->tensors) tensor = tensor.to(inputs[0].device());

@@ -41,18 +41,22 @@ class Head {
  public:
   virtual ~Head() = default;
   virtual std::string kind() const = 0;
-  /// Names of the sums, "loss" first. The sum of weights comes after the last of them and has no name.
+  /// Names of the first sums, "loss" first. The sum of weights is the last one and has no name.
   virtual std::vector<std::string> metrics() const = 0;
+  /// The number of further sums, which stand between those of the metrics and the weight. They are whole
+  /// numbers that values() computes with, such as a histogram. So they add up to the same in every plan.
+  virtual std::size_t num_counts() const { return 0; }
+  std::size_t num_sums() const { return metrics().size() + num_counts() + 1; }
   /// The count that the sums are divided by: "samples", or a count that the data set supplies ("tokens").
   virtual std::string weight() const { return "samples"; }
   /// Throws ConfigError if the inputs do not fit.
   virtual void check(std::span<const TensorSpec> inputs) const = 0;
 
-  /// Adds this microbatch's sums to `sums` [metrics + 1]. `saved` is null in evaluation. Tensors are on the
+  /// Adds this microbatch's sums to `sums` [num_sums]. `saved` is null in evaluation. Tensors are on the
   /// CPU. Throws DataError if a target is out of range.
   virtual void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const = 0;
-  /// Computes the sums of forward() on the inputs' device, so that the CPU does not wait: float64 [metrics +
-  /// 1]. By default it waits.
+  /// Computes the sums of forward() on the inputs' device, so that the CPU does not wait: float64
+  /// [num_sums]. By default it waits.
   virtual at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const;
   /// Returns the gradients of the inputs, undefined where `needs[i]` is false.
   virtual std::vector<at::Tensor> backward(Saved& saved, LossScale scale,
@@ -63,7 +67,7 @@ class Head {
     return backward(saved, scales.front(), needs);
   }
 
-  /// Turns the final sums [metrics + 1] into metrics: by default each divided by the weight (0 if that is 0).
+  /// Turns the final sums [num_sums] into metrics: by default each divided by the weight (0 if that is 0).
   virtual NamedValues values(std::span<const double> sums) const;
 
   /// Returns what takes the place of forward() in evaluations; null: forward() judges each microbatch alone.
@@ -72,7 +76,7 @@ class Head {
 
   virtual bool like(const Head& other) const { return this == &other; }  ///< Layer::like
   virtual bool takes_together() const { return false; }                  ///< MultiLayer::takes_together
-  /// Layer::over_jobs of a head: inputs have a leading dimension B, sums are [B x (metrics + 1)], job by job.
+  /// Layer::over_jobs of a head: inputs have a leading dimension B, sums are [B x num_sums], job by job.
   virtual std::shared_ptr<const Head> over_jobs(std::int64_t /*jobs*/) const { return nullptr; }
 };
 

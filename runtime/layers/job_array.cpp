@@ -546,7 +546,7 @@ class JobCollector final : public Collector {
 class JobHead final : public Head {
  public:
   JobHead(std::vector<HeadPtr> jobs, std::shared_ptr<KernelChoices> choices)
-      : jobs_(std::move(jobs)), per_job_(jobs_.front()->metrics().size() + 1) {
+      : jobs_(std::move(jobs)), per_job_(jobs_.front()->num_sums()) {
     const bool alike = std::ranges::all_of(jobs_, [&](const HeadPtr& job) {
       return typeid(*job) == typeid(*jobs_.front()) && job->like(*jobs_.front());
     });
@@ -569,6 +569,7 @@ class JobHead final : public Head {
     names.pop_back();  // the sum of weights has no name
     return names;
   }
+  std::size_t num_counts() const override { return jobs_.size() * jobs_.front()->num_counts(); }
   void check(std::span<const TensorSpec> inputs) const override {
     const std::size_t per_job = inputs.size() / jobs_.size();
     for (std::size_t b = 0; b < jobs_.size(); ++b) jobs_[b]->check(inputs.subspan(b * per_job, per_job));

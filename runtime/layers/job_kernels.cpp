@@ -16,6 +16,7 @@
 #include "runtime/kernels/linear_kernels.h"
 #include "runtime/layers/convolution.h"
 #include "runtime/layers/group_normalisation.h"
+#include "runtime/layers/shape_errors.h"
 
 namespace millrace {
 namespace {

@@ -147,6 +147,11 @@ class Layer {
                                                  std::span<const at::Tensor> parameters, Saved& saved,
                                                  std::span<const bool> needs) const = 0;
 
+  /// Returns the rows of its only parameter that backward_weight() will add to, for what the forward saved:
+  /// int64 [n] on the CPU, in any order, perhaps several times. Undefined: it may add to all of its
+  /// parameters.
+  virtual at::Tensor rows_of_gradient(const Saved& /*saved*/) const { return {}; }
+
   /// Adds this microbatch's gradients to `grads`, which has one tensor for each trainable parameter: views
   /// into a flat bucket.
   virtual void backward_weight(const at::Tensor& /*grad_output*/, Saved& /*saved*/,

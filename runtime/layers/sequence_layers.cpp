@@ -69,9 +69,12 @@ class Embedding final : public Layer {
                                          std::span<const bool>) const override {
     return {at::Tensor()};
   }
+  at::Tensor rows_of_gradient(const Saved& saved) const override {
+    return is_sparse(saved.tensors[0]) ? saved.tensors[0].reshape({-1}) : at::Tensor();
+  }
   void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
     const at::Tensor rows = saved.tensors[0].reshape({-1});
-    if (!rows.device().is_cpu() || kSparse * rows.numel() > o_.vocabulary) {
+    if (!is_sparse(rows)) {
       grads[0].add_(at::embedding_dense_backward(grad, saved.tensors[0], o_.vocabulary, o_.padding,
                                                  /*scale_grad_by_freq=*/false));
       return;
@@ -96,6 +99,10 @@ class Embedding final : public Layer {
       longer = at::norm(rows, o_.norm_type, {1}, /*keepdim=*/false).gt(o_.max_norm).nonzero().flatten();
     }
     return rows;
+  }
+
+  bool is_sparse(const at::Tensor& tokens) const {
+    return tokens.device().is_cpu() && kSparse * tokens.numel() <= o_.vocabulary;
   }
 
   /// the sparse way is taken if the vocabulary has so many tokens for each in the microbatch

@@ -30,6 +30,7 @@ enum class SampleForm {
   Captions,  ///< captions of videos: fields frames, tokens, labels
   Points,    ///< clouds of points: fields points and target or labels
   Volumes,   ///< crops of volumes: fields input, target (a class for each voxel) and window
+  Clicks,    ///< clicks or none: fields dense, category0, category1, ... and label
 };
 
 /// A tensor of the batch. Layers and heads read it by name, like the output of a layer. Every stage that
@@ -44,6 +45,7 @@ struct FieldSpec {
   /// the dimension of the batch's tensor that counts samples: 1 for time-major [T, B]
   int batch_dimension = 0;
   SampleForm form = SampleForm::Tensors;  ///< the same for all fields of a model
+  bool wraps = false;  ///< data sets of files take a value modulo `limit`, else a larger one is an error
 };
 
 /// Returns the shape of the field's tensor in a microbatch of `extent`.

@@ -105,7 +105,7 @@ class Compiler {
   void add_heads() {
     for (std::size_t h = 0; h < layout_.model.heads.size(); ++h) {
       const NamedHead& named = layout_.model.heads[h];
-      const std::size_t num_sums = named.head->metrics().size() + 1;
+      const std::size_t num_sums = named.head->num_sums();
       if (layout_.stage_of_head[h] == program_.stage.value) {
         const auto& counts = layout_.model.counts;
         const auto count = std::ranges::find(counts, named.head->weight());
@@ -227,7 +227,7 @@ StageProgram compile_stage(const StageLayout& layout, StageId stage) {
 
 std::size_t num_head_sums(const LayeredModel& model) {
   std::size_t total = 0;
-  for (const NamedHead& head : model.heads) total += head.head->metrics().size() + 1;
+  for (const NamedHead& head : model.heads) total += head.head->num_sums();
   return total;
 }
 
@@ -238,7 +238,7 @@ std::vector<NamedValues> job_values(const LayeredModel& model, std::span<const d
     std::vector<double> own;
     std::size_t at = 0;
     for (const NamedHead& head : model.of_jobs[job].heads) {
-      const std::size_t size = head.head->metrics().size() + 1;
+      const std::size_t size = head.head->num_sums();
       const auto mine = sums.subspan(at + job * size, size);
       own.insert(own.end(), mine.begin(), mine.end());
       at += size * model.of_jobs.size();
@@ -276,7 +276,7 @@ NamedValues head_values(const LayeredModel& model, std::span<const double> sums)
   NamedValues result{{"loss", 0.0}};
   std::size_t at = 0;
   for (const NamedHead& head : model.heads) {
-    const std::size_t size = head.head->metrics().size() + 1;
+    const std::size_t size = head.head->num_sums();
     for (auto& [name, value] : head.head->values(sums.subspan(at, size))) {
       if (name == "loss") result.front().second += head.weight * value;
       result.emplace_back(head.name + "." + name, value);

@@ -36,8 +36,9 @@ LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
          {&LayerNode::forward_s, &LayerNode::backward_input_s, &LayerNode::backward_weight_s})
       made.nodes[n].*value = at(a.nodes[n].*value, b.nodes[n].*value);
     for (Bytes LayerNode::*value :
-         {&LayerNode::parameter_bytes, &LayerNode::lowered_bytes, &LayerNode::field_bytes,
-          &LayerNode::activation_bytes, &LayerNode::saved_bytes, &LayerNode::workspace_bytes})
+         {&LayerNode::parameter_bytes, &LayerNode::untouched_bytes, &LayerNode::lowered_bytes,
+          &LayerNode::field_bytes, &LayerNode::activation_bytes, &LayerNode::saved_bytes,
+          &LayerNode::workspace_bytes})
       made.nodes[n].*value = at(a.nodes[n].*value, b.nodes[n].*value);
     auto& each = made.nodes[n].of_microbatches;
     each.resize(std::min(each.size(), b.nodes[n].of_microbatches.size()));

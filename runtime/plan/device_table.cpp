@@ -128,7 +128,7 @@ Result<double> DeviceTable::seconds(const std::string& device, const std::string
 double batch_seconds(const LayerGraph& profile) {
   double sum = profile.loss_s;
   for (const LayerNode& node : profile.nodes)
-    sum += node.forward_s + node.backward_s() + profile.update_s_per_byte * double(node.parameter_bytes);
+    sum += node.forward_s + node.backward_s() + profile.update_s_per_byte * double(node.touched_bytes());
   return sum;
 }
 

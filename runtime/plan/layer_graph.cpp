@@ -66,12 +66,15 @@ LayerNode node_from(const Json& json, Problems& problems) {
                  .backward_input_s = in.within("backward_input_s", 0, kMostLayerSeconds),
                  .backward_weight_s = in.within("backward_weight_s", 0, kMostLayerSeconds),
                  .parameter_bytes = in.size("parameter_bytes", 0),
+                 .untouched_bytes = in.size("untouched_bytes", 0),
                  .lowered_bytes = in.size("lowered_bytes", 0),
                  .field_bytes = in.size("field_bytes", 0),
                  .activation_bytes = in.size("activation_bytes", 0),
                  .saved_bytes = in.size("saved_bytes", 0),
                  .workspace_bytes = in.size("workspace_bytes", 0)};
   if (const Json* all = in.optional_array("microbatches")) read_seconds(*all, node, problems);
+  if (node.untouched_bytes > node.parameter_bytes)
+    in.problem("untouched_bytes", "are more than the layer's parameter_bytes");
   in.finish();
   return node;
 }
@@ -230,6 +233,7 @@ Json LayerGraph::as_json() const {
                                    {"activation_bytes", n.activation_bytes},
                                    {"saved_bytes", n.saved_bytes},
                                    {"workspace_bytes", n.workspace_bytes}}));
+    if (n.untouched_bytes > 0) layers.items().back()["untouched_bytes"] = n.untouched_bytes;
     if (n.lowered_bytes > 0) layers.items().back()["lowered_bytes"] = n.lowered_bytes;
     if (n.field_bytes > 0) layers.items().back()["field_bytes"] = n.field_bytes;
     if (n.of_microbatches.empty()) continue;

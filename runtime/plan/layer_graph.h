@@ -27,6 +27,8 @@ struct LayerNode {
   double backward_input_s = 0;
   double backward_weight_s = 0;
   Bytes parameter_bytes = 0;
+  /// Bytes of its parameters that an update passes over: rows of a table that the microbatch did not read.
+  Bytes untouched_bytes = 0;
   /// Bytes of the copies of its parameters in each weight version: copies in lower precision, or
   /// Layer::copies(). And of the gradients of parameters that other layers own (tied).
   Bytes lowered_bytes = 0;
@@ -42,6 +44,7 @@ struct LayerNode {
   std::vector<LayerSeconds> of_microbatches{};
 
   double backward_s() const { return backward_input_s + backward_weight_s; }
+  Bytes touched_bytes() const { return parameter_bytes - untouched_bytes; }
 };
 
 /// Tensor `tensor` goes from nodes[producer] to nodes[consumer].
@@ -92,7 +95,7 @@ struct LayerGraph {
   std::string device = "cpu";
   std::string precision = "float32";  ///< the precision of the measurement, as in train --precision
   double loss_s = 0;                  ///< loss and its gradient, for one microbatch
-  double update_s_per_byte = 0;       ///< update rule in place, seconds per parameter byte
+  double update_s_per_byte = 0;       ///< update rule in place, seconds per touched parameter byte
   /// The additional time of an update while a microbatch still needs the version before: the update then
   /// works on a copy.
   double update_copy_s_per_byte = 0;

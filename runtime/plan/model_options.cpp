@@ -15,14 +15,15 @@ using Kind = ModelOption::Kind;
 constexpr std::pair<Kind, const char*> kKinds[] = {{Kind::Integer, "integer"},
                                                    {Kind::Number, "number"},
                                                    {Kind::Choice, "choice"},
-                                                   {Kind::Integers, "integers"}};
+                                                   {Kind::Integers, "integers"},
+                                                   {Kind::Sizes, "sizes"}};
 
-/// Nothing: they are no integers that rise.
+/// Returns nothing if the text is no list of integers.
 std::optional<std::vector<std::int64_t>> parsed_list(const std::string& text) {
   std::vector<std::int64_t> values;
   for (const std::string& one : split(text, ',')) {
     const auto value = number_of<std::int64_t>(one);
-    if (!value || (!values.empty() && *value <= values.back())) return std::nullopt;
+    if (!value) return std::nullopt;
     values.push_back(*value);
   }
   return values;
@@ -63,10 +64,13 @@ std::optional<Problem> problem_of(const ModelOption& option, const std::string& 
     case Kind::Number:
       if (const auto value = number_of<double>(text); value && std::isfinite(*value)) return outside(*value);
       return Problem{where, "'" + text + "' is not a number", range};
-    case Kind::Integers: {
+    case Kind::Integers:
+    case Kind::Sizes: {
+      const bool rising = option.kind == Kind::Integers;
       const auto values = parsed_list(text);
-      if (!values)
-        return Problem{where, "'" + text + "' is no list of rising integers", "for example 2000,10000"};
+      if (!values || (rising && !std::ranges::is_sorted(*values, std::ranges::less_equal())))
+        return Problem{where, "'" + text + "' is no list of " + (rising ? "rising " : "") + "integers",
+                       "for example " + option.fallback};
       for (const std::int64_t value : *values) {
         if (auto problem = outside(static_cast<double>(value))) return problem;
       }
@@ -94,7 +98,7 @@ Problem unknown_option(const ModelDescription& model, const GivenOption& given, 
 
 std::string canonical(const ModelOption& option, const std::string& text) {
   if (option.kind == Kind::Integer) return std::to_string(*number_of<std::int64_t>(text));
-  if (option.kind == Kind::Integers) return joined(*parsed_list(text));
+  if (option.kind == Kind::Integers || option.kind == Kind::Sizes) return joined(*parsed_list(text));
   return option.kind == Kind::Number ? Json(*number_of<double>(text)).dump() : text;
 }
 
@@ -142,6 +146,13 @@ ModelOption integers_option(std::string name, const std::vector<std::int64_t>& f
           .minimum = static_cast<double>(range.minimum),
           .maximum = static_cast<double>(range.maximum),
           .help = std::move(help)};
+}
+
+ModelOption sizes_option(std::string name, const std::vector<std::int64_t>& fallback,
+                         OptionRange<std::int64_t> range, std::string help, std::string value) {
+  ModelOption option = integers_option(std::move(name), fallback, range, std::move(help), std::move(value));
+  option.kind = ModelOption::Kind::Sizes;
+  return option;
 }
 
 ModelOption recorded(ModelOption option) {

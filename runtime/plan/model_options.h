@@ -17,7 +17,7 @@ namespace millrace {
 
 /// One option, made by one of the functions below.
 struct ModelOption {
-  enum class Kind { Integer, Number, Choice, Integers };
+  enum class Kind { Integer, Number, Choice, Integers, Sizes };
   std::string name;  ///< the flag without its dashes: "width"
   Kind kind = Kind::Integer;
   std::string value = "N";  ///< the value's name in --help; of a choice "a|b"
@@ -42,6 +42,9 @@ ModelOption choice_option(std::string name, std::string fallback, const std::vec
 /// Rising integers: "2000,10000".
 ModelOption integers_option(std::string name, const std::vector<std::int64_t>& fallback,
                             OptionRange<std::int64_t> range, std::string help, std::string value = "N,...");
+/// Integers in any order: "512,256,128".
+ModelOption sizes_option(std::string name, const std::vector<std::int64_t>& fallback,
+                         OptionRange<std::int64_t> range, std::string help, std::string value = "N,...");
 ModelOption recorded(ModelOption option);
 
 struct ModelDescription {

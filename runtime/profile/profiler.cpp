@@ -243,6 +243,12 @@ class Updates {
 
   enum { InPlace, Kept, AfterNorm, kSorts };
 
+  /// Takes the gradients that passes have left as those of the updates that follow.
+  void take_gradients() {
+    sparse_ = rules_.size() == 1 && rules_[0]->updates_touched(store_.flat_weights());
+    if (sparse_) touched_ = store_.touched();
+  }
+
   /// Does one update with a rate of 0. The weights stay as they are, and so do the times of layers.
   void update() {
     const int sort = done_ % kSorts;
@@ -256,12 +262,16 @@ class Updates {
     }
     if (sort == Kept) store_.pin(holder);
     const double seconds = timed([&] {
-      store_.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
-        std::vector<UpdateRule::Update> updates;
-        for (int job = 0; job < store_.jobs(); ++job)
-          updates.push_back(JobRule{rules_[job].get(), job}.update(store_, weights, gradient, {}));
-        UpdateRule::apply_all_(updates);
-      });
+      store_.publish(
+          [&](const at::Tensor& weights, const at::Tensor& gradient) {
+            std::vector<UpdateRule::Update> updates;
+            for (int job = 0; job < store_.jobs(); ++job) {
+              updates.push_back(JobRule{rules_[job].get(), job}.update(store_, weights, gradient, {}));
+              if (sparse_) updates.back().touched = &touched_;
+            }
+            UpdateRule::apply_all_(updates);
+          },
+          sparse_ ? &touched_ : nullptr);
       // The time of copying weights counts as the update's.
       for (std::size_t layer = 0; layer < num_layers_; ++layer)
         store_.current_parameters(static_cast<int>(layer));
@@ -274,7 +284,10 @@ class Updates {
   void write_to(LayerGraph& graph) const {
     const double bytes = double(store_.flat_weights().nbytes());
     if (bytes <= 0) return;
-    graph.update_s_per_byte = median(in_place_) / bytes;
+    Bytes untouched = 0;
+    for (std::size_t layer = 0; sparse_ && layer < num_layers_; ++layer)
+      untouched += graph.nodes[layer].untouched_bytes = untouched_bytes(static_cast<int>(layer));
+    graph.update_s_per_byte = median(in_place_) / std::max(1.0, bytes - double(untouched));
     graph.update_copy_s_per_byte = std::max(0.0, median(kept_) - median(in_place_)) / bytes;
     graph.norm_s_per_byte = median(norm_) / bytes;
     for (const auto& rule : rules_) {
@@ -284,6 +297,13 @@ class Updates {
   }
 
  private:
+  Bytes untouched_bytes(int layer) const {
+    const auto [begin, end] = store_.gradient_ranges(layer).front();
+    std::int64_t elements = end - begin;
+    for (const FlatRange range : touched_)
+      elements -= std::max<std::int64_t>(0, std::min(range.end, end) - std::max(range.begin, begin));
+    return elements * static_cast<Bytes>(store_.flat_weights().element_size());
+  }
   template <class Work>
   double timed(Work&& work) {
     const TimePoint start = clock_.now();
@@ -298,6 +318,8 @@ class Updates {
   Clock& clock_;
   Device& device_;
   int done_ = 0;
+  bool sparse_ = false;             ///< updates pass over rows that were not read
+  std::vector<FlatRange> touched_;  ///< by the passes, if `sparse_`
   Samples in_place_, kept_, norm_;
 };
 
@@ -493,7 +515,7 @@ LayerGraph turn_of(const LayerGraph& whole, const StageLayout& turn, const std::
     node.forward_s = seconds(&LayerSeconds::forward);
     node.backward_input_s = seconds(&LayerSeconds::backward_input);
     node.backward_weight_s = seconds(&LayerSeconds::backward_weight);
-    if (turn.model.layers[i].frozen) node.parameter_bytes = 0;
+    if (turn.model.layers[i].frozen) node.parameter_bytes = node.untouched_bytes = 0;
     node.saved_bytes = pass.saved_bytes[i];
     node.workspace_bytes = pass.workspace_bytes[i];
     node.of_microbatches.clear();
@@ -618,6 +640,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   uncounted.layers.resize(model.layers.size());
   const auto time_updates = [&] {
     passes.back()->run(batches.timed.front().batch, &uncounted);
+    updates.take_gradients();
     for (int i = 0; i < 2 * Updates::kSorts; ++i) updates.update();
   };
   // Kernels are tried at the first microbatch of a size (linear_kernels.h), so these passes do not count.

@@ -69,10 +69,9 @@ double learning_rate(const LearningRateOptions& o, std::int64_t step) {
   double t = double(step + o.count_from.value_or(0));
   if (o.steps_per_epoch > 0) t = double(step / o.steps_per_epoch * o.steps_per_epoch);
   double total = double(std::max<std::int64_t>(1, o.total_steps));
-  if (o.after_warmup) {
-    const double w = warmup_steps(o);
-    t = std::max(0.0, t - w);
-    total -= w;
+  if (const double before = o.after_warmup ? warmup_steps(o) : double(o.decay_start); before > 0) {
+    t = std::max(0.0, t - before);
+    total -= before;
   }
   return policy_rate(o, t, total);
 }
@@ -108,6 +107,12 @@ Problems validate(const LearningRateOptions& o) {
     problem("--lr-count-from", "is " + std::to_string(*o.count_from), "0 or 1");
   if (o.count_from && o.steps_per_epoch > 0)
     problem("--lr-count-from", "says nothing to a policy that sees whole epochs", "leave --lr-per-epoch out");
+  if (o.decay_start > 0 && (o.after_warmup || !needs_total(o) || o.policy == RatePolicy::Gnmt))
+    problem(
+        "--lr-decay-start",
+        o.after_warmup ? "is given beside --lr-after-warmup"
+                       : "says nothing to policy " + to_string(o.policy),
+        o.after_warmup ? "give one of them" : "give --lr-policy polynomial, linear, exponential or cosine");
   if (o.policy == RatePolicy::Gnmt && o.decays < 1)
     problem("--lr-decays", "must be at least 1", "4 in MLPerf");
   return problems;

@@ -19,7 +19,8 @@ namespace millrace {
 ///   gnmt         base to step r, then base gamma^(1 + floor((t - r) / interval)), at most gamma^decays
 /// t = step, and an exponential warm-up's is step + 1. With count_from c, t = step + c for both, and warm-up
 /// lasts while t < w: 1 is NVIDIA's and MLPerf's count (BERT, GNMT), 0 that of MLPerf's first BERT.
-/// after_warmup: t - w and N - w instead. Sources: PipeDream's drivers, MLPerf GNMT and BERT, PyTorch.
+/// after_warmup: t - w and N - w instead. decay_start s: t - s and N - s, and the base rate until then.
+/// Sources: PipeDream's drivers, MLPerf GNMT and BERT, NVIDIA's DLRM, PyTorch.
 double learning_rate(const LearningRateOptions& options, std::int64_t step);
 Problems validate(const LearningRateOptions& options);
 

@@ -78,6 +78,7 @@ struct LearningRateOptions {
   std::int64_t decays = 4;                 ///< gnmt: at most so many
   std::optional<std::int64_t> count_from;  ///< number of the first update, 0 or 1
   bool after_warmup = false;               ///< policies count from the end of the warm-up
+  std::int64_t decay_start = 0;            ///< policies count from this step; the base rate holds until then
   std::int64_t steps_per_epoch = 0;        ///< policies see whole epochs; 0: every step
 };
 

@@ -16,12 +16,6 @@ namespace millrace {
 // 64 KiB in float32: a block stays in the cache for several passes
 constexpr std::int64_t kBlockElements = 16'384;
 
-struct FlatRange {
-  std::int64_t begin = 0, end = 0;
-  std::int64_t size() const { return end - begin; }
-  bool operator==(const FlatRange&) const = default;
-};
-
 struct FlatBlock {
   std::size_t slot = 0;
   FlatRange range;  ///< in the flat tensor; the padding after a parameter belongs to its last block

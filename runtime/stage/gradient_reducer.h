@@ -22,14 +22,18 @@ class GradientReducer {
   /// Tells that layer `layer` (position in the stage) and all after it have given their last gradient of the
   /// step. Starts the all-reduce of the buckets that are now complete.
   void ready(int layer);
-  /// Reduces the remaining buckets and the gradients of tied uses, and waits for all reductions.
+  /// Reduces the remaining buckets, the gradients of tied uses and those of tables, and waits for all
+  /// reductions.
   void finish();
 
  private:
+  void reduce_tables();
   ParameterStore& store_;
   Communicator* replicas_;
   StageId stage_;
   std::vector<Bucket> buckets_;  ///< from the last layer to the first
+  /// Slots whose gradients are reduced by the rows that any replica has touched (ParameterStore::table)
+  std::vector<std::size_t> tables_;
   std::size_t next_ = 0;
   std::vector<std::unique_ptr<Pending>> pending_;
 };

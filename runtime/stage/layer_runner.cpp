@@ -244,6 +244,7 @@ void LayerRunner::joint_step(LayerSlot& slot, VersionId version, std::size_t i) 
       return;
     }
     std::vector<at::Tensor> own;
+    if (step.has_parameters) store_.touch(static_cast<int>(i), step.layer->rows_of_gradient(saved));
     const std::span<at::Tensor> sums = sums_for(i, own);
     if (!step.multi) {
       inputs = step.layer->backward(grads[0], parameters, saved, bools(step.needs), sums);
@@ -298,6 +299,7 @@ void LayerRunner::weight_step(LayerSlot& slot, std::size_t i) {
   before(Phase::BackwardWeight, i);
   named(step, "backward to its weights", grads, [&] {
     std::vector<at::Tensor> own;
+    if (step.has_parameters) store_.touch(static_cast<int>(i), step.layer->rows_of_gradient(slot.saved[i]));
     const std::span<at::Tensor> sums = sums_for(i, own);
     if (step.multi)
       step.multi->backward_weight_all(grads, slot.saved[i], sums);

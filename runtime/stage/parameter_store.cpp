@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include <ATen/ops/_unique.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -83,12 +86,17 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
     use.mirror.reset();
   }
   at::Tensor flat = at::zeros({total}, dtype);
-  for (std::size_t slot = 0; slot < initial.size(); ++slot) view(flat, slot).copy_(initial[slot]);
+  for (std::size_t slot = 0; slot < initial.size(); ++slot) {
+    view(flat, slot).copy_(initial[slot]);
+    initial[slot].reset();
+  }
   Version first{.flat = flat.to(device)};
   first.by_layer = views_of(first.flat);
   versions_.emplace(current_, std::move(first));
   flat_gradient_ = at::zeros({total}, options);
   gradients_ = views_of(flat_gradient_);
+  touched_rows_.resize(slots_.size());
+  touched_whole_.assign(slots_.size(), 0);
   for (std::size_t l = 0; l < slots_of_layer_.size(); ++l) {
     for (std::size_t i = 0; i < slots_of_layer_[l].size(); ++i) {
       if (const int slot = slots_of_layer_[l][i]; slot < 0) gradients_[l][i] = tied_[-1 - slot].gradient;
@@ -222,6 +230,7 @@ void ParameterStore::add_tied_use(const StageLayout& layout, int layer, const st
 }
 
 void ParameterStore::add_tied_gradient(std::size_t slot, const at::Tensor& gradient) {
+  touched_whole_[slot] = 1;
   view(flat_gradient_, slot).add_(gradient);
 }
 
@@ -340,7 +349,70 @@ void ParameterStore::weights_changed() {
   for (auto& [id, version] : versions_) version.copied.clear();
 }
 
-void ParameterStore::publish(const std::function<void(at::Tensor, const at::Tensor&)>& update) {
+void ParameterStore::touch(int layer, const at::Tensor& rows) {
+  for (const int slot : slots_of_layer_[layer]) {
+    if (slot < 0) continue;
+    if (rows.defined() && jobs_ == 1)
+      touched_rows_[slot].push_back(rows);
+    else
+      touched_whole_[slot] = 1;
+  }
+}
+
+std::optional<std::size_t> ParameterStore::table(int layer) const {
+  // A mask of its rows is then small beside what the rows hold, and buckets of small tables stay whole.
+  constexpr std::int64_t kLeastRows = 4096;
+  const std::vector<int>& slots = slots_of_layer_[layer];
+  if (jobs_ > 1 || slots.size() != 1 || slots[0] < 0 || !flat_gradient_.device().is_cpu())
+    return std::nullopt;
+  const ParameterSlot& slot = slots_[slots[0]];
+  if (slot.kind != ParameterKind::Embedding || slot.shape.size() != 2 || slot.shape[0] < kLeastRows)
+    return std::nullopt;
+  return static_cast<std::size_t>(slots[0]);
+}
+
+at::Tensor ParameterStore::touched_mask(std::size_t slot) const {
+  const bool whole = touched_whole_[slot] != 0 || touched_rows_[slot].empty();
+  at::Tensor mask = at::full({slots_[slot].shape[0]}, whole ? 1 : 0, at::kFloat);
+  for (const at::Tensor& rows : touched_rows_[slot]) mask.index_fill_(0, rows, 1);
+  return mask;
+}
+
+void ParameterStore::touch_all(const std::map<std::size_t, at::Tensor>& rows) {
+  std::ranges::fill(touched_whole_, 1);
+  for (const auto& [slot, touched] : rows) {
+    touched_whole_[slot] = 0;
+    touched_rows_[slot] = {touched};
+  }
+}
+
+std::vector<FlatRange> ParameterStore::touched() const {
+  std::vector<FlatRange> ranges;
+  const auto add = [&](std::int64_t begin, std::int64_t end) {
+    if (!ranges.empty() && ranges.back().end == begin)
+      ranges.back().end = end;
+    else
+      ranges.push_back({begin, end});
+  };
+  for (std::size_t s = 0; s < slots_.size(); ++s) {
+    const std::int64_t begin = slots_[s].offset,
+                       end = s + 1 < slots_.size() ? slots_[s + 1].offset : flat_gradient_.numel();
+    if (touched_whole_[s] != 0 || touched_rows_[s].empty()) {
+      add(begin, end);
+      continue;
+    }
+    const at::Tensor rows = std::get<0>(at::_unique(at::cat(touched_rows_[s]), /*sorted=*/true));
+    const std::int64_t width = slots_[s].elements / slots_[s].shape[0];
+    for (std::int64_t i = 0, count = rows.numel(); i < count; ++i) {
+      const std::int64_t row = begin + rows.const_data_ptr<std::int64_t>()[i] * width;
+      add(row, row + width);
+    }
+  }
+  return ranges;
+}
+
+void ParameterStore::publish(const std::function<void(at::Tensor, const at::Tensor&)>& update,
+                             const std::vector<FlatRange>* touched) {
   const VersionId next(current_.value + 1);
   auto now = versions_.find(current_);
   if (!is_needed(current_)) {
@@ -356,7 +428,13 @@ void ParameterStore::publish(const std::function<void(at::Tensor, const at::Tens
     versions_.emplace(next, std::move(fresh));
   }
   current_ = next;
-  flat_gradient_.zero_();
+  if (touched) {
+    for (const FlatRange range : *touched) flat_gradient_.narrow(0, range.begin, range.size()).zero_();
+  } else {
+    flat_gradient_.zero_();
+  }
+  for (auto& rows : touched_rows_) rows.clear();
+  std::ranges::fill(touched_whole_, 0);
   for (TiedUse& use : tied_) use.gradient.zero_();
 }
 

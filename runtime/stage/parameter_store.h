@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -17,6 +18,12 @@
 #include "runtime/model/stage_layout.h"
 
 namespace millrace {
+
+struct FlatRange {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t size() const { return end - begin; }
+  bool operator==(const FlatRange&) const = default;
+};
 
 /// The place of a parameter in the flat tensors. Offsets are multiples of 64 elements (256 bytes). So every
 /// element meets the same vector kernel whatever the partition, and updates are bitwise independent of the
@@ -113,8 +120,25 @@ class ParameterStore {
   using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
   const Ranges& gradient_ranges(int layer) const { return ranges_[layer]; }
 
+  /// Tells that layer `layer` adds to its gradients: to these rows of its only parameter (Layer::
+  /// rows_of_gradient), or to all of them if `rows` is undefined.
+  void touch(int layer, const at::Tensor& rows);
+  /// Returns the slot of layer `layer` if it is a table whose gradients replicas exchange by rows: an
+  /// embedding of many rows that is all of the layer's parameters, on the CPU, and not of a job array.
+  std::optional<std::size_t> table(int layer) const;
+  /// Returns a float32 [rows] with ones for the rows of a table that were touched, zeros elsewhere.
+  at::Tensor touched_mask(std::size_t slot) const;
+  /// Tells that others have added to gradients: to these rows of the tables among them, and to all of every
+  /// other parameter. `rows` are int64 by slot.
+  void touch_all(const std::map<std::size_t, at::Tensor>& rows);
+  /// Returns the parts of the flat gradient that may differ from zero, ascending. Parameters are whole parts
+  /// unless only some of their rows were touched.
+  std::vector<FlatRange> touched() const;
+
   /// Applies `update` to the current weights and makes the result the current version; zeroes the gradients.
-  void publish(const std::function<void(at::Tensor weights, const at::Tensor& gradient)>& update);
+  /// `touched` are the parts of the flat gradient that are not zero after `update`; null: any may be.
+  void publish(const std::function<void(at::Tensor weights, const at::Tensor& gradient)>& update,
+               const std::vector<FlatRange>* touched = nullptr);
 
   const std::vector<ParameterSlot>& slots() const { return slots_; }
   const std::vector<TiedUse>& tied() const { return tied_; }
@@ -170,6 +194,9 @@ class ParameterStore {
   std::vector<std::vector<std::string>> buffer_names_;
   at::Tensor flat_gradient_;
   std::vector<std::vector<at::Tensor>> gradients_;
+  /// By slot, since the last update: the rows that were touched. A slot without entries is whole.
+  std::vector<std::vector<at::Tensor>> touched_rows_;
+  std::vector<char> touched_whole_;  ///< by slot
   std::map<VersionId, Version> versions_;
   std::unordered_map<MicrobatchId, VersionId> pinned_;
   VersionId keep_from_{std::numeric_limits<std::int64_t>::max()};

@@ -227,15 +227,22 @@ void StageExecutor::update(const std::vector<UpdateScalars>& scalars) {
   if (store.slots().empty()) {
     store.publish([](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
   } else {
+    const std::vector<JobRule>& rules = parts_.rules.all;
+    const bool sparse = rules.size() == 1 && !rules[0].part && store.jobs() == 1 &&
+                        rules[0].rule->updates_touched(store.flat_weights());
+    const std::vector<FlatRange> touched = sparse ? store.touched() : std::vector<FlatRange>();
     const int before = store.live_versions();
-    std::int64_t bytes = 0;
-    store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
-      bytes = static_cast<std::int64_t>(weights.nbytes());
-      std::vector<UpdateRule::Update> updates;
-      for (const JobRule& one : parts_.rules.all)
-        updates.push_back(one.update(store, weights, gradient, scalars.at(one.job)));
-      UpdateRule::apply_all_(updates);
-    });
+    const auto bytes = static_cast<std::int64_t>(store.flat_weights().nbytes());
+    store.publish(
+        [&](const at::Tensor& weights, const at::Tensor& gradient) {
+          std::vector<UpdateRule::Update> updates;
+          for (const JobRule& one : rules) {
+            updates.push_back(one.update(store, weights, gradient, scalars.at(one.job)));
+            if (sparse) updates.back().touched = &touched;
+          }
+          UpdateRule::apply_all_(updates);
+        },
+        sparse ? &touched : nullptr);
     const int versions = store.live_versions();
     parts_.device.updated(
         {.stage = parts_.stage.value, .bytes = bytes, .versions = versions, .copied = versions > before});

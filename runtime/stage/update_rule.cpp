@@ -34,6 +34,15 @@ at::Tensor cut(const at::Tensor& flat, FlatRange range) {
   return flat.narrow(0, range.begin, range.size());
 }
 
+/// Returns the parts of ascending ranges that lie in `within`.
+std::vector<FlatRange> overlaps(const std::vector<FlatRange>& ranges, FlatRange within) {
+  std::vector<FlatRange> parts;
+  for (auto range = std::ranges::upper_bound(ranges, within.begin, {}, &FlatRange::end);
+       range != ranges.end() && range->begin < within.end; ++range)
+    parts.push_back({std::max(range->begin, within.begin), std::min(range->end, within.end)});
+  return parts;
+}
+
 /// A rule that updates by loops of our own, with all parts of a block's work in one pass, or by ATen's
 /// operators.
 template <class Rule>
@@ -47,12 +56,13 @@ class EitherKernels : public UpdateRule {
   struct Flat {
     T *weights, *gradient;
     double lr, factor;
+    const std::vector<FlatRange>* touched;
   };
   template <class T>
   static Flat<T> flat_of(const Update& update) {
     return {update.weights.mutable_data_ptr<T>() + update.begin,
             update.gradient.mutable_data_ptr<T>() + update.begin, update.scalars.lr,
-            update.scalars.gradient_factor};
+            update.scalars.gradient_factor, update.touched};
   }
   /// Fills in what all rules have in a block of update_kernels.h. Also scales the gradient.
   template <class T, class Block>
@@ -89,6 +99,9 @@ class Sgd final : public EitherKernels<Sgd> {
   Sgd(const RuleOptions& options, const RuleParts& parts) : EitherKernels(options, parts) {
     if (number(&RuleOptions::momentum) != 0) momentum_ = add_state("momentum_buffer");
   }
+  bool updates_touched(const at::Tensor& weights) const override {
+    return !momentum_.defined() && number(&RuleOptions::weight_decay) == 0 && own_kernels(weights);
+  }
 
  private:
   friend EitherKernels;
@@ -106,11 +119,15 @@ class Sgd final : public EitherKernels<Sgd> {
                                 .lr = static_cast<T>(flat.lr),
                                 .first = is_first(segment),
                                 .nesterov = options_.nesterov};
-      work.add(segment.range, [this, flat, numbers](FlatRange r) {
+      const auto update_block = [this, flat, numbers](FlatRange r) {
         SgdBlock<T> block = placed(numbers, flat, r);
         block.momentum = place<T>(momentum_, r);
         update(block);
-      });
+      };
+      if (flat.touched)
+        work.add(overlaps(*flat.touched, segment.range), update_block);
+      else
+        work.add(segment.range, update_block);
     }
   }
   void by_torch(const at::Tensor& weights, const at::Tensor& gradient, double lr, BlockWork&) const {
@@ -674,12 +691,13 @@ void BlockWork::add_on(const at::Tensor& tensor, FlatRange range, std::function<
     work(range);
 }
 
-void BlockWork::add(FlatRange range, std::function<void(FlatRange)> work) {
-  if (range.size() == 0) return;
+void BlockWork::add(std::span<const FlatRange> ranges, std::function<void(FlatRange)> work) {
   works_.push_back(std::move(work));
-  for (std::int64_t begin = range.begin; begin < range.end; begin += kBlockElements)
-    blocks_.emplace_back(works_.size() - 1, FlatRange{begin, std::min(range.end, begin + kBlockElements)});
-  elements_ += range.size();
+  for (const FlatRange range : ranges) {
+    for (std::int64_t begin = range.begin; begin < range.end; begin += kBlockElements)
+      blocks_.emplace_back(works_.size() - 1, FlatRange{begin, std::min(range.end, begin + kBlockElements)});
+    elements_ += range.size();
+  }
 }
 
 void BlockWork::run() {

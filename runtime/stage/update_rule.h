@@ -40,7 +40,10 @@ class BlockWork {
  public:
   /// Adds `work` on `range`. It may be called for parts of `range` in any order and at the same time. Parts
   /// are small, so that each pass over a block finds in the cache what the pass before has read.
-  void add(FlatRange range, std::function<void(FlatRange)> work);
+  void add(FlatRange range, std::function<void(FlatRange)> work) {
+    add(std::span(&range, 1), std::move(work));
+  }
+  void add(std::span<const FlatRange> ranges, std::function<void(FlatRange)> work);
   /// Adds work on a tensor that may be on a device. On a device the work is called at once, for the whole
   /// range.
   void add_on(const at::Tensor& tensor, FlatRange range, std::function<void(FlatRange)> work);
@@ -81,10 +84,17 @@ class UpdateRule {
     at::Tensor weights, gradient;
     UpdateScalars scalars;
     std::int64_t begin = 0;  ///< the first element of the two tensors that the rule updates
+    /// If the rule updates_touched(): the ascending parts of its elements whose gradient may differ from
+    /// zero. Null: all of them.
+    const std::vector<FlatRange>* touched = nullptr;
   };
   /// Applies several rules whose weights do not overlap. Their blocks are one list of work. So many small
   /// jobs take as long as one model of their total size.
   static void apply_all_(std::span<const Update> updates);
+
+  /// Tells whether an element with a gradient of zero keeps its value and changes no state, so that the rule
+  /// need not see it (Update::touched). It then also leaves such gradients zero.
+  virtual bool updates_touched(const at::Tensor& /*weights*/) const { return false; }
 
   /// Returns the flat state tensors of this rank's shard by name ("momentum_buffer", "exp_avg", ...); shared,
   /// not copied.

@@ -54,6 +54,7 @@ void add_rate(const LearningRateOptions& rate, Settings& settings) {
   put_unusual("lr-power", rate.power, usual.power);
   put_unusual("lr-end", rate.end, usual.end);
   put_unusual("lr-after-warmup", rate.after_warmup, usual.after_warmup);
+  put_unusual("lr-decay-start", rate.decay_start, usual.decay_start);
   put_unusual("lr-per-epoch", rate.steps_per_epoch, usual.steps_per_epoch);
   if (rate.policy == RatePolicy::Gnmt) {
     put_unusual("lr-remain", rate.remain, usual.remain);

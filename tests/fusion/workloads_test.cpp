@@ -71,6 +71,7 @@ INSTANTIATE_TEST_SUITE_P(
                   {"latent", "6"},
                   {"generator-features", "4"},
                   {"discriminator-features", "4"}}},
+        Workload{"dlrm", {{"table-rows", "9,5,2"}, {"bottom", "8,4"}, {"top", "6,1"}}},
         Workload{"unet3d", {{"image-size", "8"}, {"levels", "2"}, {"filters", "2"}}},
         Workload{"resnet18", {{"classes", "10"}, {"image-size", "32"}}},
         Workload{"autoencoder",

@@ -49,6 +49,7 @@ MODELS = {
     "pointnet_cls": POINTS,
     "pointnet_seg": POINTS,
     "dcgan": "--image-size 32 --generator-features 8 --discriminator-features 8 --microbatch 4",
+    "dlrm": "--table-rows-cap 30 --bottom 16,8 --top 16,1 --microbatch 8",
     "unet3d": "--image-size 16 --levels 2 --filters 8 --microbatch 2 --data synthetic:32",
     "autoencoder": "--norm group --activation prelu --padding reflect --dropout 0.1 --microbatch 4",
 }

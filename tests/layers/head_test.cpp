@@ -7,6 +7,8 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/binary_cross_entropy.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/diff.h>
@@ -17,6 +19,7 @@
 #include <ATen/ops/linalg_matrix_norm.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/nll_loss_backward.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -29,6 +32,7 @@
 #include "runtime/base/error.h"
 #include "runtime/layers/dice_cross_entropy.h"
 #include "runtime/layers/head.h"
+#include "runtime/layers/interaction_layers.h"
 #include "runtime/layers/point_layers.h"
 
 namespace millrace {
@@ -160,6 +164,58 @@ TEST(MeanSquaredError, IsTorchs) {
   EXPECT_THROW(
       mean_squared_error_head()->check(std::vector<TensorSpec>{{.shape = {2, 3}}, {.shape = {2, 4}}}),
       ConfigError);
+}
+
+TEST(BinaryCrossEntropy, IsTorchsForProbabilitiesAndLogits) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    for (const BinaryScores kind : {BinaryScores::Logits, BinaryScores::Probabilities}) {
+      auto generator = at::detail::createCPUGenerator(std::uint64_t{6});
+      at::Tensor scores = at::empty({40, 1}, dtype).normal_(0, 3, generator);
+      if (kind == BinaryScores::Probabilities) {
+        scores = at::sigmoid(scores);
+        scores[0].fill_(0);  // torch bounds the logarithm
+        scores[1].fill_(1);
+      }
+      const at::Tensor labels = at::empty({40}, at::kLong).random_(0, 2, generator);
+      const at::Tensor inputs[] = {scores, labels};
+      const HeadPtr head = binary_cross_entropy_head(kind);
+      Saved saved;
+      std::vector<double> sums(head->num_sums(), 0.0);
+      head->forward(inputs, &saved, sums);
+      at::Tensor leaf = scores.clone().requires_grad_(true);
+      const at::Tensor target = labels.to(dtype).unsqueeze(1);
+      const at::Tensor loss = kind == BinaryScores::Logits
+                                  ? at::binary_cross_entropy_with_logits(leaf, target)
+                                  : at::binary_cross_entropy(leaf, target);
+      const NamedValues shown = head->values(sums);
+      ASSERT_EQ(shown.size(), 2u) << "training counts no scores";
+      EXPECT_NEAR(shown[0].second, loss.item<double>(), 1e-6);
+      const bool needs[] = {true, false};
+      const at::Tensor grad = head->backward(saved, {.share = 0.5}, needs)[0],
+                       expected = torch::autograd::grad({loss}, {leaf})[0].mul(0.5);
+      EXPECT_TRUE(at::allclose(grad, expected, 1e-6, 1e-12));
+      const at::Tensor on_device = head->forward_on_device(inputs, nullptr);
+      std::vector<double> evaluated(head->num_sums(), 0.0);
+      head->forward(inputs, nullptr, evaluated);
+      EXPECT_TRUE(at::equal(on_device, at::tensor(evaluated, at::kDouble)));
+    }
+  }
+}
+
+/// Labels 0 0 1 1 with scores 0.1 0.4 0.35 0.8: three of four pairs are in order.
+TEST(BinaryCrossEntropy, EvaluationsShowTheAreaUnderTheRocCurve) {
+  const HeadPtr head = binary_cross_entropy_head(BinaryScores::Probabilities);
+  std::vector<double> sums(head->num_sums(), 0.0);
+  const at::Tensor scores = at::tensor({0.1, 0.4, 0.35, 0.8}, at::kDouble).unsqueeze(1),
+                   labels = at::tensor({0, 0, 1, 1}, at::kLong);
+  for (const std::int64_t from : {0, 2}) {  // in two microbatches
+    const at::Tensor inputs[] = {scores.narrow(0, from, 2), labels.narrow(0, from, 2)};
+    head->forward(inputs, nullptr, sums);
+    EXPECT_EQ(head->values(sums).size(), from == 0 ? 2u : 3u) << "no AUC of one label alone";
+  }
+  const NamedValues shown = head->values(sums);
+  EXPECT_EQ(shown[1], (std::pair<std::string, double>{"accuracy", 0.75}));
+  EXPECT_EQ(shown[2], (std::pair<std::string, double>{"auc", 0.75}));
 }
 
 TEST(PointCrossEntropy, IsTorchsAndCountsParts) {

@@ -8,6 +8,7 @@
 #include "runtime/layers/attention_layers.h"
 #include "runtime/layers/basic_layers.h"
 #include "runtime/layers/image_layers.h"
+#include "runtime/layers/interaction_layers.h"
 #include "runtime/layers/point_layers.h"
 #include "runtime/layers/recurrent_layers.h"
 #include "runtime/layers/sequence_layers.h"
@@ -148,6 +149,10 @@ inline std::vector<LayerCase> layer_cases() {
       {"gelu_tanh", gelu(GeluForm::Tanh), {{4, 9}}},
       {"gelu_tanh_even", gelu(GeluForm::Tanh), {{4, 8}}},
       {"tanh", tanh_layer(), {{4, 9}}},
+      {"sigmoid", sigmoid_layer(), {{4, 9}}},
+      {"dot_interaction", dot_interaction(), {{3, 5}, {3, 5}, {3, 5}, {3, 5}}},
+      {"dot_interaction_padded", dot_interaction(1), {{2, 4}, {2, 4}, {2, 4}}},
+      {"embedding_of_one_index", embedding({.vocabulary = 11, .features = 4, .range = 0.3}), {{6}}, {11}},
       {"learned_positions", learned_positions(7, 6, 0.5), {{3, 4, 6}}},
       {"sinusoidal_positions", sinusoidal_positions(6, 2.5), {{3, 4, 6}}},
       {"concat_features", concat_features(), {{3, 4, 2}, {3, 4, 5}}},

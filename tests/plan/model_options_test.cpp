@@ -28,6 +28,19 @@ TEST(ModelOptions, WhatIsNotGivenHasItsDefault) {
   EXPECT_EQ(some->integers("cutoffs"), std::vector<std::int64_t>{7});
 }
 
+TEST(ModelOptions, SizesComeInAnyOrder) {
+  const ModelDescription model{.name = "sizes",
+                               .summary = "For this test.",
+                               .options = {sizes_option("widths", {8}, {1, 99}, "Of layers.")}};
+  const auto some = options_for(model, {{"widths", "9,2,9"}});
+  ASSERT_TRUE(some);
+  EXPECT_EQ(some->integers("widths"), (std::vector<std::int64_t>{9, 2, 9}));
+  for (const char* wrong : {"", "9,,2", "9,x", "9,100", "0"})
+    EXPECT_FALSE(options_for(model, {{"widths", wrong}})) << wrong;
+  EXPECT_EQ(to_string(options_for(model, {{"widths", "a"}}).problems()),
+            "--widths: 'a' is no list of integers. Hint: for example 8");
+}
+
 TEST(ModelOptions, EveryProblemAtOnce) {
   const auto wrong = options_for(sample(), {{"widht", "8"},
                                             {"width", "8x"},

@@ -81,6 +81,24 @@ TEST(LearningRate, CosineEndsWhereItIsTold) {
   EXPECT_NEAR(learning_rate(rate, 60), 0.625, 1e-15);
 }
 
+/// NVIDIA's DLRM: s / W, then 1, then ((D + d - s) / d)^2, then 0.
+TEST(LearningRate, DecayBeginsWhereItIsTold) {
+  const LearningRateOptions rate{.base = 24,
+                                 .policy = RatePolicy::Polynomial,
+                                 .warmup_steps = 8000,
+                                 .total_steps = 72'000,
+                                 .count_from = 1,
+                                 .decay_start = 48'000};
+  const auto at = [&](std::int64_t s) { return learning_rate(rate, s - 1); };
+  EXPECT_EQ(at(2000), 24 * 2000.0 / 8000);
+  EXPECT_EQ(at(8000), 24);
+  EXPECT_EQ(at(47'999), 24);
+  EXPECT_NEAR(at(60'000), 24 * 0.25, 1e-12);
+  EXPECT_NEAR(at(66'000), 24 * std::pow(6000.0 / 24'000, 2), 1e-12);
+  EXPECT_EQ(at(72'000), 0);
+  EXPECT_EQ(at(90'000), 0);
+}
+
 TEST(LearningRate, WarmUpRisesToTheBase) {
   LearningRateOptions rate{.base = 0.4, .warmup_steps = 4};
   EXPECT_EQ(learning_rate(rate, 0), 0.1);
@@ -98,6 +116,9 @@ TEST(LearningRate, WhatMeansNothingIsRefused) {
     const Problems problems = validate(rate);
     return !problems.empty() && problems[0].where == flag;
   };
+  EXPECT_TRUE(refused({.decay_start = 5}, "--lr-decay-start"));
+  EXPECT_TRUE(
+      refused({.policy = RatePolicy::Linear, .after_warmup = true, .decay_start = 5}, "--lr-decay-start"));
   EXPECT_TRUE(refused({.policy = RatePolicy::Step}, "--lr-step-size"));
   EXPECT_TRUE(refused({.policy = RatePolicy::MultiStep}, "--lr-milestones"));
   EXPECT_TRUE(refused({.milestones = {3}}, "--lr-milestones"));

@@ -4,9 +4,12 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <limits>
 
+#include "runtime/layers/sequence_layers.h"
 #include "runtime/model/fuse.h"
 #include "tests/stage/stage_fixture.h"
 
@@ -87,6 +90,51 @@ TEST(GradientReducer, ABucketLeavesWhenItsFirstLayerIsReady) {
                   "buckets of " + std::to_string(c.bucket_bytes) + " bytes");
     });
   }
+}
+
+/// Each replica reads other rows of the first of two tables, and one of them reads all rows of the second.
+TEST(GradientReducer, TablesAreSumsOfTheRowsThatAnyReplicaRead) {
+  constexpr std::int64_t kRows = 5000, kWidth = 3;
+  LayeredModel model = chain_of_linears({kWidth, 4});
+  model.fields.push_back({.name = "row", .dtype = at::kLong, .limit = kRows});
+  const LayerPtr table = embedding({.vocabulary = kRows, .features = kWidth});
+  NamedLayer first = model.layers[0];
+  model.layers = {{"t0", table, {"row"}}, {"t1", table, {"row"}}, {"sum", add(), {"t0", "t1"}}, first};
+  model.layers.back().inputs = {"sum"};
+  model.fields.erase(model.fields.begin());
+  const StageLayout layout = layout_of_one_stage(model);
+  on_ranks(kReplicas, [&](Communicator& ranks) {
+    ParameterStore store(layout, StageId(0), 1);
+    RecordingCommunicator recorded(ranks);
+    GradientReducer reducer(store, &recorded, compile_stage(layout, StageId(0)), 1 << 20);
+    const auto rank = static_cast<std::uint64_t>(ranks.rank().value);
+    const auto rows_of = [](std::uint64_t of) {
+      return at::tensor({std::int64_t(7), std::int64_t(100 + of), std::int64_t(4999 - 2 * of)}, at::kLong);
+    };
+    at::Tensor expected;
+    for (std::uint64_t of = 0; of < kReplicas; ++of) {
+      at::Tensor own = at::zeros_like(store.flat_gradient());
+      store.view(own, 0).index_copy_(0, rows_of(of), rough({3, kWidth}, of));
+      store.view(own, 1).copy_(rough({kRows, kWidth}, 10 + of));
+      store.view(own, 2).copy_(rough({4, kWidth}, 20 + of));
+      expected = of == 0 ? own.clone() : at::add(expected, own);
+      if (of == rank) store.flat_gradient().copy_(own);
+    }
+    store.touch(0, rows_of(rank));
+    if (rank == 1)
+      store.touch(1, {});
+    else
+      store.touch(1, rows_of(rank));
+    reducer.finish();
+    expect_bits(store.flat_gradient(), expected, "rank " + std::to_string(rank));
+    const std::vector<FlatRange> touched = store.touched();
+    EXPECT_EQ(touched.front(), (FlatRange{7 * kWidth, 8 * kWidth}));
+    ASSERT_EQ(touched.size(), 1u + 1 + kReplicas + 2);
+    const std::int64_t second = store.slots()[1].offset;
+    EXPECT_EQ(touched[touched.size() - 2], (FlatRange{second, second + kRows * kWidth})) << "all its rows";
+    EXPECT_EQ(touched.back(), (FlatRange{store.slots()[2].offset, store.flat_gradient().numel()}));
+    EXPECT_EQ(recorded.sums.back(), (7 + kRows) * kWidth) << "row 7 of all, and two of each replica";
+  });
 }
 
 TEST(GradientReducer, TiedGradientsAreSumsByThemselves) {

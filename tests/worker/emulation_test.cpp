@@ -13,9 +13,7 @@ class Emulation : public Jobs {
 
   void SetUp() override {
     Jobs::SetUp();
-    write("cluster.yaml",
-          "hosts: [{name: a, devices: 1}, {name: b, devices: 1}, {name: c, devices: 1}]\n"
-          "network: {bandwidth: 1e6, latency: 1e-3}\n");
+    write("cluster.yaml", "levels: [{count: 3, bandwidth: 1e6, latency: 1e-3}]\n");
     const Ran profiled = run("profile " + std::string(kModel) + "--out here.json");
     ASSERT_EQ(profiled.code, 0) << profiled.output;
     write("devices.tsv", "slow\t\tmlp\t8\t\t\t0\t0.03\n");
@@ -95,7 +93,9 @@ TEST_F(Emulation, WhatCannotBeIsRefused) {
          0, ""},  // the same layers: the times are those of the profile
         {"train " + emulated + "--depth 7 --device-profile profile.json", 2,
          "it has no layer layers.6.linear"},
-        {"train " + emulated + "--microbatch 4 --device-profile profile.json", 2, "give --microbatch 8"},
+        {"train --model mlp --depth 6 --microbatch 4 --steps 2 --device emulated --device-profile "
+         "profile.json",
+         2, "give --microbatch 8"},
         {"train " + emulated + "--precision bfloat16 --device-profile profile.json", 2,
          "--precision float32"},
         {"train " + emulated + "--device-profile profile.json --save-weights w.safetensors", 2, "no values"},

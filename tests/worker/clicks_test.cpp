@@ -1,0 +1,108 @@
+// DLRM on generated clicks, as a user types it: one process, stages, a resumed run, job arrays, odd files.
+#include "tests/worker/job_fixture.h"
+
+namespace millrace {
+namespace {
+
+class ClickJobs : public Jobs {
+ protected:
+  void SetUp() override {
+    Jobs::SetUp();
+    const Ran made =
+        run("data generate --workload clicks --out clicks --size 160KB --table-rows-cap 30 --seed 4");
+    ASSERT_EQ(made.code, 0) << made.output;
+    EXPECT_NE(made.output.find("AUC of the test file: at most 0."), std::string::npos) << made.output;
+  }
+  static constexpr const char* kModel =
+      "--model dlrm --table-rows-cap 30 --bottom 16,8 --top 16,1 --microbatch 16 ";
+  static constexpr const char* kTrain =
+      "--microbatches 2 --threads 1 --rule sgd --lr 0.1 --momentum 0 --data criteo:clicks ";
+  std::string train(const std::string& more) { return std::string("train ") + kModel + kTrain + more; }
+
+  /// The part of the log's last evaluation from `auc` on.
+  static std::string auc(const std::string& output) {
+    const std::size_t at = output.rfind(" auc=");
+    return at == std::string::npos ? "" : output.substr(at, output.find_first_of(" \n", at + 1) - at);
+  }
+};
+
+TEST_F(ClickJobs, AreTrainedAndEvaluatedAsInOneProcess) {
+  const Ran one = run(train("--steps 6 --evaluate-every 6 --output-dir one --save-weights one.safetensors"));
+  ASSERT_EQ(one.code, 0) << one.output;
+  EXPECT_NE(bytes("one/summary.json").find("\"auc\""), std::string::npos);
+  ASSERT_NE(auc(one.output), "") << one.output;
+  write("job.yaml",
+        "model: dlrm\ntable-rows-cap: 30\nbottom: 16,8\ntop: 16,1\nmicrobatch: 16\nmicrobatches: 2\n"
+        "threads: 1\nrule: sgd\nlr: 0.1\nmomentum: 0\ndata: criteo:clicks\nsteps: 6\nevaluate-every: 6\n"
+        "stages: 3\noutput-dir: three\nsave-weights: three.safetensors\n");
+  const Ran three = run("launch job.yaml");
+  EXPECT_EQ(three.code, 0) << three.output;
+  EXPECT_EQ(bytes("three.safetensors"), bytes("one.safetensors"));
+  EXPECT_EQ(auc(three.output), auc(one.output)) << three.output;
+  const Ran replicas =
+      run(train("--replicas 2 --steps 6 --evaluate-every 6 --output-dir replicas --save-weights "
+                "replicas.safetensors --workers 3"));
+  EXPECT_EQ(replicas.code, 0) << replicas.output;
+  EXPECT_EQ(bytes("replicas.safetensors"), bytes("one.safetensors")) << "one microbatch each";
+  EXPECT_EQ(auc(replicas.output), auc(one.output)) << replicas.output;
+}
+
+TEST_F(ClickJobs, AResumedRunAndTheJobsOfAnArrayAreTheirOwnRuns) {
+  const std::string quiet = "--no-evaluation ";
+  ASSERT_EQ(run(train(quiet + "--steps 6 --output-dir one --save-weights one.safetensors")).code, 0);
+  ASSERT_EQ(run(train(quiet + "--steps 3 --output-dir half --checkpoint-every 3")).code, 0);
+  const Ran rest = run(train(quiet + "--steps 6 --output-dir rest --save-weights rest.safetensors --stages 2 "
+                                     "--resume half"));
+  EXPECT_EQ(rest.code, 0) << rest.output;
+  EXPECT_EQ(bytes("rest.safetensors"), bytes("one.safetensors"));
+  const Ran array =
+      run(std::string("train ") + kModel +
+          "--microbatches 2 --threads 1 --rule sgd --momentum 0 --data criteo:clicks --steps 6 --fused "
+          "--kernels loop --lr 0.1 0.2 --evaluate-every 6 --output-dir jobs --save-weights jobs.safetensors");
+  EXPECT_EQ(array.code, 0) << array.output;
+  EXPECT_NE(array.output.find("auc"), std::string::npos) << array.output;
+  EXPECT_EQ(bytes("jobs.job0.safetensors"), bytes("one.safetensors"));
+}
+
+TEST_F(ClickJobs, LearnNearlyWhatCanBeLearned) {
+  const Ran made = run(
+      "data generate --workload clicks --out many --size 9600KB --table-rows-cap 10 --seed 4 --format json");
+  ASSERT_EQ(made.code, 0) << made.output;
+  const auto number_behind = [](const std::string& text, const std::string& name) {
+    const std::size_t at = text.rfind(name);
+    return at == std::string::npos ? 0 : std::stod(text.substr(at + name.size()));
+  };
+  const double ceiling = number_behind(made.output, "\"auc_ceiling\": ");
+  ASSERT_GT(ceiling, 0.8) << made.output;
+  const Ran trained = run(
+      "train --model dlrm --table-rows-cap 10 --bottom 16,8 --top 16,1 --data criteo:many --microbatch 256 "
+      "--microbatches 1 --threads 1 --rule adam --lr 0.01 --seed 1 --steps 300 "
+      "--evaluate-every 300 --print-every 100 --output-dir learned");
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const double auc = number_behind(trained.output, " auc=");
+  EXPECT_GT(auc, 0.95 * ceiling) << trained.output;
+  EXPECT_LT(auc, ceiling + 0.01) << "nothing is better than the chances themselves";
+}
+
+TEST_F(ClickJobs, WhatDoesNotFitEndsWithAClearError) {
+  const auto ends = [&](const std::string& words, int code, const std::string& says) {
+    const Ran ran = run(words);
+    EXPECT_EQ(ran.code, code) << ran.output;
+    EXPECT_NE(ran.output.find(says), std::string::npos) << ran.output;
+  };
+  ends("train --model dlrm --table-rows 2147483648,2147483648 --bottom 8192 --steps 1 --data synthetic:64", 2,
+       "emb_l.0.weight (2147483648 x 8192): 70368.7 GB");
+  ends("profile --model dlrm --table-rows 2147483648,2147483648 --bottom 8192 --out p.json", 2,
+       "emb_l.0.weight (2147483648 x 8192)");
+  ends("train --model dlrm --table-rows 5,5 --bottom 4 --top 1 --steps 1 --output-dir a --data criteo:clicks",
+       3, "has counts of 26 categorical features, the model has 2 tables");
+  ends(std::string("train ") +
+           "--model dlrm --tables threshold --table-rows-cap 20 --bottom 4 --top 1 "
+           "--microbatch 4 --microbatches 1 --steps 1 --output-dir b --data criteo:clicks",
+       0, "loss=");
+  ends("train --model dlrm --table-rows-cap 30 --bottom 4 --top 1 --steps 1 --output-dir c --data clicks", 3,
+       "--data criteo:FOLDER");
+}
+
+}  // namespace
+}  // namespace millrace
