@@ -5,7 +5,7 @@
 #include "data/loading/dataset.h"
 #include "data/points/point_datasets.h"
 #include "data/readers/array_file.h"
-#include "data/readers/image_folder.h"
+#include "data/readers/image_set.h"
 #include "data/synthetic/synthetic.h"
 #include "data/volumes/volume_datasets.h"
 #include "runtime/base/numbers.h"
@@ -36,6 +36,9 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
     return Problem{"--length-buckets", "is for pairs of sentences", "leave it out"};
   if (options.random_bptt && (arrays || !reads_text(options.fields)))
     return Problem{"--random-bptt", "is for text that runs on", "leave it out"};
+  const bool made_up = rest_of(options.path, kSyntheticData).has_value();
+  if (options.holdout > 0 && (arrays || made_up || !reads_labelled_tensors(options.fields)))
+    return Problem{"--holdout", "is for images with labels", "leave it out"};
   if (arrays) return make_array_file(options, std::string(*arrays));
   if (reads_text(options.fields)) return make_language_dataset(options);
   const bool points = reads_points(options.fields),
@@ -69,7 +72,7 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
     }
     return make(options.split == DataSplit::Train ? size : std::max<std::int64_t>(1, size / 8));
   }
-  return images ? make_image_tree(options) : make_image_folder(options);
+  return images ? make_image_tree(options) : make_labelled_images(options);
 }
 
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options,

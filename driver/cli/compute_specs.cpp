@@ -72,10 +72,16 @@ CommandSpec train_spec(TrainFlags& f) {
            into::integer(f.microbatches, 0, 1 << 20)),
       flag("Data", "microbatch", "N", "Samples per microbatch.", into::integer(o.microbatch, 1, 1 << 20)),
       flag("Data", "data", "PATH",
-           "Folder with train/CLASS/*.jpg and test/ or val/; of text: FOLDER:SOURCE-TARGET or FOLDER with "
+           "Folder with train/CLASS/*.jpg (or .png, .webp) and test/ or val/, or with CLASS/*.jpg; of text: "
+           "FOLDER:SOURCE-TARGET or FOLDER with "
            "token files; of captions: FOLDER (docs/language.md); " +
                data_forms() + ".",
            into::text(f.data)),
+      flag("Data", "holdout", "SHARE[,SEED]",
+           "Of labelled images that have no test set: this share of each class evaluates and is not trained "
+           "on. "
+           "The same images whatever --seed is.",
+           into::parsed(f.holdout, holdout_from, "")),
       flag("Data", "workers", "N",
            "Loader threads; 0: load in the training thread, which makes batches that take under 40 us itself "
            "anyway.",
@@ -274,9 +280,9 @@ CommandSpec evaluate_spec(EvaluateFlags& f) {
                         .group = "Model",
                         .target = into::text(f.weights)});
   for (const Flag& flag : train_spec(f.train).flags) {
-    for (const char* name : {"plan", "stages", "replicas", "microbatches", "microbatch", "data", "workers",
-                             "length-buckets", "threads", "deterministic", "init-from-ignore", "precision",
-                             "device", "timeout", "cpp-frames", "format"})
+    for (const char* name : {"plan", "stages", "replicas", "microbatches", "microbatch", "data", "holdout",
+                             "workers", "length-buckets", "threads", "deterministic", "init-from-ignore",
+                             "precision", "device", "timeout", "cpp-frames", "format"})
       if (flag.name == name) spec.flags.push_back(flag);
   }
   return spec;

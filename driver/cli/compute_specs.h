@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "data/files/data_kinds.h"
 #include "driver/cli/cli.h"
 #include "driver/cli/rule_flags.h"
 #include "runtime/base/array_kernels.h"
@@ -52,6 +53,7 @@ struct TrainFlags {
   std::string tensorboard, scalars;
   // -- the data --
   std::string data = "synthetic";
+  std::optional<Holdout> holdout;
   bool evaluate = true;
   int workers = 1;
   bool keep_last = false;

@@ -19,7 +19,9 @@ DatasetOptions dataset_options(const TrainSpec& spec, DataSplit split, std::size
                           ? std::int64_t{spec.options.microbatch} * microbatches_per_step(spec.pipeline)
                           : spec.options.microbatch,
           .length_buckets = spec.length_buckets,
-          .random_bptt = spec.random_bptt};
+          .random_bptt = spec.random_bptt,
+          .holdout = spec.holdout.value_or(Holdout{}).share,
+          .holdout_seed = spec.holdout.value_or(Holdout{}).seed};
 }
 
 /// A Problem where training and evaluation have tokens of other vocabularies. What a data set records of

@@ -1,0 +1,162 @@
+#include "data/readers/image_transform.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <ATen/ops/empty.h>
+
+#include "runtime/base/random.h"
+
+namespace millrace {
+namespace {
+
+struct Normalisation {
+  float mean[3], deviation[3];
+};
+// torchvision's constants for ImageNet, and constants that put values into [-1, 1], the range of a
+// generator's tanh.
+constexpr Normalisation kImageNet{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}},
+    kSymmetric{{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}};
+constexpr int kSmall = 64;  // training shifts images up to this size instead of rescaling them (as for CIFAR)
+constexpr int kShift = 4;
+
+/// A rectangle of the source image in pixels; `flip` mirrors it.
+struct Crop {
+  double x = 0, y = 0, width = 0, height = 0;
+  bool flip = false;
+};
+
+/// Draws a crop as torchvision's RandomResizedCrop does: 0.08 to 1 of the area, with a ratio of 3/4 to 4/3.
+/// If ten tries do not fit, it returns the centre.
+Crop random_resized_crop(int width, int height, RandomStream& random) {
+  const double area = double(width) * height;
+  Crop crop;
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const double target = area * random.uniform(0.08, 1),
+                 ratio = std::exp(random.uniform(std::log(3.0 / 4), std::log(4.0 / 3)));
+    const double w = std::round(std::sqrt(target * ratio)), h = std::round(std::sqrt(target / ratio));
+    if (w < 1 || h < 1 || w > width || h > height) continue;
+    crop = {std::floor(random.uniform() * (width - w + 1)), std::floor(random.uniform() * (height - h + 1)),
+            w, h, false};
+    break;
+  }
+  if (crop.width == 0) {
+    const double side = std::min(width, height);
+    crop = {(width - side) / 2, (height - side) / 2, side, side, false};
+  }
+  crop.flip = random.uniform() < 0.5;
+  return crop;
+}
+
+/// Weights of a triangle filter as wide as the shrink factor: bilinear resampling with antialiasing.
+struct Taps {
+  int first = 0;
+  std::vector<float> weights;
+};
+
+std::vector<Taps> make_taps(double start, double length, int size, int limit) {
+  const double scale = length / size, support = std::max(1.0, scale);
+  std::vector<Taps> all(size);
+  for (int i = 0; i < size; ++i) {
+    const double centre = start + (i + 0.5) * scale;
+    const int low = std::max(0, static_cast<int>(centre - support + 0.5)),
+              high = std::min(limit, static_cast<int>(centre + support + 0.5));
+    Taps& taps = all[i];
+    taps.first = std::min(low, limit - 1);
+    double sum = 0;
+    for (int k = taps.first; k < std::max(high, taps.first + 1); ++k) {
+      const double w = std::max(0.0, 1 - std::abs((k + 0.5 - centre) / support));
+      taps.weights.push_back(static_cast<float>(w));
+      sum += w;
+    }
+    if (sum == 0) taps.weights.assign(1, 1), sum = 1;
+    for (float& w : taps.weights) w = static_cast<float>(w / sum);
+  }
+  return all;
+}
+
+/// Resamples the crop to size x size and normalises: [3, size, size] float32.
+at::Tensor resample(const RgbImage& image, const Crop& crop, int size,
+                    const Normalisation& normal = kImageNet) {
+  const auto columns = make_taps(crop.x, crop.width, size, image.width),
+             rows = make_taps(crop.y, crop.height, size, image.height);
+  const int top = rows.front().first,
+            bottom = rows.back().first + static_cast<int>(rows.back().weights.size());
+  std::vector<float> lines(static_cast<std::size_t>(bottom - top) * static_cast<std::size_t>(size) * 3);
+  float* line = lines.data();
+  for (int y = top; y < bottom; ++y) {
+    const std::uint8_t* source =
+        image.pixels.data() + static_cast<std::size_t>(y) * static_cast<std::size_t>(image.width) * 3;
+    for (int x = 0; x < size; ++x, line += 3) {
+      const Taps& taps = columns[x];
+      const std::uint8_t* pixel = source + taps.first * 3;
+      float r = 0, g = 0, b = 0;
+      for (float w : taps.weights) {
+        r += w * pixel[0];
+        g += w * pixel[1];
+        b += w * pixel[2];
+        pixel += 3;
+      }
+      line[0] = r, line[1] = g, line[2] = b;
+    }
+  }
+  at::Tensor result = at::empty({3, size, size}, at::kFloat);
+  float* out = result.mutable_data_ptr<float>();
+  const std::size_t plane = static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
+  for (int y = 0; y < size; ++y) {
+    const Taps& taps = rows[y];
+    for (int x = 0; x < size; ++x) {
+      float value[3] = {0, 0, 0};
+      const float* from =
+          lines.data() + (static_cast<std::size_t>(taps.first - top) * static_cast<std::size_t>(size) +
+                          static_cast<std::size_t>(x)) *
+                             3;
+      for (float w : taps.weights) {
+        for (int c = 0; c < 3; ++c) value[c] += w * from[c];
+        from += size * 3;
+      }
+      const int column = crop.flip ? size - 1 - x : x;
+      for (int c = 0; c < 3; ++c) {
+        out[static_cast<std::size_t>(c) * plane +
+            static_cast<std::size_t>(y) * static_cast<std::size_t>(size) + static_cast<std::size_t>(column)] =
+            (value[c] / 255 - normal.mean[c]) / normal.deviation[c];
+      }
+    }
+  }
+  return result;
+}
+
+/// Returns a small training image, shifted by up to 4 pixels and mirrored at random. Zeros move in.
+at::Tensor shifted(const at::Tensor& image, RandomStream& random) {
+  const int dx = static_cast<int>(random.below(2 * kShift + 1)) - kShift,
+            dy = static_cast<int>(random.below(2 * kShift + 1)) - kShift;
+  const std::int64_t size = image.size(1);
+  at::Tensor result = at::empty(image.sizes(), at::kFloat).zero_();
+  const std::int64_t width = size - std::abs(dx), height = size - std::abs(dy);
+  result.narrow(1, std::max(0, -dy), height)
+      .narrow(2, std::max(0, -dx), width)
+      .copy_(image.narrow(1, std::max(0, dy), height).narrow(2, std::max(0, dx), width));
+  return result;
+}
+}  // namespace
+
+at::Tensor transform(const RgbImage& image, const Preparation& preparation, RandomStream& random) {
+  if (preparation.num_classes == 0) {
+    const double side = std::min(image.width, image.height);
+    return resample(image, {(image.width - side) / 2, (image.height - side) / 2, side, side, false},
+                    preparation.size, kSymmetric);
+  }
+  if (preparation.train && preparation.size > kSmall)
+    return resample(image, random_resized_crop(image.width, image.height, random), preparation.size);
+  Crop crop;
+  const double side = std::min(image.width, image.height);
+  // For evaluation, a large image's shorter side becomes 8/7 of the size. Then the centre is cut out.
+  const double kept = preparation.size > kSmall ? side * 7 / 8 : side;
+  crop = {(image.width - kept) / 2, (image.height - kept) / 2, kept, kept, false};
+  if (!preparation.train) return resample(image, crop, preparation.size);
+  crop.flip = random.uniform() < 0.5;
+  return shifted(resample(image, crop, preparation.size), random);
+}
+
+}  // namespace millrace
