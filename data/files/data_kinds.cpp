@@ -13,6 +13,17 @@ const std::vector<DataKind>& data_kinds() {
       {.prefix = kTableData,
        .form = "of images and a table of their labels: csv:TRAIN.csv[,TEST.csv]",
        .paths = [](std::string_view rest) { return split(rest, ','); }},
+      {.prefix = kTarData,
+       .form = "of tar archives: webdataset:TRAIN[,TEST], each a folder or 'shard-{000..146}.tar'",
+       .paths =
+           [](std::string_view rest) {
+             std::vector<std::string> paths = split(rest, ',');
+             for (std::string& path : paths)  // of a range of archives: their folder
+               if (const std::size_t brace = path.find('{'); brace != std::string::npos)
+                 path = std::filesystem::path(path.substr(0, brace) + "x").parent_path().string();
+             std::erase(paths, "");
+             return paths;
+           }},
       {.prefix = kShapeNetData,
        .form = "of point clouds: shapenet:FOLDER[,CATEGORY...]",
        .paths = [](std::string_view rest) { return std::vector{split(rest, ',').front()}; }},

@@ -21,7 +21,8 @@ struct DataKind {
 };
 
 inline constexpr std::string_view kSyntheticData = "synthetic", kArrayData = "arrays",
-                                  kShapeNetData = "shapenet", kKitsData = "kits", kTableData = "csv";
+                                  kShapeNetData = "shapenet", kKitsData = "kits", kTableData = "csv",
+                                  kTarData = "webdataset";
 
 const std::vector<DataKind>& data_kinds();
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,14 @@ struct ImageSource {
 Result<ImageSource> open_image_folder(const std::string& path);
 /// Opens TRAIN.csv or TRAIN.csv,TEST.csv: tables with a row for each image, its file and its label.
 Result<ImageSource> open_image_table(const std::string& paths);
+
+/// Opens TRAIN or TRAIN,TEST, each a folder of .tar archives, one archive or PREFIX{000..012}.tar: a sample
+/// is KEY.jpg and KEY.cls, one behind the other (WebDataset). All headers are read at once, no images.
+Result<ImageSource> open_image_tars(const std::string& text);
+/// Opens a folder with CIFAR's binary version (data_batch_1.bin or train.bin) or MNIST's IDX files, which may
+/// be packed by gzip. `classes` of the model chooses among the labels of CIFAR-100: 20 are the coarse ones.
+/// Returns nothing if the folder has neither.
+std::optional<Result<ImageSource>> open_packed_images(const std::string& path, std::int64_t classes);
 
 /// Divides a training set into one to train on and one to evaluate on, class by class: `share` of each class,
 /// rounded, goes to the test. An item's lot depends on the seed and its name relative to the source alone.

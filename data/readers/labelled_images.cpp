@@ -13,8 +13,10 @@
 namespace millrace {
 namespace {
 
-Result<ImageSource> open_source(const std::string& path) {
+Result<ImageSource> open_source(const std::string& path, std::int64_t classes) {
   if (const auto tables = rest_of(path, kTableData)) return open_image_table(std::string(*tables));
+  if (const auto archives = rest_of(path, kTarData)) return open_image_tars(std::string(*archives));
+  if (auto packed = open_packed_images(path, classes)) return *std::move(packed);
   return open_image_folder(path);
 }
 
@@ -85,7 +87,7 @@ Result<std::shared_ptr<const Dataset>> make_labelled_images(const DatasetOptions
   const std::int64_t model_classes = options.fields[1].limit;
   if (shape.size() != 3 || shape[0] != 3 || shape[1] != shape[2])
     return Problem{options.path, "the model does not take images", "use --data synthetic for this model"};
-  const Result<ImageSource> source = open_source(options.path);
+  const Result<ImageSource> source = open_source(options.path, model_classes);
   if (!source) return source.problems();
   const bool train = options.split == DataSplit::Train, divided = options.holdout > 0;
   if (!train && !source->has_test && !divided && !source->evaluates_on_training)

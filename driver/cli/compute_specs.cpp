@@ -72,7 +72,9 @@ CommandSpec train_spec(TrainFlags& f) {
            into::integer(f.microbatches, 0, 1 << 20)),
       flag("Data", "microbatch", "N", "Samples per microbatch.", into::integer(o.microbatch, 1, 1 << 20)),
       flag("Data", "data", "PATH",
-           "Folder with train/CLASS/*.jpg (or .png, .webp) and test/ or val/, or with CLASS/*.jpg; of text: "
+           "Folder with train/CLASS/*.jpg (or .png, .webp) and test/ or val/, or with CLASS/*.jpg, or with "
+           "CIFAR's "
+           "or MNIST's own files (docs/data.md); of text: "
            "FOLDER:SOURCE-TARGET or FOLDER with "
            "token files; of captions: FOLDER (docs/language.md); " +
                data_forms() + ".",

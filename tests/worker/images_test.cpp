@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <string>
+#include <utility>
 
+#include "data/files/images.h"
 #include "runtime/base/json.h"
 #include "tests/data/jpeg_maker.h"
 #include "tests/worker/job_fixture.h"
@@ -115,6 +118,96 @@ TEST_F(Images, WithoutATestFolderThereIsAWarningAndNoEvaluation) {
   EXPECT_NE(ran.output.find("no evaluation: images has no test or val folder"), std::string::npos)
       << ran.output;
 }
+
+/// The data sets that people have, each a small one that a model learns: class c is of one colour.
+class EveryKindOfImages : public Images, public ::testing::WithParamInterface<const char*> {
+ protected:
+  /// Writes the set, and returns what `--data` names it and whether it needs --holdout.
+  std::pair<std::string, bool> make(const std::string& kind) {
+    fs::remove_all(folder_ / "images");
+    const auto colour = [](int c) {
+      Image image{.height = 32, .width = 32, .channels = 3};
+      for (int i = 0; i < 32 * 32; ++i)
+        for (int k = 0; k < 3; ++k) image.pixels += static_cast<char>(k == c ? 220 : 40);
+      return image;
+    };
+    if (kind == "cifar") {
+      for (int batch = 0; batch <= 5; ++batch) {
+        std::string bytes;
+        for (int i = 0; i < 6; ++i) {
+          bytes += static_cast<char>(i % 3);
+          for (int k = 0; k < 3; ++k) bytes += std::string(1024, static_cast<char>(k == i % 3 ? 220 : 40));
+        }
+        put(batch ? "data_batch_" + std::to_string(batch) + ".bin" : "test_batch.bin", bytes);
+      }
+      return {"images", false};
+    }
+    if (kind == "idx") {
+      for (const std::string split : {"train", "t10k"}) {
+        std::string images{'\0', '\0', '\x08', '\x03', 0, 0, 0, 24, 0, 0, 0, 28, 0, 0, 0, 28},
+            labels{'\0', '\0', '\x08', '\x01', 0, 0, 0, 24};
+        for (int i = 0; i < 24; ++i) {
+          images += std::string(28 * 28, static_cast<char>(i % 3 * 100));
+          labels += static_cast<char>(i % 3);
+        }
+        put(split + "-images-idx3-ubyte", images);
+        put(split + "-labels-idx1-ubyte", labels);
+      }
+      return {"images", false};
+    }
+    std::string table = "file,label\n", members;
+    for (int i = 0; i < 24; ++i) {
+      const std::string number = std::to_string(i);
+      const std::string name =
+          (kind == "folder" ? "colour" + std::to_string(i % 3) + "/" : "") + number + ".png";
+      put(name, encode_png(colour(i % 3)));
+      table += name + ",colour" + std::to_string(i % 3) + "\n";
+      if (kind != "webdataset") continue;
+      put(number + ".cls", std::to_string(i % 3));
+      members += " " + name + " " + number + ".cls";
+    }
+    if (kind == "folder") return {"images", true};
+    if (kind == "csv") {
+      put("labels.csv", table);
+      return {"csv:images/labels.csv", true};
+    }
+    const std::string command = "cd " + (folder_ / "images").string() + " && tar -cf shard-0.tar" + members;
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    return {"'webdataset:images/shard-{0..0}.tar'", true};
+  }
+};
+
+TEST_P(EveryKindOfImages, TrainsStopsGoesOnAndIsJudged) {
+  const auto [data, divides] = make(GetParam());
+  const std::string common = "--model resnet18 --image-size 32 --classes 10 --norm group --data " + data +
+                             (divides ? " --holdout 0.25" : "") + " --microbatch 3 --seed 3",
+                    training = "train " + common +
+                               " --stages 2 --microbatches 2 --lr 0.01 --momentum 0 --deterministic ";
+  const Ran whole = run(training + "--steps 16 --output-dir whole");
+  ASSERT_EQ(whole.code, 0) << whole.output;
+  EXPECT_EQ(whole.output.find("evaluates on the images that it trains on"), std::string::npos)
+      << whole.output;
+  const auto summary = parse_json(bytes("whole/summary.json"), "summary");
+  const Json evaluation = summary->find("evaluations")->items().back();
+  EXPECT_EQ(evaluation.find("samples")->as_int(), std::string(GetParam()) == "idx" ? 24 : 6);
+  EXPECT_GT(evaluation.find("top1")->as_double(), 0.9) << whole.output;
+  // The same run in two parts, with other threads, and judged with the same images held out.
+  ASSERT_EQ(run(training + "--steps 9 --output-dir parts --checkpoint-at-end").code, 0);
+  const Ran on = run(training + "--steps 16 --output-dir parts --resume parts --workers 3");
+  ASSERT_EQ(on.code, 0) << on.output;
+  const auto resumed = parse_json(bytes("parts/summary.json"), "summary");
+  EXPECT_EQ(resumed->find("final_loss")->as_double(), summary->find("final_loss")->as_double());
+  const Ran judged = run("evaluate " + common + " --weights whole");
+  ASSERT_EQ(judged.code, 0) << judged.output;
+  if (!divides) return;
+  const std::string common_with_seed = std::string(common).replace(common.find("0.25"), 4, "0.25,5");
+  const Ran other =
+      run("train " + common_with_seed + " --stages 2 --microbatches 2 --steps 17 --resume parts");
+  EXPECT_NE(other.code, 0) << other.output;  // other images would be held out
+}
+INSTANTIATE_TEST_SUITE_P(Images, EveryKindOfImages,
+                         ::testing::Values("folder", "csv", "cifar", "idx", "webdataset"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace millrace
