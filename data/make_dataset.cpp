@@ -37,8 +37,11 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
   if (options.random_bptt && (arrays || !reads_text(options.fields)))
     return Problem{"--random-bptt", "is for text that runs on", "leave it out"};
   const bool made_up = rest_of(options.path, kSyntheticData).has_value();
-  if (options.holdout > 0 && (arrays || made_up || !reads_labelled_tensors(options.fields)))
+  const bool no_images = arrays || made_up || !reads_labelled_tensors(options.fields);
+  if (no_images && options.holdout > 0)
     return Problem{"--holdout", "is for images with labels", "leave it out"};
+  if (no_images && !options.augment.empty())
+    return Problem{"--augment", "is for images with labels", "leave it out"};
   if (arrays) return make_array_file(options, std::string(*arrays));
   if (reads_text(options.fields)) return make_language_dataset(options);
   const bool points = reads_points(options.fields),

@@ -97,6 +97,12 @@ Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path) {
   std::vector<TarMember> members;
   std::string long_name;
   std::optional<std::int64_t> long_size;
+  std::array<char, 4> magic{};
+  if (file.size >= 4 && file.read(0, magic.data(), 4)) {
+    const std::string_view begin(magic.data(), magic.size());
+    if (begin.starts_with("\x1f\x8b") || begin.starts_with("BZh") || begin == "\x28\xb5\x2f\xfd")
+      return Problem{path.string(), "is packed", "unpack it (gunzip): images are read from its middle"};
+  }
   std::int64_t at = 0;
   while (true) {
     std::array<char, kBlock> block{};
@@ -106,8 +112,6 @@ Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path) {
     }
     const std::string_view header(block.data(), block.size());
     if (header.find_first_not_of('\0') == std::string_view::npos) return members;
-    if (header.starts_with("\x1f\x8b") || header.starts_with("BZh") || header.starts_with("\x28\xb5\x2f\xfd"))
-      return Problem{path.string(), "is packed", "unpack it (gunzip): images are read from its middle"};
     if (!has_right_sum(header)) return wrong(at, "is damaged, or no tar archive: wrong checksum of a header");
     const std::int64_t size = long_size ? *long_size : number_in(header.substr(124, 12)).value_or(-1);
     if (size < 0) return wrong(at, "is damaged: a size is no number");

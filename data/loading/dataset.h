@@ -99,6 +99,7 @@ struct DatasetOptions {
   bool random_bptt = false;   ///< running text in training: windows have random lengths
   double holdout = 0;         ///< labelled images without a test split: the share of each class that is one
   std::uint64_t holdout_seed = 0;  ///< draws the images that are held out
+  std::string augment;  ///< labelled images: steps of training (data/files/augmentation.h); empty: the usual
 };
 /// Makes the data set that options.path names. Returns null if it has no such split. Problem: unreadable
 /// folder, class folder without images, a class that the training set does not have, more classes than the

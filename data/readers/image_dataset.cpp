@@ -5,7 +5,6 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
-#include "runtime/base/random.h"
 #include "runtime/saved/hash.h"
 
 namespace millrace {
@@ -48,7 +47,6 @@ class ImageDataset final : public Dataset {
   Sample get(std::int64_t index, std::uint64_t augment_seed, Wanted wanted) const override {
     const int target = item(index).target;
     if (!wanted[0]) return sample({}, target);
-    RandomStream random(augment_seed);
     // The next whole image of its class replaces a damaged one, or the next of the set if the class has none.
     // The label stays the image's own in any case. The rank that computes the loss does not decode images,
     // and must have the same label.
@@ -57,7 +55,7 @@ class ImageDataset final : public Dataset {
       for (std::int64_t step = 0; step < size(); ++step) {
         const std::int64_t other = (index + step) % size();
         if ((item(other).target == target) == same_class && decode(other, image))
-          return sample(transform(image, preparation_, random), target);
+          return sample(transform(image, preparation_, augment_seed), target);
       }
     }
     throw DataError(set_.source + ": not one image could be decoded");

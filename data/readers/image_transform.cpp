@@ -6,6 +6,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "data/readers/augment_image.h"
 #include "runtime/base/random.h"
 
 namespace millrace {
@@ -17,7 +18,7 @@ struct Normalisation {
 // torchvision's constants for ImageNet, and constants that put values into [-1, 1], the range of a
 // generator's tanh.
 constexpr Normalisation kImageNet{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}},
-    kSymmetric{{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}};
+    kSymmetric{{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}}, kUnchanged{{0, 0, 0}, {1, 1, 1}};
 constexpr int kSmall = 64;  // training shifts images up to this size instead of rescaling them (as for CIFAR)
 constexpr int kShift = 4;
 
@@ -27,13 +28,13 @@ struct Crop {
   bool flip = false;
 };
 
-/// Draws a crop as torchvision's RandomResizedCrop does: 0.08 to 1 of the area, with a ratio of 3/4 to 4/3.
-/// If ten tries do not fit, it returns the centre.
-Crop random_resized_crop(int width, int height, RandomStream& random) {
+/// Draws a crop as torchvision's RandomResizedCrop does: `least` to `most` of the area, with a ratio of 3/4
+/// to 4/3. If ten tries do not fit, it returns the centre. `flip` stays false.
+Crop random_resized_crop(int width, int height, double least, double most, RandomStream& random) {
   const double area = double(width) * height;
   Crop crop;
   for (int attempt = 0; attempt < 10; ++attempt) {
-    const double target = area * random.uniform(0.08, 1),
+    const double target = area * random.uniform(least, most),
                  ratio = std::exp(random.uniform(std::log(3.0 / 4), std::log(4.0 / 3)));
     const double w = std::round(std::sqrt(target * ratio)), h = std::round(std::sqrt(target / ratio));
     if (w < 1 || h < 1 || w > width || h > height) continue;
@@ -45,7 +46,6 @@ Crop random_resized_crop(int width, int height, RandomStream& random) {
     const double side = std::min(width, height);
     crop = {(width - side) / 2, (height - side) / 2, side, side, false};
   }
-  crop.flip = random.uniform() < 0.5;
   return crop;
 }
 
@@ -127,6 +127,16 @@ at::Tensor resample(const RgbImage& image, const Crop& crop, int size,
   return result;
 }
 
+/// Applies ImageNet's constants to values in [0, 1].
+void normalise_(at::Tensor& image) {
+  float* value = image.mutable_data_ptr<float>();
+  const std::int64_t plane = image.size(1) * image.size(2);
+  for (int c = 0; c < 3; ++c) {
+    for (std::int64_t i = 0; i < plane; ++i, ++value)
+      *value = (*value - kImageNet.mean[c]) / kImageNet.deviation[c];
+  }
+}
+
 /// Returns a small training image, shifted by up to 4 pixels and mirrored at random. Zeros move in.
 at::Tensor shifted(const at::Tensor& image, RandomStream& random) {
   const int dx = static_cast<int>(random.below(2 * kShift + 1)) - kShift,
@@ -139,24 +149,62 @@ at::Tensor shifted(const at::Tensor& image, RandomStream& random) {
       .copy_(image.narrow(1, std::max(0, dy), height).narrow(2, std::max(0, dx), width));
   return result;
 }
+
+/// Returns what an evaluation takes: the centre. A large image's shorter side becomes 8/7 of the size first.
+Crop centre_of(const RgbImage& image, const Preparation& preparation) {
+  const double side = std::min(image.width, image.height),
+               kept = preparation.num_classes > 0 && preparation.size > kSmall ? side * 7 / 8 : side;
+  return {(image.width - kept) / 2, (image.height - kept) / 2, kept, kept, false};
+}
+
+/// Augments as `--augment` says.
+at::Tensor augmented(const RgbImage& image, const Preparation& preparation, std::uint64_t seed) {
+  const auto stream_of = [&](const AugmentStep& step) {
+    return RandomStream(derive_seed(seed, "augment", static_cast<std::uint64_t>(step.kind)));
+  };
+  Crop crop = centre_of(image, preparation);
+  for (const AugmentStep& step : *preparation.augment) {
+    if (step.kind != Augmentation::RandomResizedCrop) continue;
+    RandomStream random = stream_of(step);
+    crop = random_resized_crop(image.width, image.height, step.numbers[0], step.numbers[1], random);
+  }
+  at::Tensor result = resample(image, crop, preparation.size, kUnchanged);
+  for (const AugmentStep& step : *preparation.augment) {
+    RandomStream random = stream_of(step);
+    const std::vector<double>& n = step.numbers;
+    switch (step.kind) {
+      case Augmentation::RandomResizedCrop:
+        break;
+      case Augmentation::RandomCrop:
+        random_crop_(result, static_cast<int>(n[0]), random);
+        break;
+      case Augmentation::RandomHorizontalFlip:
+        if (random.uniform() < n[0]) mirror_(result);
+        break;
+      case Augmentation::ColorJitter:
+        colour_jitter_(result, {n[0], n[1], n[2], n[3]}, random);
+        break;
+    }
+  }
+  normalise_(result);
+  return result;
+}
+
 }  // namespace
 
-at::Tensor transform(const RgbImage& image, const Preparation& preparation, RandomStream& random) {
-  if (preparation.num_classes == 0) {
-    const double side = std::min(image.width, image.height);
-    return resample(image, {(image.width - side) / 2, (image.height - side) / 2, side, side, false},
-                    preparation.size, kSymmetric);
-  }
-  if (preparation.train && preparation.size > kSmall)
-    return resample(image, random_resized_crop(image.width, image.height, random), preparation.size);
-  Crop crop;
-  const double side = std::min(image.width, image.height);
-  // For evaluation, a large image's shorter side becomes 8/7 of the size. Then the centre is cut out.
-  const double kept = preparation.size > kSmall ? side * 7 / 8 : side;
-  crop = {(image.width - kept) / 2, (image.height - kept) / 2, kept, kept, false};
-  if (!preparation.train) return resample(image, crop, preparation.size);
+at::Tensor transform(const RgbImage& image, const Preparation& preparation, std::uint64_t seed) {
+  const int size = preparation.size;
+  const bool labelled = preparation.num_classes > 0;
+  if (!labelled) return resample(image, centre_of(image, preparation), size, kSymmetric);
+  if (!preparation.train) return resample(image, centre_of(image, preparation), size);
+  if (preparation.augment) return augmented(image, preparation, seed);
+  RandomStream random(seed);
+  const bool small = size <= kSmall;
+  Crop crop =
+      small ? centre_of(image, preparation) : random_resized_crop(image.width, image.height, 0.08, 1, random);
   crop.flip = random.uniform() < 0.5;
-  return shifted(resample(image, crop, preparation.size), random);
+  const at::Tensor result = resample(image, crop, size);
+  return small ? shifted(result, random) : result;
 }
 
 }  // namespace millrace

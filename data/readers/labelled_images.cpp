@@ -109,9 +109,16 @@ Result<std::shared_ptr<const Dataset>> make_labelled_images(const DatasetOptions
                          " has no others (--holdout 0.1 keeps a tenth of each class for the evaluation)");
   }
   if (const Status there = check_webp(*set); !there) return there.problems();
-  return make_image_dataset(*std::move(set), {.size = static_cast<int>(shape[1]),
-                                              .train = train,
-                                              .num_classes = static_cast<int>(source->num_classes)});
+  Preparation preparation{.size = static_cast<int>(shape[1]),
+                          .train = train,
+                          .num_classes = static_cast<int>(source->num_classes)};
+  if (!source->augments) preparation.augment.emplace();
+  if (!options.augment.empty()) {
+    Result<std::vector<AugmentStep>> steps = augment_steps_from(options.augment);
+    if (!steps) return steps.problems();
+    preparation.augment = *std::move(steps);
+  }
+  return make_image_dataset(*std::move(set), preparation);
 }
 
 }  // namespace millrace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "data/files/augmentation.h"
 #include "data/files/data_kinds.h"
 
 namespace millrace {
@@ -23,6 +24,13 @@ Flag length_buckets_flag(int& buckets) {
       "Of pairs of sentences: steps of one of N ranges of lengths, as MLPerf v0.6's sampler draws them; "
       "0: PipeDream's sampler (docs/language.md).",
       into::integer(buckets, 0, 1024));
+}
+
+/// Returns the text if it is a list of steps.
+Result<std::string> checked_augment(const std::string& text) {
+  const auto steps = augment_steps_from(text);
+  if (!steps) return steps.problems();
+  return text;
 }
 
 }  // namespace
@@ -84,6 +92,10 @@ CommandSpec train_spec(TrainFlags& f) {
            "on. "
            "The same images whatever --seed is.",
            into::parsed(f.holdout, holdout_from, "")),
+      flag("Data", "augment", "STEP[,STEP...]",
+           "Of labelled images: how training changes them, instead of what is usual for their size: " +
+               augment_forms() + "; none. docs/data.md says more.",
+           into::parsed(f.augment, checked_augment, "")),
       flag("Data", "workers", "N",
            "Loader threads; 0: load in the training thread, which makes batches that take under 40 us itself "
            "anyway.",

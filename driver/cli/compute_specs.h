@@ -54,6 +54,7 @@ struct TrainFlags {
   // -- the data --
   std::string data = "synthetic";
   std::optional<Holdout> holdout;
+  std::string augment;  ///< empty: as usual for the data
   bool evaluate = true;
   int workers = 1;
   bool keep_last = false;

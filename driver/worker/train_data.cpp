@@ -21,7 +21,8 @@ DatasetOptions dataset_options(const TrainSpec& spec, DataSplit split, std::size
           .length_buckets = spec.length_buckets,
           .random_bptt = spec.random_bptt,
           .holdout = spec.holdout.value_or(Holdout{}).share,
-          .holdout_seed = spec.holdout.value_or(Holdout{}).seed};
+          .holdout_seed = spec.holdout.value_or(Holdout{}).seed,
+          .augment = spec.augment};
 }
 
 /// A Problem where training and evaluation have tokens of other vocabularies. What a data set records of
