@@ -15,9 +15,10 @@ namespace millrace {
 
 namespace {
 /// Returns whether the fields are those of a classifier: a floating "input" and an integer label of known
-/// classes.
+/// classes, and perhaps what mix_targets adds.
 bool reads_labelled_tensors(const std::vector<FieldSpec>& fields) {
-  return fields.size() == 2 && at::isFloatingType(fields[0].dtype) && fields[1].shape.empty() &&
+  const bool mixed = fields.size() == 4 && fields[2].name == "partner" && fields[3].name == "share";
+  return (fields.size() == 2 || mixed) && at::isFloatingType(fields[0].dtype) && fields[1].shape.empty() &&
          fields[1].dtype == at::kLong && fields[1].limit > 0 &&
          std::ranges::all_of(fields[0].shape, [](std::int64_t d) { return d >= 0; });
 }

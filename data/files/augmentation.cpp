@@ -31,7 +31,8 @@ const std::vector<Row>& rows() {
        {{"BRIGHTNESS", 0.4, 0, 100},
         {"CONTRAST", 0.4, 0, 100},
         {"SATURATION", 0.4, 0, 100},
-        {"HUE", 0.1, 0, 0.5}}}};
+        {"HUE", 0.1, 0, 0.5}}},
+      {Augmentation::Mixup, "mixup", {{"ALPHA", 0.2, 0.001, 1000}}}};
   return all;
 }
 
@@ -80,6 +81,11 @@ Result<std::vector<AugmentStep>> augment_steps_from(std::string_view text) {
     steps.push_back(*step);
   }
   return steps;
+}
+
+const AugmentStep* find_step(const std::vector<AugmentStep>& steps, Augmentation kind) {
+  const auto found = std::ranges::find(steps, kind, &AugmentStep::kind);
+  return found == steps.end() ? nullptr : &*found;
 }
 
 std::string augment_forms() {

@@ -15,6 +15,7 @@ enum class Augmentation {
   RandomCrop,            ///< numbers: pixels of black padding on each side
   RandomHorizontalFlip,  ///< numbers: probability
   ColorJitter,           ///< numbers: brightness, contrast, saturation, hue
+  Mixup,                 ///< numbers: alpha of the Beta distribution that shares are drawn from
 };
 
 struct AugmentStep {
@@ -25,6 +26,9 @@ struct AugmentStep {
 /// Reads "NAME[:NUMBER...],NAME...", for example "random-crop:4,random-horizontal-flip"; "none" is the empty
 /// list. A Problem names an unknown step, a number out of range, or a step that comes twice.
 Result<std::vector<AugmentStep>> augment_steps_from(std::string_view text);
+
+/// Returns the step of this kind; null: it is not in the list.
+const AugmentStep* find_step(const std::vector<AugmentStep>& steps, Augmentation kind);
 
 /// Returns the steps with the forms and defaults of their numbers, for the help.
 std::string augment_forms();

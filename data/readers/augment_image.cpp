@@ -49,7 +49,28 @@ void turn_hue(float& red, float& green, float& blue, float turn) {
   red = found[0], green = found[1], blue = found[2];
 }
 
+/// Draws from the gamma distribution with this shape and scale 1 (Marsaglia and Tsang, 2000).
+double draw_gamma(double shape, RandomStream& random) {
+  if (shape < 1) {
+    const double larger = draw_gamma(shape + 1, random);
+    return larger * std::pow(1 - random.uniform(), 1 / shape);
+  }
+  const double d = shape - 1.0 / 3, c = 1 / std::sqrt(9 * d);
+  while (true) {
+    const double x = random.normal(), root = 1 + c * x;
+    if (root <= 0) continue;
+    const double v = root * root * root, u = 1 - random.uniform();
+    if (std::log(u) < 0.5 * x * x + d - d * v + d * std::log(v)) return d * v;
+  }
+}
+
 }  // namespace
+
+double draw_beta(double alpha, RandomStream& random) {
+  const double a = draw_gamma(alpha, random), b = draw_gamma(alpha, random);
+  // Both underflow where alpha is tiny: the limit is one or the other.
+  return a + b > 0 ? a / (a + b) : (random.uniform() < 0.5 ? 0.0 : 1.0);
+}
 
 void adjust_brightness_(at::Tensor& image, float factor) {
   float* values = image.mutable_data_ptr<float>();

@@ -27,4 +27,7 @@ struct ColourRanges {
 /// Adjusts in a random order (ColorJitter). A range of 0 leaves its adjustment out.
 void colour_jitter_(at::Tensor& image, const ColourRanges& ranges, RandomStream& random);
 
+/// Draws from the Beta distribution with both parameters `alpha`: in (0, 1).
+double draw_beta(double alpha, RandomStream& random);
+
 }  // namespace millrace

@@ -3,8 +3,12 @@
 #include <atomic>
 #include <filesystem>
 
+#include <ATen/ops/full.h>
+
+#include "data/readers/augment_image.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/random.h"
 #include "runtime/saved/hash.h"
 
 namespace millrace {
@@ -45,8 +49,42 @@ class ImageDataset final : public Dataset {
   }
 
   Sample get(std::int64_t index, std::uint64_t augment_seed, Wanted wanted) const override {
+    Sample sample(wanted.size());
+    const Mix mix = mix_of(index, augment_seed);
+    if (wanted[0]) {
+      sample[0].tensor = image_of(index, augment_seed);
+      if (mix.share < 1) {
+        const at::Tensor other = image_of(mix.partner, derive_seed(augment_seed, "mixup partner"));
+        sample[0].tensor.mul_(mix.share).add_(other, 1 - mix.share);
+      }
+    }
+    if (preparation_.num_classes > 0) sample[1].number = item(index).target;
+    if (preparation_.mixes) {
+      sample[2].number = item(mix.partner).target;
+      sample[3].tensor = at::full({}, mix.share, at::kFloat);
+    }
+    return sample;
+  }
+
+ private:
+  /// A sample is mixed with a partner of any class: the share is its own part.
+  struct Mix {
+    std::int64_t partner = 0;
+    float share = 1;
+  };
+  /// Pure, so that the ranks that read images and those that read labels agree.
+  Mix mix_of(std::int64_t index, std::uint64_t augment_seed) const {
+    const AugmentStep* step = preparation_.train && preparation_.augment
+                                  ? find_step(*preparation_.augment, Augmentation::Mixup)
+                                  : nullptr;
+    if (!step) return {index, 1};
+    RandomStream random(derive_seed(augment_seed, "mixup"));
+    const auto partner = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(size())));
+    return {partner, static_cast<float>(draw_beta(step->numbers[0], random))};
+  }
+
+  at::Tensor image_of(std::int64_t index, std::uint64_t augment_seed) const {
     const int target = item(index).target;
-    if (!wanted[0]) return sample({}, target);
     // The next whole image of its class replaces a damaged one, or the next of the set if the class has none.
     // The label stays the image's own in any case. The rank that computes the loss does not decode images,
     // and must have the same label.
@@ -55,21 +93,15 @@ class ImageDataset final : public Dataset {
       for (std::int64_t step = 0; step < size(); ++step) {
         const std::int64_t other = (index + step) % size();
         if ((item(other).target == target) == same_class && decode(other, image))
-          return sample(transform(image, preparation_, augment_seed), target);
+          return transform(image, preparation_, augment_seed);
       }
     }
     throw DataError(set_.source + ": not one image could be decoded");
   }
 
- private:
   std::string contents() const {
     return std::to_string(size()) + " images" +
            (preparation_.num_classes > 0 ? ", " + std::to_string(num_classes()) + " classes" : "");
-  }
-  Sample sample(at::Tensor image, std::int64_t target) const {
-    Sample made{{.tensor = std::move(image)}};
-    if (preparation_.num_classes > 0) made.push_back({.number = target});
-    return made;
   }
   const ImageItem& item(std::int64_t index) const { return set_.items[index]; }
 

@@ -174,6 +174,7 @@ at::Tensor augmented(const RgbImage& image, const Preparation& preparation, std:
     const std::vector<double>& n = step.numbers;
     switch (step.kind) {
       case Augmentation::RandomResizedCrop:
+      case Augmentation::Mixup:  // of two samples: data/readers/image_dataset.cpp
         break;
       case Augmentation::RandomCrop:
         random_crop_(result, static_cast<int>(n[0]), random);

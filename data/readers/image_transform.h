@@ -21,6 +21,7 @@ struct Preparation {
   /// The steps of training, in this order, after the image was cut and resampled. Without: the usual ones of
   /// its size (docs/data.md).
   std::optional<std::vector<AugmentStep>> augment = {};
+  bool mixes = false;  ///< the model reads the class of a partner and a share too (mixup)
 };
 
 /// Returns the image as float32 [3, size, size]. Resampling is bilinear with antialiasing. Each step

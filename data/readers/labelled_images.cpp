@@ -111,7 +111,9 @@ Result<std::shared_ptr<const Dataset>> make_labelled_images(const DatasetOptions
   if (const Status there = check_webp(*set); !there) return there.problems();
   Preparation preparation{.size = static_cast<int>(shape[1]),
                           .train = train,
-                          .num_classes = static_cast<int>(source->num_classes)};
+                          .num_classes = static_cast<int>(source->num_classes),
+                          .augment = {},
+                          .mixes = options.fields.size() == 4};
   if (!source->augments) preparation.augment.emplace();
   if (!options.augment.empty()) {
     Result<std::vector<AugmentStep>> steps = augment_steps_from(options.augment);
