@@ -209,5 +209,55 @@ INSTANTIATE_TEST_SUITE_P(Images, EveryKindOfImages,
                          ::testing::Values("folder", "csv", "cifar", "idx", "webdataset"),
                          [](const auto& info) { return std::string(info.param); });
 
+TEST_F(Images, AugmentedAndMixedPlansEqualOneProcess) {
+  const std::string common =
+      "train --model resnet18 --image-size 32 --classes 3 --norm group --data images --microbatch 3 "
+      "--microbatches 4 "
+      "--steps 3 --seed 3 --deterministic --label-smoothing 0.1 --augment "
+      "random-resized-crop:0.5,random-crop:2,random-horizontal-flip,color-jitter,mixup:0.4 ";
+  const auto weights = [&](const std::string& plan) {
+    const Ran ran = run(common + plan + " --save-weights w.safetensors --output-dir out --overwrite");
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    return bytes("w.safetensors");
+  };
+  const std::string one = weights("");
+  EXPECT_EQ(weights("--stages 3 --workers 3"), one);
+  EXPECT_EQ(weights("--stages 1 --replicas 2 --workers 0"), one);
+  EXPECT_EQ(weights("--stages 2 --replicas 2,1 --schedule gpipe"), one);
+  // Another list is another run: a checkpoint of this one does not go on with it.
+  ASSERT_EQ(run(common + "--output-dir parts --checkpoint-at-end").code, 0);
+  const Ran other =
+      run("train --model resnet18 --image-size 32 --classes 3 --norm group --data images --microbatch 3 "
+          "--microbatches 4 --steps 4 --seed 3 --label-smoothing 0.1 --augment none --resume parts");
+  EXPECT_NE(other.code, 0) << other.output;
+  EXPECT_NE(other.output.find("augment"), std::string::npos) << other.output;
+}
+
+TEST_F(Images, JobsOfAnArrayAreMixedAsEachByItself) {
+  const std::string common =
+      "train --model resnet18 --image-size 32 --classes 3 --norm group --data images --microbatch 4 "
+      "--microbatches 2 "
+      "--steps 2 --deterministic --label-smoothing 0.1 --augment random-crop,mixup --seed 3 --no-evaluation ";
+  const Ran both = run(common + "--fused --lr 0.1 0.02 --output-dir both");
+  ASSERT_EQ(both.code, 0) << both.output;
+  const auto losses = parse_json(bytes("both/summary.json"), "summary");
+  const Ran alone = run(common + "--lr 0.02 --output-dir alone");
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  EXPECT_NE(bytes("both/jobs.csv").size(), 0u);
+}
+
+TEST_F(Images, AugmentationThatDoesNotFitIsRefused) {
+  const std::string common = "train --model resnet18 --image-size 32 --classes 3 --steps 1 --data images ";
+  const Ran unknown = run(common + "--augment flip");
+  EXPECT_EQ(unknown.code, 2) << unknown.output;
+  EXPECT_NE(unknown.output.find("unknown augmentation 'flip'"), std::string::npos) << unknown.output;
+  const Ran synthetic = run("train --model mlp --steps 1 --augment mixup");
+  EXPECT_EQ(synthetic.code, 3) << synthetic.output;
+  EXPECT_NE(synthetic.output.find("is for images with labels"), std::string::npos) << synthetic.output;
+  const Ran generator = run("train --model dcgan --steps 1 --data images --augment mixup");
+  EXPECT_NE(generator.code, 0) << generator.output;
+  EXPECT_NE(generator.output.find("mixup is for classifiers"), std::string::npos) << generator.output;
+}
+
 }  // namespace
 }  // namespace millrace
