@@ -32,6 +32,7 @@ const std::vector<Row>& rows() {
         {"CONTRAST", 0.4, 0, 100},
         {"SATURATION", 0.4, 0, 100},
         {"HUE", 0.1, 0, 0.5}}},
+      {Augmentation::RandAugment, "rand-augment", {{"OPERATIONS", 2, 0, 100}, {"MAGNITUDE", 9, 0, 30}}},
       {Augmentation::Mixup, "mixup", {{"ALPHA", 0.2, 0.001, 1000}}}};
   return all;
 }
@@ -63,8 +64,9 @@ Result<AugmentStep> step_from(const std::string& word) {
   }
   if (step.kind == Augmentation::RandomResizedCrop && step.numbers[0] > step.numbers[1])
     return Problem{"", "'" + word + "' has its least above its most", "its form is " + form_of(*row)};
-  if (step.kind == Augmentation::RandomCrop && step.numbers[0] != static_cast<int>(step.numbers[0]))
-    return Problem{"", "'" + word + "' is no whole number of pixels", "for example random-crop:4"};
+  const bool counts = step.kind == Augmentation::RandomCrop || step.kind == Augmentation::RandAugment;
+  if (counts && std::ranges::any_of(step.numbers, [](double n) { return n != static_cast<int>(n); }))
+    return Problem{"", "'" + word + "' needs whole numbers", "its form is " + form_of(*row)};
   return step;
 }
 

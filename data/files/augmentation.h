@@ -15,6 +15,7 @@ enum class Augmentation {
   RandomCrop,            ///< numbers: pixels of black padding on each side
   RandomHorizontalFlip,  ///< numbers: probability
   ColorJitter,           ///< numbers: brightness, contrast, saturation, hue
+  RandAugment,           ///< numbers: operations, magnitude of 0 to 30
   Mixup,                 ///< numbers: alpha of the Beta distribution that shares are drawn from
 };
 

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 
 #include "data/readers/augment_image.h"
+#include "data/readers/rand_augment.h"
 #include "runtime/base/random.h"
 
 namespace millrace {
@@ -181,6 +182,9 @@ at::Tensor augmented(const RgbImage& image, const Preparation& preparation, std:
         break;
       case Augmentation::RandomHorizontalFlip:
         if (random.uniform() < n[0]) mirror_(result);
+        break;
+      case Augmentation::RandAugment:
+        rand_augment_(result, static_cast<int>(n[0]), static_cast<int>(n[1]), random);
         break;
       case Augmentation::ColorJitter:
         colour_jitter_(result, {n[0], n[1], n[2], n[3]}, random);

@@ -16,6 +16,7 @@
 #include "data/loading/dataset.h"
 #include "data/readers/augment_image.h"
 #include "data/readers/decode_image.h"
+#include "data/readers/rand_augment.h"
 #include "runtime/base/files.h"
 #include "runtime/base/random.h"
 #include "runtime/model/mixed_targets.h"
@@ -45,7 +46,7 @@ TEST(AugmentSteps, SayWhatIsWrong) {
       {"", "unknown augmentation ''"},
       {"random-crop:2:3", "too many numbers"},
       {"random-crop:-1", "'-1' is no PADDING"},
-      {"random-crop:1.5", "no whole number"},
+      {"random-crop:1.5", "needs whole numbers"},
       {"random-crop:x", "'x' is no PADDING"},
       {"random-horizontal-flip:2", "from 0 to 1"},
       {"color-jitter:0.1:0.1:0.1:0.6", "from 0 to 0.5"},
@@ -148,8 +149,9 @@ class Augmented : public ::testing::Test {
 };
 
 TEST_F(Augmented, BatchesDependOnTheSeedAlone) {
-  const auto set = open("random-resized-crop,random-crop,random-horizontal-flip,color-jitter,mixup",
-                        DataSplit::Train, true);
+  const auto set =
+      open("random-resized-crop,random-crop,random-horizontal-flip,color-jitter,rand-augment,mixup",
+           DataSplit::Train, true);
   LoaderOptions options{
       .microbatch = 3, .microbatches_per_step = 2, .seed = 5, .workers = 0, .fields = fields_};
   const auto read = [&](int from) {
@@ -240,6 +242,7 @@ TEST_F(Augmented, PixelsArePillowsAndTorchvisions) {
         theirs = raw(folder / (std::string(name) + ".raw"), at::kByte, {image.height, image.width, 3});
     EXPECT_LE(ours.sub(theirs.to(at::kInt)).abs().max().item<int>(), most) << name;
   }
+  int operations = 0;
   const std::tuple<const char*, void (*)(at::Tensor&, float), float> adjustments[] = {
       {"brightness", adjust_brightness_, 1.3f},
       {"contrast", adjust_contrast_, 0.6f},
@@ -252,6 +255,22 @@ TEST_F(Augmented, PixelsArePillowsAndTorchvisions) {
     const at::Tensor theirs = raw(folder / (std::string(name) + ".f32"), at::kFloat, {3, 24, 20});
     EXPECT_LT(image.sub(theirs).abs().max().item<float>(), 1e-5) << name;
   }
+  // Operations of RandAugment: torchvision rounds each result down to 256 levels.
+  for (std::size_t i = 0; i < names_of(RandOperation{}).size(); ++i) {
+    const auto operation = static_cast<RandOperation>(i);
+    for (const double sign : {1.0, -1.0}) {
+      const std::string name = to_string(operation) + (sign < 0 ? "_back" : "");
+      if (!fs::exists(folder / (name + ".f32"))) continue;
+      at::Tensor image = raw(folder / "photo.f32", at::kFloat, {3, 96, 90});
+      apply_(image, operation, sign * std::stod(*read_file(folder / (to_string(operation) + ".magnitude"))));
+      const at::Tensor theirs = raw(folder / (name + ".f32"), at::kFloat, {3, 96, 90});
+      const at::Tensor far = image.sub(theirs).abs().gt(1.5f / 255);
+      // A place between two pixels may be rounded to either.
+      EXPECT_LE(far.sum().item<int>(), image.numel() / 200) << name;
+      ++operations;
+    }
+  }
+  EXPECT_EQ(operations, 23);
   // The whole of an evaluation: a square image, resampled with antialiasing and normalised.
   fs::create_directories(root_ / "square/a");
   fs::copy_file(folder / "rgb.png", root_ / "square/a/0.png");

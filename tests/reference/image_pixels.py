@@ -8,7 +8,8 @@ import sys
 import numpy
 import torch
 from PIL import Image
-from torchvision.transforms import functional as F
+from torchvision.transforms import InterpolationMode, functional as F
+from torchvision.transforms.autoaugment import RandAugment, _apply_op
 
 folder = sys.argv[1]
 os.makedirs(folder, exist_ok=True)
@@ -50,3 +51,14 @@ write("hue", F.adjust_hue(image, 0.2))
 write("hue_back", F.adjust_hue(image, -0.4))
 resized = F.resize(torch.from_numpy(pixels).permute(2, 0, 1).float() / 255, [32, 32], antialias=True)
 write("resized", F.normalize(resized, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+
+photo = torch.from_numpy(smooth).permute(2, 0, 1)[:, :, :90].clone()
+photo[:, 20:50, 30:60] = torch.randint(0, 256, (3, 30, 30), generator=generator, dtype=torch.uint8)
+write("photo", photo.float() / 255)
+for name, (magnitudes, signed) in RandAugment()._augmentation_space(31, (96, 90)).items():
+    magnitude = float(magnitudes[9].item()) if magnitudes.ndim > 0 else 0.0
+    with open(at(name + ".magnitude"), "w") as out:
+        out.write(repr(magnitude))
+    for sign in [1, -1] if signed else [1]:
+        made = _apply_op(photo, name, sign * magnitude, InterpolationMode.NEAREST, None)
+        write(name + ("_back" if sign < 0 else ""), made.float() / 255)

@@ -214,7 +214,7 @@ TEST_F(Images, AugmentedAndMixedPlansEqualOneProcess) {
       "train --model resnet18 --image-size 32 --classes 3 --norm group --data images --microbatch 3 "
       "--microbatches 4 "
       "--steps 3 --seed 3 --deterministic --label-smoothing 0.1 --augment "
-      "random-resized-crop:0.5,random-crop:2,random-horizontal-flip,color-jitter,mixup:0.4 ";
+      "random-resized-crop:0.5,random-crop:2,random-horizontal-flip,color-jitter,rand-augment,mixup:0.4 ";
   const auto weights = [&](const std::string& plan) {
     const Ran ran = run(common + plan + " --save-weights w.safetensors --output-dir out --overwrite");
     EXPECT_EQ(ran.code, 0) << ran.output;
