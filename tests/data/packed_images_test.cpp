@@ -243,7 +243,8 @@ TEST_F(PackedImages, DamagedArchivesAreNamed) {
           data("good.tar") + "," + (root_ / "far.tar").string());
   for (std::size_t length = 0; length < whole.size(); length += 97) {
     put("cut.tar", whole.substr(0, length));
-    if (const auto members = list_tar(root_ / "cut.tar")) EXPECT_EQ(members->size(), 2u) << length;
+    const auto members = list_tar(root_ / "cut.tar");
+    EXPECT_TRUE(!members || members->size() == 2) << length;
   }
 }
 
