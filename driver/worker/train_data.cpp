@@ -116,7 +116,10 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
       if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
     }
   } else if (spec.evaluate) {
-    notes.push_back("no evaluation: " + spec.data + " has no test or val folder");
+    const bool listed = rest_of(spec.data, kTableData) || rest_of(spec.data, kTarData);
+    notes.push_back("no evaluation: " + spec.data +
+                    (listed ? " names no test set" : " has no test or val folder") +
+                    "; of labelled images, --holdout 0.1 keeps a part for it");
   }
   if (std::string slow = slow_precision(spec.options.precision, spec.device); !slow.empty())
     notes.push_back(std::move(slow));
