@@ -181,7 +181,7 @@ TEST_P(EveryKindOfImages, TrainsStopsGoesOnAndIsJudged) {
   const auto [data, divides] = make(GetParam());
   const std::string model = "--model resnet18 --image-size 32 --classes 10 --norm group --data " + data,
                     training =
-                        " --microbatch 3 --stages 2 --microbatches 2 --lr 0.01 --momentum 0 --seed 3 "
+                        " --microbatch 3 --stages 2 --microbatches 2 --lr 0.002 --momentum 0 --seed 3 "
                         "--deterministic --output-dir ",
                     divided = divides ? " --holdout 0.25" : "";
   const Ran whole = run("train " + model + divided + training + "whole --steps 6");
