@@ -6,7 +6,7 @@
 #include "data/loading/dataset.h"
 #include "data/points/point_datasets.h"
 #include "data/readers/array_file.h"
-#include "data/readers/image_folder.h"
+#include "data/readers/image_set.h"
 #include "data/synthetic/synthetic.h"
 #include "data/volumes/volume_datasets.h"
 #include "runtime/base/numbers.h"
@@ -16,9 +16,10 @@ namespace millrace {
 
 namespace {
 /// Returns whether the fields are those of a classifier: a floating "input" and an integer label of known
-/// classes.
+/// classes, and perhaps what mix_targets adds.
 bool reads_labelled_tensors(const std::vector<FieldSpec>& fields) {
-  return fields.size() == 2 && at::isFloatingType(fields[0].dtype) && fields[1].shape.empty() &&
+  const bool mixed = fields.size() == 4 && fields[2].name == "partner" && fields[3].name == "share";
+  return (fields.size() == 2 || mixed) && at::isFloatingType(fields[0].dtype) && fields[1].shape.empty() &&
          fields[1].dtype == at::kLong && fields[1].limit > 0 &&
          std::ranges::all_of(fields[0].shape, [](std::int64_t d) { return d >= 0; });
 }
@@ -37,6 +38,12 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
     return Problem{"--length-buckets", "is for pairs of sentences", "leave it out"};
   if (options.random_bptt && (arrays || !reads_text(options.fields)))
     return Problem{"--random-bptt", "is for text that runs on", "leave it out"};
+  const bool made_up = rest_of(options.path, kSyntheticData).has_value();
+  const bool no_images = arrays || made_up || !reads_labelled_tensors(options.fields);
+  if (no_images && options.holdout > 0)
+    return Problem{"--holdout", "is for images with labels", "leave it out"};
+  if (no_images && !options.augment.empty())
+    return Problem{"--augment", "is for images with labels", "leave it out"};
   if (arrays) return make_array_file(options, std::string(*arrays));
   if (reads_text(options.fields)) return make_language_dataset(options);
   const bool points = reads_points(options.fields),
@@ -75,7 +82,7 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
     }
     return make(options.split == DataSplit::Train ? size : std::max<std::int64_t>(1, size / 8));
   }
-  return images ? make_image_tree(options) : make_image_folder(options);
+  return images ? make_image_tree(options) : make_labelled_images(options);
 }
 
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options,

@@ -32,7 +32,7 @@ Result<LayeredModel> make_alexnet(const ModelOptions& options) {
   chain.then("classifier.4", linear(4096, 4096));
   chain.then("classifier.5", relu());
   chain.then("classifier.6", linear(4096, classes));
-  end_in_cross_entropy(model);
+  end_in_cross_entropy(model, options);
   return model;
 }
 

@@ -66,7 +66,7 @@ Result<LayeredModel> make_densenet121(const ModelOptions& options) {
   b.chain().then("avgpool", adaptive_avg_pool2d(1, 1));
   b.chain().then("flatten", flatten());
   b.chain().then("classifier", linear(b.channels(), classes, WeightInit::ZeroBias));
-  end_in_cross_entropy(model);
+  end_in_cross_entropy(model, options);
   return model;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "models/model.h"
+#include "runtime/layers/soft_cross_entropy.h"
 
 namespace millrace {
 namespace {
@@ -163,10 +164,13 @@ Result<LayeredModel> make_inception_v3(const ModelOptions& options) {
   b.chain().then("dropout", dropout(probability_or_else(options, "dropout", 0.5)));
   b.chain().then("flatten", flatten());
   b.chain().then("fc", linear(features, classes, WeightInit::Normal, kDeviation));
-  end_in_cross_entropy(model);
+  end_in_cross_entropy(model, options);
   if (auxiliary > 0) {
     model.heads.front().name = "class";
-    model.heads.push_back({"aux", cross_entropy_head(), {"AuxLogits.fc", "target"}, auxiliary});
+    model.heads.push_back({"aux",
+                           smoothed_cross_entropy_head(options.number("label-smoothing")),
+                           {"AuxLogits.fc", "target"},
+                           auxiliary});
   }
   return model;
 }

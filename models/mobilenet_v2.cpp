@@ -64,7 +64,7 @@ Result<LayeredModel> make_mobilenet_v2(const ModelOptions& options) {
   b.chain().then("flatten", flatten());
   b.chain().then("classifier.0", dropout(probability_or_else(options, "dropout", 0.2)));
   b.chain().then("classifier.1", linear(kLast, classes, WeightInit::Normal01));
-  end_in_cross_entropy(model);
+  end_in_cross_entropy(model, options);
   return model;
 }
 

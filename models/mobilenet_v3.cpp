@@ -109,7 +109,7 @@ Result<LayeredModel> make_mobilenet_v3(const std::string& name, const MobileNetV
   b.chain().then("classifier.1", hard_swish());
   b.chain().then("classifier.2", dropout(probability_or_else(options, "dropout", 0.2)));
   b.chain().then("classifier.3", linear(form.hidden, classes, WeightInit::Normal01));
-  end_in_cross_entropy(model);
+  end_in_cross_entropy(model, options);
   return model;
 }
 

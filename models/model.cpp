@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "runtime/layers/adaptive_softmax.h"
+#include "runtime/layers/soft_cross_entropy.h"
 
 namespace millrace {
 
@@ -107,7 +108,15 @@ Result<AdaptiveSoftmax> adaptive_softmax(const ModelOptions& options, std::int64
 }
 
 std::vector<ModelOption> image_options() {
-  return {classes_option(), image_size_option(), dropout_option()};
+  return {classes_option(), image_size_option(), dropout_option(),
+          recorded(number_option("label-smoothing", 0, {0, 0.999},
+                                 "Share of the loss that all labels have alike.", "F"))};
+}
+
+void end_in_cross_entropy(LayeredModel& model, const ModelOptions& options) {
+  model.heads.push_back({"loss",
+                         smoothed_cross_entropy_head(options.number("label-smoothing")),
+                         {model.layers.back().output_names().front(), "target"}});
 }
 
 int or_else(const ModelOptions& options, const char* option, int fallback) {

@@ -23,8 +23,11 @@ struct Model {
 ModelOption classes_option();              ///< --classes: 0 leaves it to the model
 ModelOption image_size_option();           ///< --image-size: 0 leaves it to the model
 ModelOption dropout_option();              ///< --dropout: -1 leaves it to the model
-std::vector<ModelOption> image_options();  ///< all three
-ModelOption norm_option();                 ///< --norm batch|group|instance
+std::vector<ModelOption> image_options();  ///< all three, and --label-smoothing
+/// Ends a classifier of images with softmax cross-entropy on the last layer's output, smoothed as
+/// --label-smoothing says.
+void end_in_cross_entropy(LayeredModel& model, const ModelOptions& options);
+ModelOption norm_option();  ///< --norm batch|group|instance
 /// Makes the layer that --norm names, for [B, channels, H, W]. Group normalisation has 32 groups, or the
 /// most of its powers of two that divide the channels and leave several in a group.
 LayerPtr norm_of(const ModelOptions& options, std::int64_t channels);

@@ -94,7 +94,7 @@ Result<LayeredModel> make_resnet(const std::string& name, const ResNetForm& form
   b.chain().then("flatten", flatten());
   if (const double p = options.number("dropout"); p > 0) b.chain().then("dropout", dropout(p));
   b.chain().then("fc", linear(b.channels(), classes));
-  end_in_cross_entropy(model);
+  end_in_cross_entropy(model, options);
   return model;
 }
 

@@ -60,7 +60,7 @@ Result<LayeredModel> make_squeezenet(const std::string& name, const SqueezeNetFo
   chain.then("classifier.2", relu());
   chain.then("classifier.3", adaptive_avg_pool2d(1, 1));
   chain.then("flatten", flatten());
-  end_in_cross_entropy(model);
+  end_in_cross_entropy(model, options);
   return model;
 }
 

@@ -43,7 +43,7 @@ Result<LayeredModel> make_vgg16(const ModelOptions& options, bool batch_norm) {
   chain.then("classifier.4", relu());
   chain.then("classifier.5", dropout(p));
   chain.then("classifier.6", linear(hidden, classes, init));
-  end_in_cross_entropy(model);
+  end_in_cross_entropy(model, options);
   return model;
 }
 

@@ -3,12 +3,27 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
 
 const std::vector<DataKind>& data_kinds() {
   static const std::vector<DataKind> kinds{
+      {.prefix = kTableData,
+       .form = "of images and a table of their labels: csv:TRAIN.csv[,TEST.csv]",
+       .paths = [](std::string_view rest) { return split(rest, ','); }},
+      {.prefix = kTarData,
+       .form = "of tar archives: webdataset:TRAIN[,TEST], each a folder or 'shard-{000..146}.tar'",
+       .paths =
+           [](std::string_view rest) {
+             std::vector<std::string> paths = split(rest, ',');
+             for (std::string& path : paths)  // of a range of archives: their folder
+               if (const std::size_t brace = path.find('{'); brace != std::string::npos)
+                 path = std::filesystem::path(path.substr(0, brace) + "x").parent_path().string();
+             std::erase(paths, "");
+             return paths;
+           }},
       {.prefix = kShapeNetData,
        .form = "of point clouds: shapenet:FOLDER[,CATEGORY...]",
        .paths = [](std::string_view rest) { return std::vector{split(rest, ',').front()}; }},
@@ -44,6 +59,17 @@ std::vector<std::string> paths_of_data(const std::string& data) {
   const std::size_t colon = data.rfind(':');
   if (colon == std::string::npos || std::filesystem::exists(data, ignored)) return {data};
   return {data.substr(0, colon)};
+}
+
+Result<Holdout> holdout_from(std::string_view text) {
+  const std::size_t comma = text.find(',');
+  const auto share = number_of<double>(text.substr(0, comma));
+  const auto seed = comma == std::string_view::npos ? std::optional<std::uint64_t>(0)
+                                                    : number_of<std::uint64_t>(text.substr(comma + 1));
+  if (!share || !seed || !(*share > 0 && *share < 1))
+    return Problem{"", "'" + std::string(text) + "' is no share between 0 and 1",
+                   "for example 0.1, or 0.1,7 with a seed of its own"};
+  return Holdout{*share, *seed};
 }
 
 std::string data_forms() {

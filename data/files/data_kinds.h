@@ -2,10 +2,13 @@
 // LibTorch-free.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "runtime/base/result.h"
 
 namespace millrace {
 
@@ -18,7 +21,8 @@ struct DataKind {
 };
 
 inline constexpr std::string_view kSyntheticData = "synthetic", kArrayData = "arrays",
-                                  kShapeNetData = "shapenet", kKitsData = "kits", kCriteoData = "criteo";
+                                  kShapeNetData = "shapenet", kKitsData = "kits", kTableData = "csv",
+                                  kTarData = "webdataset", kCriteoData = "criteo";
 
 const std::vector<DataKind>& data_kinds();
 
@@ -29,6 +33,14 @@ std::optional<std::string_view> rest_of(std::string_view data, std::string_view 
 /// Returns the files and folders that `data` names. Data without a prefix is a folder, or
 /// FOLDER:SOURCE-TARGET.
 std::vector<std::string> paths_of_data(const std::string& data);
+
+/// The part of a training set that evaluates it, where the data has no other images for that.
+struct Holdout {
+  double share = 0;        ///< of each class; 0: none
+  std::uint64_t seed = 0;  ///< draws the samples
+};
+/// Reads "SHARE" or "SHARE,SEED". The share is above 0 and below 1.
+Result<Holdout> holdout_from(std::string_view text);
 
 /// Returns the forms of all kinds, for the help of `--data`.
 std::string data_forms();

@@ -87,8 +87,7 @@ constexpr auto names_of(DataSplit) {
 }
 
 struct DatasetOptions {
-  std::string path = "synthetic";  ///< "synthetic", "synthetic:SIZE", "arrays:TRAIN.npz[,TEST.npz]", or an
-                                   ///< image folder (has train/CLASS or CLASS)
+  std::string path = "synthetic";  ///< as `--data` has it: a folder, or PREFIX:REST (data/files/data_kinds.h)
   DataSplit split = DataSplit::Train;
   std::vector<FieldSpec> fields;  ///< the model's fields, which a sample must have
   std::uint64_t seed = 0;
@@ -98,6 +97,9 @@ struct DatasetOptions {
   std::int64_t per_step = 1;  ///< samples of a step; running text is cut into as many rows
   int length_buckets = 0;     ///< parallel text: buckets of MLPerf v0.6's sampler; 0: PipeDream's sampler
   bool random_bptt = false;   ///< running text in training: windows have random lengths
+  double holdout = 0;         ///< labelled images without a test split: the share of each class that is one
+  std::uint64_t holdout_seed = 0;  ///< draws the images that are held out
+  std::string augment;  ///< labelled images: steps of training (data/files/augmentation.h); empty: the usual
 };
 /// Makes the data set that options.path names. Returns null if it has no such split. Problem: unreadable
 /// folder, class folder without images, a class that the training set does not have, more classes than the

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "data/files/augmentation.h"
 #include "data/files/data_kinds.h"
 
 namespace millrace {
@@ -23,6 +24,13 @@ Flag length_buckets_flag(int& buckets) {
       "Of pairs of sentences: steps of one of N ranges of lengths, as MLPerf v0.6's sampler draws them; "
       "0: PipeDream's sampler (docs/language.md).",
       into::integer(buckets, 0, 1024));
+}
+
+/// Returns the text if it is a list of steps.
+Result<std::string> checked_augment(const std::string& text) {
+  const auto steps = augment_steps_from(text);
+  if (!steps) return steps.problems();
+  return text;
 }
 
 }  // namespace
@@ -72,10 +80,22 @@ CommandSpec train_spec(TrainFlags& f) {
            into::integer(f.microbatches, 0, 1 << 20)),
       flag("Data", "microbatch", "N", "Samples per microbatch.", into::integer(o.microbatch, 1, 1 << 20)),
       flag("Data", "data", "PATH",
-           "Folder with train/CLASS/*.jpg and test/ or val/; of text: FOLDER:SOURCE-TARGET or FOLDER with "
+           "Folder with train/CLASS/*.jpg (or .png, .webp) and test/ or val/, or with CLASS/*.jpg, or with "
+           "CIFAR's "
+           "or MNIST's own files (docs/data.md); of text: "
+           "FOLDER:SOURCE-TARGET or FOLDER with "
            "token files; of captions: FOLDER (docs/language.md); " +
                data_forms() + ".",
            into::text(f.data)),
+      flag("Data", "holdout", "SHARE[,SEED]",
+           "Of labelled images that have no test set: this share of each class evaluates and is not trained "
+           "on. "
+           "The same images whatever --seed is.",
+           into::parsed(f.holdout, holdout_from, "")),
+      flag("Data", "augment", "STEP[,STEP...]",
+           "Of labelled images: how training changes them, instead of what is usual for their size: " +
+               augment_forms() + "; none. docs/data.md says more.",
+           into::parsed(f.augment, checked_augment, "")),
       flag("Data", "workers", "N",
            "Loader threads; 0: load in the training thread, which makes batches that take under 40 us itself "
            "anyway.",
@@ -315,9 +335,9 @@ CommandSpec evaluate_spec(EvaluateFlags& f) {
       .interrupted = "nothing was written"};
   spec.flags.push_back(weights_flag(f.weights));
   add_flags_of_train(spec, f.train,
-                     {"plan", "stages", "replicas", "microbatches", "microbatch", "data", "workers",
-                      "length-buckets", "threads", "deterministic", "init-from-ignore", "precision", "device",
-                      "timeout", "cpp-frames", "format"});
+                     {"plan", "stages", "replicas", "microbatches", "microbatch", "data", "holdout",
+                      "workers", "length-buckets", "threads", "deterministic", "init-from-ignore",
+                      "precision", "device", "timeout", "cpp-frames", "format"});
   return spec;
 }
 

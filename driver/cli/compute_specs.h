@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "data/files/data_kinds.h"
 #include "driver/cli/cli.h"
 #include "driver/cli/rule_flags.h"
 #include "runtime/base/array_kernels.h"
@@ -59,6 +60,8 @@ struct TrainFlags {
   std::string tensorboard, scalars;
   // -- the data --
   std::string data = "synthetic";
+  std::optional<Holdout> holdout;
+  std::string augment;  ///< empty: as usual for the data
   bool evaluate = true;
   int workers = 1;
   bool keep_last = false;

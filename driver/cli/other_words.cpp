@@ -13,6 +13,8 @@ const std::vector<OtherWord>& other_words() {
   static constexpr std::string_view kHalf = "for example --precision float16";
   static constexpr std::string_view kBrain = "for example --precision bfloat16";
   static constexpr std::string_view kLast = "an incomplete last step is left out unless it is given";
+  static constexpr std::string_view kHeld = "a share of each class, for example --holdout 0.1";
+  static constexpr std::string_view kStep = "for example --augment random-horizontal-flip,mixup:0.2";
   static constexpr std::string_view kGpu = "for example --device cuda";
   static constexpr std::string_view kTensors = "millrace has no tensor parallelism: docs/abilities.md";
   static constexpr std::string_view kShards = "it shares the rule's state; weights are not sharded";
@@ -84,6 +86,16 @@ const std::vector<OtherWord>& other_words() {
       {"dataloader-num-workers", "workers", "threads that load samples"},
       {"drop-last", "keep-last", kLast},
       {"dataloader-drop-last", "keep-last", kLast},
+      {"val-split", "holdout", kHeld},
+      {"validation-split", "holdout", kHeld},
+      {"val-size", "holdout", kHeld},
+      {"mixup", "augment", kStep},
+      {"mixup-alpha", "augment", kStep},
+      {"color-jitter", "augment", kStep},
+      {"auto-augment", "augment", kStep},
+      {"aa", "augment", kStep},
+      {"hflip", "augment", kStep},
+      {"smoothing", "label-smoothing", ""},
       // -- the rule
       {"optimizer", "rule", "millrace calls an optimizer an update rule"},
       {"optim", "rule", "millrace calls an optimizer an update rule"},

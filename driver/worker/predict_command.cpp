@@ -12,7 +12,8 @@
 
 #include "data/files/npy.h"
 #include "data/readers/array_file.h"
-#include "data/readers/image_folder.h"
+#include "data/readers/decode_image.h"
+#include "data/readers/image_set.h"
 #include "driver/cli/command_support.h"
 #include "driver/worker/train_ranks.h"
 #include "runtime/base/files.h"
@@ -59,18 +60,19 @@ Result<Inputs> open_images(const std::vector<std::string>& paths, const std::vec
 
 Result<Inputs> open_inputs(const std::vector<std::string>& paths, const std::vector<FieldSpec>& fields,
                            bool classifier) {
-  static const std::vector<std::string> kImages{".jpg", ".jpeg", ".png"}, kArrays{".npy", ".npz"};
+  static const std::vector<std::string> kArrays{".npy", ".npz"};
   Problems problems;
   std::size_t images = 0;
   for (const std::string& path : paths) {
     std::error_code ignored;
     const bool is_folder = fs::is_directory(path, ignored);
-    const bool is_image = is_folder || std::ranges::count(kImages, lower_extension(path)) > 0;
+    const bool is_image = is_folder || is_image_name(path);
     images += is_image;
     if (!is_folder && !fs::exists(path, ignored))
       problems.push_back({path, "is not there", "give an image, a folder of images, an NPY or an NPZ file"});
     else if (!is_image && std::ranges::count(kArrays, lower_extension(path)) == 0)
-      problems.push_back({path, "is of no kind that is read here", "give .jpg, .jpeg, .png, .npy or .npz"});
+      problems.push_back(
+          {path, "is of no kind that is read here", std::string("give .npy, .npz, ") + kImageNames});
   }
   if (!problems.empty()) return problems;
   if (images > 0 && images < paths.size())

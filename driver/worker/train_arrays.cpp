@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "data/files/augmentation.h"
 #include "models/exported/exported_model.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/layers/autograd_layer.h"
 #include "runtime/layers/carrying_layer.h"
 #include "runtime/model/fuse.h"
+#include "runtime/model/mixed_targets.h"
 #include "runtime/profile/profiler.h"
 #include "runtime/rules/rule_table.h"
 #include "runtime/train/trainer.h"
@@ -132,8 +134,21 @@ Problems make_arrays(TrainSpec& spec, const std::vector<LayeredModel>& models, s
 
 }  // namespace
 
+namespace {
+/// Makes the model of a job as its flags say, the augmentation of its samples included.
+Result<LayeredModel> model_of(const TrainFlags& job, const Additions& own) {
+  Result<LayeredModel> model = make_model(job.model.name, job.model.options, own.models);
+  if (!model || job.augment.empty()) return model;
+  const auto steps = augment_steps_from(job.augment);
+  if (!steps) return steps.problems();
+  if (!find_step(*steps, Augmentation::Mixup)) return model;
+  if (const Status mixed = mix_targets(*model); !mixed) return mixed.problems();
+  return model;
+}
+}  // namespace
+
 Result<std::vector<LayeredModel>> models_of(const std::vector<TrainFlags>& jobs, const Additions& own) {
-  Result<LayeredModel> first = make_model(jobs.front().model.name, jobs.front().model.options, own.models);
+  Result<LayeredModel> first = model_of(jobs.front(), own);
   if (!first) return first.problems();
   if (!models_differ(jobs)) {  // the jobs share layers, and what a layer without weights makes of one input
     if (jobs.front().autograd) use_autograd(*first);
@@ -142,7 +157,7 @@ Result<std::vector<LayeredModel>> models_of(const std::vector<TrainFlags>& jobs,
   std::vector<LayeredModel> models{*std::move(first)};
   Problems problems;
   for (std::size_t b = 1; b < jobs.size(); ++b) {
-    Result<LayeredModel> model = make_model(jobs[b].model.name, jobs[b].model.options, own.models);
+    Result<LayeredModel> model = model_of(jobs[b], own);
     if (!model)
       append(problems, model.problems());
     else

@@ -19,7 +19,10 @@ DatasetOptions dataset_options(const TrainSpec& spec, DataSplit split, std::size
                           ? std::int64_t{spec.options.microbatch} * microbatches_per_step(spec.pipeline)
                           : spec.options.microbatch,
           .length_buckets = spec.length_buckets,
-          .random_bptt = spec.random_bptt};
+          .random_bptt = spec.random_bptt,
+          .holdout = spec.holdout.value_or(Holdout{}).share,
+          .holdout_seed = spec.holdout.value_or(Holdout{}).seed,
+          .augment = spec.augment};
 }
 
 /// A Problem where training and evaluation have tokens of other vocabularies. What a data set records of
@@ -113,7 +116,10 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
       if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
     }
   } else if (spec.evaluate) {
-    notes.push_back("no evaluation: " + spec.data + " has no test or val folder");
+    const bool listed = rest_of(spec.data, kTableData) || rest_of(spec.data, kTarData);
+    notes.push_back("no evaluation: " + spec.data +
+                    (listed ? " names no test set" : " has no test or val folder") +
+                    "; of labelled images, --holdout 0.1 keeps a part for it");
   }
   if (std::string slow = slow_precision(spec.options.precision, spec.device); !slow.empty())
     notes.push_back(std::move(slow));

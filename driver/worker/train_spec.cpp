@@ -308,6 +308,7 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
   const auto record_sampler = [&spec](Settings& settings) {
     if (spec.length_buckets > 0) settings.emplace_back("length-buckets", std::to_string(spec.length_buckets));
     if (spec.random_bptt) settings.emplace_back("random-bptt", "true");
+    if (!spec.augment.empty()) settings.emplace_back("augment", spec.augment);
   };
   record_sampler(o.settings);
   if (spec.data_seed) o.settings.emplace_back("data-seed", std::to_string(*spec.data_seed));

@@ -1,4 +1,4 @@
-// Softmax cross-entropy on integer targets: the head of classifiers.
+// Softmax cross-entropy: the heads of classifiers.
 #include <array>
 #include <cmath>
 
@@ -75,6 +75,12 @@ at::Tensor gradient_of_nll(const at::Tensor& log_p, const at::Tensor& target, do
   return grad;
 }
 
+/// Computes log-probabilities in float32 at the least, whatever the type of the scores.
+at::Tensor log_probabilities(const at::Tensor& scores) {
+  return at::_log_softmax(scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat), 1,
+                          /*half_to_float=*/false);
+}
+
 class CrossEntropy final : public Head {
  public:
   bool like(const Head&) const override { return true; }
@@ -128,11 +134,6 @@ class CrossEntropy final : public Head {
   }
 
  private:
-  /// Computes log-probabilities in float32 at the least, whatever the type of the scores.
-  static at::Tensor log_probabilities(const at::Tensor& scores) {
-    return at::_log_softmax(scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat), 1,
-                            /*half_to_float=*/false);
-  }
   static at::Tensor mean_loss(const at::Tensor& log_p, const at::Tensor& target) {
     return std::get<0>(at::nll_loss_forward(log_p, target, {}, at::Reduction::Mean, -100));
   }
@@ -207,6 +208,95 @@ class CrossEntropyOfJobs final : public Head {
   std::int64_t jobs_;
 };
 
+/// Cross-entropy with targets that are shares of several classes: smoothed labels, and those of mixed
+/// samples.
+class SoftCrossEntropy final : public Head {
+ public:
+  SoftCrossEntropy(double smoothing, bool mixed) : smoothing_(smoothing), mixed_(mixed) {}
+  double smoothing() const { return smoothing_; }
+  bool like(const Head& other) const override {
+    const auto* same = dynamic_cast<const SoftCrossEntropy*>(&other);
+    return same && same->smoothing_ == smoothing_ && same->mixed_ == mixed_;
+  }
+  std::string kind() const override { return "soft_cross_entropy"; }
+  std::vector<std::string> metrics() const override { return {"loss", "top1", "top5"}; }
+
+  void check(std::span<const TensorSpec> inputs) const override {
+    bool fits = inputs.size() == (mixed_ ? 4 : 2) && inputs[0].shape.size() == 2 &&
+                at::isFloatingType(inputs[0].dtype) && inputs[1].dtype == at::kLong;
+    for (std::size_t i = 1; fits && i < inputs.size(); ++i)
+      fits = inputs[i].shape.size() == 1 && inputs[i].shape[0] == inputs[0].shape[0];
+    if (fits) return;
+    std::string found;
+    for (const TensorSpec& input : inputs) found += (found.empty() ? "" : " and ") + text_of(input.shape);
+    throw ConfigError("soft_cross_entropy got " + found + ", expected scores [B, C] and " +
+                      (mixed_ ? "targets, partners and shares [B]" : "int64 targets [B]"));
+  }
+
+  void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const override {
+    at::Tensor log_p = log_probabilities(inputs[0]);
+    const at::Tensor target = inputs[1].contiguous();
+    const auto count = [&]<class Score>(const Score* score) {
+      count_top(score, target.const_data_ptr<std::int64_t>(), log_p.size(0), log_p.size(1), sums[1], sums[2]);
+    };
+    if (log_p.scalar_type() == at::kDouble)
+      count(log_p.const_data_ptr<double>());
+    else
+      count(log_p.const_data_ptr<float>());
+    at::Tensor wanted = wanted_of(log_p, inputs);
+    sums[0] -= log_p.mul(wanted).sum(at::kDouble).item<double>();
+    sums[3] += static_cast<double>(log_p.size(0));
+    if (saved) save(*saved, std::move(log_p), std::move(wanted), inputs[0]);
+  }
+
+  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    at::Tensor log_p = log_probabilities(inputs[0]);
+    const at::Tensor& target = inputs[1];
+    const at::Tensor tops_of_rows = in_top(log_p, target, log_p.gather(1, target.unsqueeze(1)));
+    at::Tensor wanted = wanted_of(log_p, inputs);
+    at::Tensor sums = at::full({4}, double(log_p.size(0)), log_p.options().dtype(at::kDouble));
+    sums[0].copy_(log_p.mul(wanted).sum(at::kDouble).neg());
+    at::Tensor tops = sums.narrow(0, 1, 2);
+    at::sum_out(tops, tops_of_rows, 0);
+    if (saved) save(*saved, std::move(log_p), std::move(wanted), inputs[0]);
+    return sums;
+  }
+
+  std::vector<at::Tensor> backward(Saved& saved, LossScale scale, std::span<const bool>) const override {
+    const at::Tensor &log_p = saved.tensors[0], &wanted = saved.tensors[1];
+    const at::Tensor grad = wanted.mul(-(scale.share / double(log_p.size(0))));
+    std::vector<at::Tensor> grads(mixed_ ? 4 : 2);
+    grads[0] = at::_log_softmax_backward_data(grad, log_p, 1, static_cast<at::ScalarType>(saved.numbers[0]));
+    return grads;
+  }
+
+ private:
+  /// Returns the share of each class that a sample should have: [B, C]. Rows add up to one.
+  at::Tensor wanted_of(const at::Tensor& log_p, std::span<const at::Tensor> inputs) const {
+    at::Tensor wanted =
+        at::full(log_p.sizes(), smoothing_ / static_cast<double>(log_p.size(1)), log_p.options());
+    // Written by index: a row has one element of each column, so that the order of sums does not matter.
+    const auto add = [&](const at::Tensor& classes, const at::Tensor& amount) {
+      const at::Tensor column = classes.unsqueeze(1);
+      wanted.scatter_(1, column, wanted.gather(1, column).add_(amount));
+    };
+    if (!mixed_) {
+      add(inputs[1], at::full({log_p.size(0), 1}, 1 - smoothing_, log_p.options()));
+      return wanted;
+    }
+    const at::Tensor share = inputs[3].unsqueeze(1).to(log_p.scalar_type());
+    add(inputs[1], share.mul(1 - smoothing_));
+    add(inputs[2], share.neg().add_(1).mul_(1 - smoothing_));
+    return wanted;
+  }
+  static void save(Saved& saved, at::Tensor log_p, at::Tensor wanted, const at::Tensor& scores) {
+    saved.numbers = {static_cast<std::int64_t>(scores.scalar_type())};
+    saved.tensors = {std::move(log_p), std::move(wanted)};
+  }
+  double smoothing_;
+  bool mixed_;
+};
+
 HeadPtr CrossEntropy::over_jobs(std::int64_t jobs) const {
   return std::make_shared<CrossEntropyOfJobs>(jobs);
 }
@@ -215,6 +305,18 @@ HeadPtr CrossEntropy::over_jobs(std::int64_t jobs) const {
 
 HeadPtr cross_entropy_head() {
   return std::make_shared<CrossEntropy>();
+}
+
+HeadPtr smoothed_cross_entropy_head(double smoothing) {
+  if (smoothing == 0) return cross_entropy_head();
+  return std::make_shared<SoftCrossEntropy>(smoothing, false);
+}
+
+HeadPtr with_mixed_targets(const Head& head) {
+  if (const auto* soft = dynamic_cast<const SoftCrossEntropy*>(&head))
+    return std::make_shared<SoftCrossEntropy>(soft->smoothing(), true);
+  if (dynamic_cast<const CrossEntropy*>(&head)) return std::make_shared<SoftCrossEntropy>(0, true);
+  return nullptr;
 }
 
 }  // namespace millrace

@@ -96,7 +96,7 @@ TEST_F(ImageTree, NamesWhatIsWrong) {
   const auto message = [](const auto& result) {
     return result ? std::string("accepted") : to_string(result.problems());
   };
-  EXPECT_NE(message(open()).find("has no .jpg, .jpeg or .png images"), std::string::npos);
+  EXPECT_NE(message(open()).find("has no .jpg, .jpeg, .png or .webp images"), std::string::npos);
   fs::remove_all(root_);
   EXPECT_NE(message(open()).find("not a readable folder"), std::string::npos);
 }

@@ -1,0 +1,27 @@
+// Archives of tar: where each file's bytes are.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+struct TarMember {
+  std::string name;
+  std::int64_t offset = 0;  ///< of the content, in the archive
+  std::int64_t size = 0;    ///< bytes
+};
+
+/// Lists the regular files of an archive in its order. It reads headers alone: ustar, GNU's long names, and
+/// the path and size of pax. Problem: unreadable, a header whose checksum is wrong, a cut-off end, a packed
+/// archive (which cannot be read from the middle).
+Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path);
+
+/// Reads a member's content. A Problem names the archive and the member.
+Result<std::string> read_tar_member(const std::filesystem::path& path, const TarMember& member);
+
+}  // namespace millrace

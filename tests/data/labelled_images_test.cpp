@@ -1,0 +1,227 @@
+// Images with labels from folders of several formats and from tables, and what is held out of them.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <ATen/ops/equal.h>
+
+#include <filesystem>
+#include <set>
+
+#include "data/files/images.h"
+#include "data/files/webp.h"
+#include "data/loading/dataset.h"
+#include "runtime/base/files.h"
+#include "tests/data/jpeg_maker.h"
+
+namespace millrace {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr char kBoth[] = {1, 1};
+
+class LabelledImages : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/millrace-labelled-XXXXXX";
+    root_ = ::mkdtemp(name);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+  void put(const std::string& name, const std::string& bytes) {
+    fs::create_directories((root_ / name).parent_path());
+    ASSERT_TRUE(write_file_atomically(root_ / name, bytes));
+  }
+  DatasetOptions options(DataSplit split = DataSplit::Train, int classes = 10) {
+    return {
+        .path = root_.string(), .split = split, .fields = classifier("test", {3, 32, 32}, classes).fields};
+  }
+  DatasetOptions table(const std::string& paths, DataSplit split = DataSplit::Train, int classes = 10) {
+    DatasetOptions of = options(split, classes);
+    of.path = "csv:";
+    for (std::size_t at = 0; at <= paths.size();) {
+      const std::size_t comma = std::min(paths.find(',', at), paths.size());
+      of.path += (at ? "," : "") + (root_ / paths.substr(at, comma - at)).string();
+      at = comma + 1;
+    }
+    return of;
+  }
+  static std::string message(const DatasetOptions& of) {
+    const auto made = make_dataset(of);
+    return made ? std::string("accepted") : to_string(made.problems());
+  }
+  static std::map<std::string, std::int64_t> labels(const Dataset& set) {
+    std::map<std::string, std::int64_t> found;
+    for (std::int64_t i = 0; i < set.size(); ++i)
+      found[fs::path(set.name_of(i)).filename()] = set.get(i, 1, std::array<char, 2>{0, 1})[1].number;
+    return found;
+  }
+  static std::set<std::string> names(const Dataset& set) {
+    std::set<std::string> found;
+    for (std::int64_t i = 0; i < set.size(); ++i) found.insert(set.name_of(i));
+    return found;
+  }
+  fs::path root_;
+};
+
+/// 8 x 6 pixels (30 x, 40 y, 7 x y), as Pillow wrote them without loss.
+std::string webp_of_pillow() {
+  constexpr std::string_view kHex =
+      "5249464630000000574542505650384c230000002f07400100b93244f43f7611d1ff8082b66d98c0297f8c6f63301e73101300"
+      "e4"
+      "05fa3f00";
+  std::string bytes;
+  for (std::size_t i = 0; i < kHex.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(std::string(kHex.substr(i, 2)), nullptr, 16));
+  return bytes;
+}
+
+TEST(WebP, HasThePixelsThatPillowWrote) {
+  const auto image = decode_webp(webp_of_pillow(), "a.webp");
+  ASSERT_TRUE(image) << to_string(image.problems());
+  ASSERT_EQ(image->width, 8);
+  ASSERT_EQ(image->height, 6);
+  for (int y = 0; y < 6; ++y) {
+    for (int x = 0; x < 8; ++x) {
+      const int expected[] = {30 * x, 40 * y, 7 * x * y};
+      for (int c = 0; c < 3; ++c)
+        EXPECT_EQ(static_cast<unsigned char>(image->pixels[static_cast<std::size_t>((y * 8 + x) * 3 + c)]),
+                  expected[c] % 256);
+    }
+  }
+}
+
+TEST(WebP, AFileThatIsCutAnywhereIsAProblem) {
+  const std::string whole = webp_of_pillow();
+  for (std::size_t length = 0; length + 4 < whole.size(); ++length)
+    EXPECT_FALSE(decode_webp(whole.substr(0, length), "a.webp")) << length;
+}
+
+TEST_F(LabelledImages, OfAllFormatsStandInOneClassFolder) {
+  const Image plain{.height = 32, .width = 32, .channels = 3, .pixels = std::string(32 * 32 * 3, '\x40')};
+  put("train/a/0.png", encode_png(plain));
+  put("train/a/1.webp", webp_of_pillow());
+  put("train/a/2.jpg", jpeg_of(40, 40, TJPF_GRAY, 1));
+  put("train/a/3.JPEG", jpeg_of(40, 40, TJPF_CMYK, 1));
+  put("train/b/a_png.jpg", encode_png(plain));  // ImageNet has one too
+  put("test/b/cut.webp", webp_of_pillow().substr(0, 40));
+  put("test/b/whole.png", encode_png(plain));
+  const auto train = *make_dataset(options()), test = *make_dataset(options(DataSplit::Test));
+  EXPECT_EQ(labels(*train), (std::map<std::string, std::int64_t>{
+                                {"0.png", 0}, {"1.webp", 0}, {"2.jpg", 0}, {"3.JPEG", 0}, {"a_png.jpg", 1}}));
+  for (std::int64_t i = 0; i < train->size(); ++i) train->get(i, 1, kBoth);
+  EXPECT_EQ(train->odd_samples(), (std::map<std::int64_t, unsigned>{{2, kGreySample}, {3, kCmykSample}}));
+  EXPECT_TRUE(at::equal(test->get(0, 1, kBoth)[0].tensor, test->get(1, 1, kBoth)[0].tensor));
+  EXPECT_EQ(test->odd_samples(), (std::map<std::int64_t, unsigned>{{0, kDamagedSample}}));
+}
+
+TEST_F(LabelledImages, AHoldoutDividesEachClassAndForgetsNothing) {
+  for (int i = 0; i < 20; ++i) put("a/" + std::to_string(i) + ".jpg", plain_jpeg(32, 32, 0));
+  for (int i = 0; i < 10; ++i) put("b/" + std::to_string(i) + ".jpg", plain_jpeg(32, 32, 1));
+  DatasetOptions train = options(), test = options(DataSplit::Test);
+  const auto all = names(**make_dataset(train));
+  EXPECT_NE((*make_dataset(test))->notes().at(0).find("--holdout 0.1"), std::string::npos);
+  train.holdout = test.holdout = 0.2;
+  test.seed = 9;  // of the run; it must not matter
+  const auto kept = names(**make_dataset(train)), held = names(**make_dataset(test));
+  EXPECT_EQ(kept.size(), 24u);
+  EXPECT_EQ(held.size(), 6u);
+  auto both = kept;
+  both.insert(held.begin(), held.end());
+  EXPECT_EQ(both, all);
+  const auto in_a = std::ranges::count_if(
+      held, [](const std::string& name) { return name.find("/a/") != std::string::npos; });
+  EXPECT_EQ(in_a, 4);
+  EXPECT_EQ(names(**make_dataset(test)), held);
+  test.holdout_seed = 1;
+  EXPECT_NE(names(**make_dataset(test)), held);
+  // A folder elsewhere with the same names is divided alike, and a new file changes at most one other's lot.
+  test.holdout_seed = 0;
+  put("a/new.jpg", plain_jpeg(32, 32, 0));
+  std::size_t gone = 0;
+  const auto later = names(**make_dataset(test));
+  for (const std::string& name : held) gone += !later.contains(name);
+  EXPECT_LE(gone, 1u);
+}
+
+TEST_F(LabelledImages, AHoldoutThatSaysNothingIsRefused) {
+  for (const char* name : {"a/0.jpg", "a/1.jpg", "b/0.jpg"}) put(name, plain_jpeg(32, 32, 0));
+  DatasetOptions of = options(DataSplit::Test);
+  of.holdout = 0.1;
+  EXPECT_NE(message(of).find("leaves no images to evaluate on"), std::string::npos) << message(of);
+  of = options();
+  of.holdout = 0.99;
+  EXPECT_NE(message(of).find("leaves no images to train on"), std::string::npos) << message(of);
+  fs::create_directories(root_ / "train");
+  fs::rename(root_ / "a", root_ / "train/a");
+  put("test/a/0.jpg", plain_jpeg(32, 32, 0));
+  of.holdout = 0.5;
+  EXPECT_NE(message(of).find("has images to evaluate on already"), std::string::npos) << message(of);
+  of.path = "synthetic";
+  EXPECT_NE(message(of).find("is for images with labels"), std::string::npos) << message(of);
+}
+
+TEST_F(LabelledImages, ATableNamesFilesAndLabels) {
+  for (const char* name : {"img/x.jpg", "img/y.png", "img/z, z.jpg", "img/rest.jpg"})
+    put(name, plain_jpeg(32, 32, 0));
+  put("labels.csv",
+      "\xef\xbb\xbfid,split,label\r\nimg/x.jpg,1,dog\r\nimg/y.png,1,cat\r\n\"img/z, z.jpg\",1,dog\r\n");
+  put("test.csv", "img/rest.jpg,cat\n");
+  const auto train = *make_dataset(table("labels.csv,test.csv")),
+             test = *make_dataset(table("labels.csv,test.csv", DataSplit::Test));
+  EXPECT_EQ(labels(*train),
+            (std::map<std::string, std::int64_t>{{"x.jpg", 1}, {"y.png", 0}, {"z, z.jpg", 1}}));
+  EXPECT_EQ(labels(*test), (std::map<std::string, std::int64_t>{{"rest.jpg", 0}}));
+  EXPECT_EQ(test->num_classes(), 2);
+  EXPECT_TRUE(train->notes().empty()) << train->notes().front();
+  EXPECT_EQ(train->get(0, 1, kBoth)[0].tensor.sizes().vec(), (std::vector<std::int64_t>{3, 32, 32}));
+  // Without the second table, its image has no row, and nothing evaluates.
+  EXPECT_EQ(*make_dataset(table("labels.csv", DataSplit::Test)), nullptr);
+  const auto alone = *make_dataset(table("labels.csv"));
+  ASSERT_EQ(alone->notes().size(), 1u);
+  EXPECT_NE(alone->notes()[0].find("1 images have no row"), std::string::npos) << alone->notes()[0];
+  EXPECT_NE(alone->notes()[0].find("rest.jpg"), std::string::npos) << alone->notes()[0];
+  DatasetOptions divided = table("labels.csv", DataSplit::Test);
+  divided.holdout = 0.5;
+  EXPECT_EQ((*make_dataset(divided))->size(), 2);  // one of two dogs, and half of a cat is one
+}
+
+TEST_F(LabelledImages, NumbersInATableAreTheClasses) {
+  put("x.jpg", plain_jpeg(32, 32, 0));
+  put("y.jpg", plain_jpeg(32, 32, 1));
+  put("labels.csv", "x.jpg,7\ny.jpg,2\n");
+  EXPECT_EQ(labels(**make_dataset(table("labels.csv"))),
+            (std::map<std::string, std::int64_t>{{"x.jpg", 7}, {"y.jpg", 2}}));
+  const std::string refused = message(table("labels.csv", DataSplit::Train, 5));
+  EXPECT_NE(refused.find("labels.csv:1: has 8 classes, the model 5"), std::string::npos) << refused;
+}
+
+TEST_F(LabelledImages, WhatIsWrongWithATableIsSaidWithItsLine) {
+  put("x.jpg", plain_jpeg(32, 32, 0));
+  put("y.jpg", plain_jpeg(32, 32, 0));
+  put("train.csv", "file,label\nx.jpg,dog\n");
+  const struct {
+    std::string text, message;
+  } cases[] = {
+      {"file,label\nx.jpg,dog\nnone.jpg,dog\n", "labels.csv:3: there is no file"},
+      {"file,label\nx.jpg\n", "labels.csv:2: has 1 columns"},
+      {"file,label\nx.jpg,\n", "labels.csv:2: x.jpg has no label"},
+      {"file,label\n,dog\n", "labels.csv:2: names no file"},
+      {"file,label\nx.jpg,dog\nx.jpg,cat\n", "labels.csv:3: x.jpg stands in line 2 already"},
+      {"file,label\n", "labels.csv: has no rows"},
+      {"", "labels.csv: has no rows"},
+      {"a,b,c\nx.jpg,dog,1\n", "has the columns a, b, c"},
+  };
+  for (const auto& c : cases) {
+    put("labels.csv", c.text);
+    const std::string found = message(table("labels.csv"));
+    EXPECT_NE(found.find(c.message), std::string::npos) << c.text << found;
+  }
+  put("labels.csv", "x.jpg,dog\ny.jpg,wolf\n");
+  const std::string unknown = message(table("train.csv,labels.csv", DataSplit::Test));
+  EXPECT_NE(unknown.find("labels.csv:2: the label 'wolf' is none of the training table"), std::string::npos)
+      << unknown;
+  EXPECT_NE(message(table("none.csv")).find("none.csv"), std::string::npos);
+  EXPECT_NE(message(table("train.csv,train.csv,train.csv")).find("names 3 tables"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace millrace
