@@ -1,6 +1,7 @@
 // The profile of a model: layers, the tensors between them, and what each costs for one microbatch.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
