@@ -68,7 +68,7 @@ Result<LayeredModel> make_dlrm(const ModelOptions& options) {
                         "its last number must be 1, the score of a click"});
   if (!problems.empty()) return problems;
 
-  const bool nvidia = options.text("form") == "nvidia";
+  const bool nvidia = options.text("reference") == "nvidia";
   const std::int64_t features = bottom.back(), vectors = std::ssize(rows) + 1;
   constexpr auto kClicks = SampleForm::Clicks;
   LayeredModel model{.name = "dlrm", .fields = {{.name = "dense", .shape = {dense}, .form = kClicks}}};
@@ -107,7 +107,7 @@ std::vector<Model> dlrm_models() {
       {{.name = "dlrm",
         .summary = "DLRM: chances of clicks from dense and categorical features (arXiv 1906.00091).",
         .options =
-            {choice_option("form", "meta", {"meta", "nvidia"},
+            {choice_option("reference", "meta", {"meta", "nvidia"},
                            "meta: probabilities, as in dlrm_s_pytorch; nvidia: logits, and a zero "
                            "behind the products."),
              choice_option("tables", "kit", {"kit", "mlperf", "threshold"},

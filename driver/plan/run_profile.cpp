@@ -13,7 +13,7 @@ namespace {
 
 /// Sums of the profile over one stage.
 struct StageSums {
-  double forward = 0, input = 0, weight = 0, parameter_bytes = 0;
+  double forward = 0, input = 0, weight = 0, updated_bytes = 0;
 };
 
 double ratio(double measured, double profiled) {
@@ -39,7 +39,7 @@ LayerGraph scaled_to(const LayerGraph& profile, const Plan& plan,
     of.forward += node.forward_s;
     of.input += node.backward_input_s;
     of.weight += node.backward_weight_s;
-    of.parameter_bytes += static_cast<double>(node.parameter_bytes);
+    of.updated_bytes += node.updated_bytes(plan.microbatches);
   }
   sums.back().forward += profile.loss_s;  // the last forward has the loss
   const ScheduleCosts& costs = measured->alone;
@@ -61,7 +61,7 @@ LayerGraph scaled_to(const LayerGraph& profile, const Plan& plan,
   double update_s = 0, bytes = 0;
   for (std::size_t s = 0; s < sums.size(); ++s) {
     update_s += measured->costs.update[s];
-    bytes += sums[s].parameter_bytes;
+    bytes += sums[s].updated_bytes;
   }
   // An asynchronous update has the copy of the weights in it: which part is which is not in a trace.
   if (bytes > 0 && update_s > 0 && !is_asynchronous(plan.schedule))

@@ -432,11 +432,9 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
     const bool last = &stage == &stages.back();
     double slowest = -1;
     double update = 0;
-    // The microbatches of an update may all have read other rows of a table.
-    const Bytes reads = std::max(1, is_asynchronous(kind) ? shape.update_every : shape.microbatches);
-    Bytes touched = 0;
-    for (int i : stage.nodes)
-      touched += std::min(graph_.nodes[i].parameter_bytes, reads * graph_.nodes[i].touched_bytes());
+    const int microbatches = std::max(1, is_asynchronous(kind) ? shape.update_every : shape.microbatches);
+    double updated = 0;  // bytes
+    for (int i : stage.nodes) updated += graph_.nodes[i].updated_bytes(microbatches);
     const AllReduceCost& reduce = reduces[costs.forward.size()];
     costs.forward.push_back(0);
     costs.backward_input.push_back(0);
@@ -462,7 +460,7 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
         weight += sheet.backward_weight[i];
       }
       if (stage.recompute) input += forward - (last ? sheet.loss_s : 0);
-      update = std::max(update, sheet.update_s_per_byte * static_cast<double>(touched));
+      update = std::max(update, sheet.update_s_per_byte * updated);
       costs.reduce.back() = std::max(costs.reduce.back(), exposed_reduce(stage, sheet, reduce, kind));
       if (forward + input + weight <= slowest) continue;
       slowest = forward + input + weight;

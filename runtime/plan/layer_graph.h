@@ -1,6 +1,7 @@
 // The profile of a model: layers, the tensors between them, and what each costs for one microbatch.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,6 +46,12 @@ struct LayerNode {
 
   double backward_s() const { return backward_input_s + backward_weight_s; }
   Bytes touched_bytes() const { return parameter_bytes - untouched_bytes; }
+  /// Returns the bytes of its parameters that an update touches at most after so many microbatches, which may
+  /// all have read other rows.
+  double updated_bytes(int microbatches) const {
+    return std::min(static_cast<double>(parameter_bytes),
+                    static_cast<double>(microbatches) * static_cast<double>(touched_bytes()));
+  }
 };
 
 /// Tensor `tensor` goes from nodes[producer] to nodes[consumer].

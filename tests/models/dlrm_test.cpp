@@ -13,7 +13,7 @@ namespace millrace {
 namespace {
 
 LayeredModel small_dlrm(const char* form = "meta") {
-  return *make_model("dlrm", {{"form", form},
+  return *make_model("dlrm", {{"reference", form},
                               {"table-rows", "11,3,40,7"},
                               {"table-rows-cap", "20"},
                               {"dense-features", "5"},

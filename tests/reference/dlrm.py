@@ -32,7 +32,7 @@ class Dlrm(nn.Module):
         self.bot_l = mlp([dense, *bottom], [nn.ReLU()])
         self.top_l = mlp([features + vectors * (vectors - 1) // 2 + nvidia, *top], [] if nvidia else [nn.Sigmoid()])
         self.emb_l = nn.ModuleList(nn.EmbeddingBag(n, features, mode="sum") for n in rows)
-        self.register_buffer("pairs", torch.tensor([(i, j) for i in range(vectors) for j in range(i)]).T, persistent=False)
+        self.pairs = torch.tensor([(i, j) for i in range(vectors) for j in range(i)]).T
 
     def forward(self, dense, categories):
         offsets = torch.arange(len(dense))
