@@ -103,7 +103,12 @@ std::vector<std::pair<std::string, std::string>> recorded_options(const std::str
                                                                   const GivenOptions& given,
                                                                   const std::vector<Model>& own) {
   const ModelDescription model = *find_model(model_descriptions(own), name);
-  return recorded_values(model, *options_for(model, given));
+  auto values = recorded_values(model, *options_for(model, given));
+  // Checkpoints of versions whose image models had no smoothing can be resumed: 0 is not recorded there.
+  const ModelOption* smoothing = model.find("label-smoothing");
+  if (smoothing && smoothing->fallback == "0")
+    std::erase(values, std::pair<std::string, std::string>{"label-smoothing", "0"});
+  return values;
 }
 
 }  // namespace millrace
