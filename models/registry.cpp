@@ -4,6 +4,7 @@
 
 #include "models/exported/exported_model.h"
 #include "models/model.h"
+#include "runtime/base/numbers.h"
 
 // One line for each file. The file's function is called `FILE_models`.
 #define MILLRACE_MODEL_FILES(FILE) \
@@ -104,7 +105,16 @@ std::vector<std::pair<std::string, std::string>> recorded_options(const std::str
                                                                   const GivenOptions& given,
                                                                   const std::vector<Model>& own) {
   const ModelDescription model = *find_model(model_descriptions(own), name);
-  return recorded_values(model, *options_for(model, given));
+  auto values = recorded_values(model, *options_for(model, given));
+  // Checkpoints of versions whose image models had no smoothing can be resumed: 0 is not recorded there.
+  constexpr std::string_view kSmoothing = "label-smoothing";
+  const ModelOption* smoothing = model.find(kSmoothing);
+  if (smoothing && number_of<double>(smoothing->fallback) == 0) {
+    std::erase_if(values, [&](const auto& value) {
+      return value.first == kSmoothing && number_of<double>(value.second) == 0;
+    });
+  }
+  return values;
 }
 
 }  // namespace millrace

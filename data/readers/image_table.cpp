@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <unordered_set>
 
 #include "data/files/data_kinds.h"
 #include "data/readers/decode_image.h"
@@ -179,21 +180,22 @@ fs::path file_of(const Table& table, const Row& row) {
 
 /// Returns a note about images that lie beside those of the tables and have no row; empty: there are none.
 std::string note_of_others(const std::vector<Table>& tables) {
-  std::set<fs::path> named, folders;
+  std::unordered_set<std::string> named;  // text: paths compare part by part, which is slow for a million
+  std::set<std::string> folders;
   for (const Table& table : tables) {
     for (const Row& row : table.rows) {
       const fs::path file = file_of(table, row).lexically_normal();
-      folders.insert(file.parent_path());
-      named.insert(file);
+      folders.insert(file.parent_path().string());
+      named.insert(file.string());
     }
   }
   std::vector<std::string> others;
-  for (const fs::path& folder : folders) {
+  for (const std::string& folder : folders) {
     std::error_code error;
     for (fs::directory_iterator at(folder.empty() ? "." : folder, error), end; !error && at != end;
          at.increment(error)) {
-      const fs::path file = (folder / at->path().filename()).lexically_normal();
-      if (is_image_name(file) && !named.contains(file)) others.push_back(file.string());
+      const std::string file = (fs::path(folder) / at->path().filename()).string();
+      if (is_image_name(file) && !named.contains(file)) others.push_back(file);
     }
   }
   if (others.empty()) return "";

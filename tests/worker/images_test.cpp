@@ -184,28 +184,28 @@ TEST_P(EveryKindOfImages, TrainsStopsGoesOnAndIsJudged) {
                         " --microbatch 3 --stages 2 --microbatches 2 --lr 0.002 --momentum 0 --seed 3 "
                         "--deterministic --output-dir ",
                     divided = divides ? " --holdout 0.25" : "";
-  const Ran whole = run("train " + model + divided + training + "whole --steps 6");
+  const Ran whole = run("train " + model + divided + training + "whole --steps 4");
   ASSERT_EQ(whole.code, 0) << whole.output;
   const auto summary = parse_json(bytes("whole/summary.json"), "summary");
   const auto& losses = summary->find("losses")->items();
-  ASSERT_EQ(losses.size(), 6u);
+  ASSERT_EQ(losses.size(), 4u);
   EXPECT_LT(losses.back().as_double(), losses.front().as_double()) << whole.output;
   const Json evaluation = summary->find("evaluations")->items().back();
   EXPECT_EQ(evaluation.find("samples")->as_int(), std::string(GetParam()) == "idx" ? 24 : 6);
   EXPECT_EQ(whole.output.find("evaluates on the images that it trains on"), std::string::npos)
       << whole.output;
   // The same run in two parts, with other threads.
-  const Ran first = run("train " + model + divided + training + "parts --steps 3 --checkpoint-at-end");
+  const Ran first = run("train " + model + divided + training + "parts --steps 2 --checkpoint-at-end");
   ASSERT_EQ(first.code, 0) << first.output;
   const Ran second =
-      run("train " + model + divided + training + "parts --steps 6 --resume parts --workers 3");
+      run("train " + model + divided + training + "parts --steps 4 --resume parts --workers 3");
   ASSERT_EQ(second.code, 0) << second.output;
   const auto resumed = parse_json(bytes("parts/summary.json"), "summary");
   EXPECT_EQ(resumed->find("final_loss")->as_double(), summary->find("final_loss")->as_double());
   if (!divides) return;
   // Other images held out are other data: refused. The weights are judged by the same images as before.
-  const Ran other = run("train " + model + divided + ",5" + training + "parts --steps 7 --resume parts");
-  EXPECT_EQ(other.code, 2) << other.output;
+  const Ran other = run("train " + model + divided + ",5" + training + "parts --steps 5 --resume parts");
+  EXPECT_EQ(other.code, 4) << other.output;
   const Ran judged = run("evaluate " + model + divided + " --microbatch 3 --weights parts");
   ASSERT_EQ(judged.code, 0) << judged.output;
   EXPECT_NE(judged.output.find("samples=6"), std::string::npos) << judged.output;
