@@ -273,6 +273,31 @@ def processes(backend, shape="--stages 2", model=MLP, ranks=2, tolerance=1e-5, m
     return check
 
 
+def spans_in_time(millrace, folder):
+    """The device's spans lie on the host's time line: none begins before the host had what it computes with."""
+    train(millrace, MLP + " --stages 4 --steps 2 --trace-first 0 --device " + DEVICE, folder, "out", {"STANDIN_GPUS": "4"})
+    compared = 0
+    for rank in range(4):
+        with open(os.path.join(folder, "out", f"trace.rank{rank}.json")) as file:
+            spans = json.load(file)["spans"]
+        ready = {}
+        for span in spans:
+            before = "forward" if span["kind"] == "data" or span["peer"] == rank - 1 else "backward"
+            if span["kind"] in ("data", "wait"):
+                key = before, span["microbatch"]
+                ready[key] = max(ready.get(key, 0), span["end"])
+        for span in spans:
+            since = ready.get((span["kind"], span["microbatch"]))
+            if since is None:
+                continue
+            compared += 1
+            if span["start"] < since:
+                raise Failed(f"rank {rank}: {span} begins {since - span['start']} ns before the host had its tensors")
+    if compared < 2 * (8 * 4 + 8 * 3):
+        raise Failed(f"only {compared} spans could be compared")
+    return f"{compared} spans"
+
+
 def launched(millrace, folder):
     flags = MLP + " --steps 3"
     expected = train(millrace, flags + " --stages 2 --device cpu", folder, "expected")
@@ -329,7 +354,7 @@ def out_of_memory(millrace, folder):
 # What says most in the first minutes.
 QUICK = ("model mlp", "model resnet18", "model transformer_lm", "model gnmt", "model bert_base", "model dcgan", "schedule 1f1b", "schedule zb-h1",
          "schedule interleaved", "schedule pipedream", "replicas", "replicas, zero-1", "sync-batch-norm", "processes auto",
-         "replicas in processes", "processes gloo", "launch", "four GPUs", "exported", "profile, plan, train",
+         "replicas in processes", "processes gloo", "launch", "four GPUs", "spans in time", "exported", "profile, plan, train",
          "recompute, bits", "bfloat16 transformer_lm", "float16 skipped steps", "fused mlp", "fused resnet18", "checkpoints", "evaluation", "diverged", "out of memory")
 
 
@@ -374,6 +399,7 @@ def checks():
     listed["ties in processes"] = processes("auto", model="--model bert_base " + TRANSFORMER + " --microbatches 4 --dropout-masks host")
     listed["batch norm in processes"] = processes("auto", "--replicas 2 --sync-batch-norm", RESNET, tolerance=2e-3)
     listed["evaluation in processes"] = processes("auto", more="--evaluate-every 1")
+    listed["spans in time"] = spans_in_time
     listed["launch"] = launched
     listed["four GPUs"] = four_gpus
     listed["exported"] = exported

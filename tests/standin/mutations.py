@@ -76,7 +76,7 @@ FAULTS = [
      'parts_.replicas->all_reduce(sums, "mean of running statistics, stage " + std::to_string(parts_.stage.value))\n      ->wait();',
      'static_cast<void>(parts_.replicas->all_reduce(sums, "mean of running statistics, stage "));', "batch norm in processes"),
     ("times: the wait for a span's end", RUNNER, "open.end->wait();", "", "schedule 1f1b,evaluation"),
-    ("times: the wait for the first mark", RUNNER, "anchor_->wait();", "", "schedule 1f1b,evaluation"),
+    ("times: the wait for the first mark", RUNNER, "anchor_->wait();", "", "spans in time"),
 ]
 WAYS = ({"STANDIN_RACES": "1"}, {"STANDIN_LATE": "1"}, {"STANDIN_LATE": "2"}, {"STANDIN_LATE": "3"})
 MACRO = '#include <cstdlib>\n#define MUTANT(n) (::std::getenv("MUTANT") && ::std::atoi(::std::getenv("MUTANT")) == (n))\n'
