@@ -4,6 +4,7 @@ stand-in finds.
 
 All faults are built in at once, in place, and the environment chooses one (MUTANT); the files are put back before anything runs. A fault is
 found when a check of tests/gpu/check.py fails, with the race detector or with late streams. Exit code 1 if less than 95 % are found.
+--list only says whether each fault still has its place in the code.
 Usage: mutations.py PYTHON [--only WORD,...] [--list]   PYTHON: the one that tests/reference/install prints. Needs build/cuda and a clean tree."""
 import argparse
 import os
@@ -75,7 +76,7 @@ FAULTS = [
     ("batch norm: the wait for means of replicas", "runtime/stage/running_statistics.cpp",
      'parts_.replicas->all_reduce(sums, "mean of running statistics, stage " + std::to_string(parts_.stage.value))\n      ->wait();',
      'static_cast<void>(parts_.replicas->all_reduce(sums, "mean of running statistics, stage "));', "batch norm in processes"),
-    ("times: the wait for a span's end", RUNNER, "open.end->wait();", "", "schedule 1f1b,evaluation"),
+    ("times: the wait for a span's end", RUNNER, "open_.back().end->wait();", "", "schedule 1f1b,evaluation"),
     ("times: the wait for the first mark", RUNNER, "anchor_->wait();", "", "spans in time"),
 ]
 WAYS = ({"STANDIN_RACES": "1"}, {"STANDIN_LATE": "1"}, {"STANDIN_LATE": "2"}, {"STANDIN_LATE": "3"})
@@ -86,8 +87,6 @@ def with_faults(sound, faults):
     """The file's text with all of its faults, each behind a question."""
     text = sound
     for number, (name, file, was, instead, _) in faults:
-        if sound.count(was) != 1:
-            sys.exit(f"mutations: {file} has not exactly one '{was}' ({name})")
         if was.rstrip().endswith(";") and "\n  }\n" not in was:
             made = f"if (MUTANT({number})) {{ {instead} }} else {{ {was} }}"
         elif was.rstrip().endswith((";", "{}")):  # statements that no brace may stand around: the last ones differ
@@ -123,15 +122,16 @@ def main():
     given = parser.parse_args()
     faults = [(number, fault) for number, fault in enumerate(FAULTS, 1) if any(word in fault[0] for word in given.only.split(","))]
     files = sorted({fault[1] for _, fault in faults})
-    if given.list:
-        print("\n".join(f"{number:2} {fault[0]}" for number, fault in faults))
-        return 0
-    if subprocess.run(["git", "diff", "--quiet", "--"] + files).returncode != 0:
-        sys.exit("mutations: these files have changes that are not committed: " + ", ".join(files))
     sound = {}
     for file in files:
         with open(file) as opened:
             sound[file] = opened.read()
+    lost = [f"{fault[1]} has not exactly one '{fault[2]}' ({fault[0]})" for _, fault in faults if sound[fault[1]].count(fault[2]) != 1]
+    if given.list or lost:
+        print("\n".join([f"{number:2} {fault[0]}" for number, fault in faults] + lost))
+        return 2 if lost else 0
+    if subprocess.run(["git", "diff", "--quiet", "--"] + files).returncode != 0:
+        sys.exit("mutations: these files have changes that are not committed: " + ", ".join(files))
     try:
         for file in files:
             text = with_faults(sound[file], [fault for fault in [(n, f) for n, f in faults] if fault[1][1] == file])
