@@ -36,6 +36,7 @@ MODELS = {
     "resnet50-bfloat16": "--model resnet50 --precision bfloat16 " + IMAGES,
     "resnet50-clip": "--model resnet50 --clip-norm 1 " + IMAGES,
     "gnmt": "--model gnmt --layers 2 --hidden 32 " + TOKENS,
+    "awd-lstm": "--model awd_lstm --layers 2 --hidden 32 --embedding-features 16 " + TOKENS,
     "bert": "--model bert_base --rule adamw --lr 0.001 --clip-norm 1 --no-decay bias,norm " + TRANSFORMER,
     "mlp-array": "--model mlp --width 32 --depth 6 --microbatch 4 --fused --lr 0.01 0.02 0.03 0.04 0.05 0.06 0.07 0.08",
     "dcgan": "--model dcgan --image-size 32 --generator-features 8 --discriminator-features 8 --microbatch 4",
@@ -107,6 +108,8 @@ def run(options, flags, steps, microbatches, folder):
     with open(table) as file:
         for line in file:
             _, program, gpu, kind, name, count, size, places = line.rstrip("\n").split("\t")
+            if kind not in KINDS:
+                continue
             key = int(gpu), kind, name, options.symbols(program).place([p for p in places.split(",") if p])
             counts[key] += int(count)
             bytes_[key] += int(size)
