@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randint.h>
@@ -215,7 +216,8 @@ class Pass final : private LayerObserver {
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       const Saved& saved = slot_.saved[i];
       between_bytes[i] = saved.extra ? saved_bytes[i] : 0;
-      for (const auto* kept : {&saved.tensors, &slot_.output_gradients[i]}) {
+      for (const std::vector<at::Tensor>* kept :
+           {&saved.tensors, &std::as_const(slot_.output_gradients[i])}) {
         for (const at::Tensor& t : *kept) {
           if (t.defined() && seen.insert(t.storage().data()).second)
             between_bytes[i] += static_cast<Bytes>(t.storage().nbytes());
