@@ -85,10 +85,10 @@ class Bench:
         with open(os.path.join(self.folder, "plan.json")) as file:
             return json.load(file), done.stdout
 
-    def train(self, model, microbatch, microbatches, ranks, size, out):
+    def train(self, model, microbatch, schedule, ranks, size, out):
         shutil.rmtree(os.path.join(self.folder, out), ignore_errors=True)
         command = [self.standin, self.millrace, "train", *MODELS[model][0].split(), "--microbatch", str(microbatch), "--plan", "plan.json",
-                   "--steps", "3" if microbatches > 1 else "8", "--device", "cuda", "--threads", "1", "--no-evaluation", "--output-dir", out]
+                   "--steps", "12" if schedule == "pipedream" else "3", "--device", "cuda", "--threads", "1", "--no-evaluation", "--output-dir", out]
         return run(command, self.folder, {"STANDIN_GPUS": str(ranks), "STANDIN_BYTES": str(size)}), command
 
     def line(self, model, microbatch, schedule, ranks, microbatches):
@@ -96,7 +96,7 @@ class Bench:
         plan, told = self.plan(profile, schedule, ranks, microbatches)
         if plan is None:
             raise Failed(told)
-        done, command = self.train(model, microbatch, microbatches, ranks, 8 << 30, "out")
+        done, command = self.train(model, microbatch, schedule, ranks, 8 << 30, "out")
         must(done, command)
         predicted = [0] * ranks
         for stage in plan["stages"]:
@@ -122,7 +122,7 @@ class Bench:
         peak = max(stage["peak_bytes"] for stage in plan["stages"])
         ends = []
         for size in (least, int(peak * (1 - ALLOWED))):
-            done, _ = self.train(model, microbatch, microbatches, ranks, size, "limit")
+            done, _ = self.train(model, microbatch, schedule, ranks, size, "limit")
             ends.append("runs" if done.returncode == 0 else "out of memory" if "out of memory" in done.stderr else f"exit code {done.returncode}")
         return least, peak, ends
 

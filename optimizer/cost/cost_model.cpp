@@ -89,17 +89,11 @@ PipelineShape with_updates(ScheduleKind kind, PipelineShape shape) {
 
 /// Returns, for each stage, the most backwards that a rank has between their input gradient and their weight
 /// gradient at any time.
-std::vector<int> most_open_backwards(const Schedule& schedule, int stages) {
-  std::vector<int> most(stages, 1);
-  for (const auto& actions : schedule.ranks) {
-    std::vector<int> open(most.size(), 0);
-    for (const Action& a : actions) {
-      const auto s = static_cast<std::size_t>(a.stage.value);
-      if (a.op == Op::BackwardInput) most[s] = std::max(most[s], ++open[s]);
-      if (a.op == Op::BackwardWeight) --open[s];
-    }
-  }
-  return most;
+/// Returns the moments of a stage that stashes so many microbatches and of which nothing else is known.
+std::vector<std::vector<StageMoment>> moments_with(const std::vector<int>& stashed) {
+  std::vector<std::vector<StageMoment>> moments;
+  for (const int count : stashed) moments.push_back({StageMoment{.stashed = count}});
+  return moments;
 }
 
 /// Returns a number of microbatches with which every rank's stash is as large as in any longer step. Every
@@ -202,25 +196,37 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
   return costs;
 }
 
+namespace {
+
+/// Returns what a rank holds at a moment beside weights, gradients and rule state, as whole numbers below
+/// 2^53.
+double bytes_at(const StageMemory& held, const StageMoment& moment) {
+  const auto incoming = static_cast<double>(held.incoming), outgoing = static_cast<double>(held.outgoing);
+  const bool first_half = moment.op == Op::BackwardInput;
+  const double workspace = static_cast<double>(first_half ? held.split_workspace : held.workspace);
+  const double again =
+      held.recompute && moment.op != Op::BackwardWeight ? static_cast<double>(held.saved) : 0;
+  return static_cast<double>(held.stash()) * (moment.stashed - moment.open) +
+         static_cast<double>(held.half_done()) * moment.open + incoming * (moment.activations + 1) +
+         outgoing * (moment.gradients + 1) + workspace + again;
+}
+
+}  // namespace
+
 Bytes StageMemory::total() const {
-  // Whole numbers below 2^53 add and multiply exactly in double. Only larger sums need saturating arithmetic.
+  // Whole numbers below 2^53 add and multiply exactly in double. Larger sums end at the most that is stored.
   constexpr double kExact = 1LL << 52;
+  static constexpr StageMoment kOne;
   const auto owned = static_cast<double>(parameters);
   const auto state = owned * rule_copies;
   const double own_state = rule_shards == 1 ? state : std::ceil(state / rule_shards);
-  const double one =
-      recompute ? static_cast<double>(incoming) : static_cast<double>(arrived) + static_cast<double>(saved);
-  const double sum =
+  const double weights =
       ((owned + static_cast<double>(lowered)) * versions + owned + own_state + static_cast<double>(loaded)) *
-          arrays +
-      (recompute ? static_cast<double>(saved) * open_backwards : 0.0) +
-      2 * (static_cast<double>(incoming) + static_cast<double>(outgoing)) + static_cast<double>(workspace) +
-      std::max(one * stashed, one + static_cast<double>(reduced));
-  if (sum < kExact) return static_cast<Bytes>(sum);
-  const Bytes weights =
-      saturating_product(saturating_product(saturating_sum(parameters, lowered), versions), arrays);
-  const Bytes kept = std::max(saturating_product(stash(), stashed), saturating_sum(stash(), reduced));
-  return saturating_sum(saturating_sum(weights, once()), kept);
+      arrays;
+  double fullest = bytes_at(*this, kOne) + static_cast<double>(reduced);
+  for (const StageMoment& moment : moments) fullest = std::max(fullest, bytes_at(*this, moment));
+  const double sum = weights + fullest;
+  return sum < kExact ? static_cast<Bytes>(sum) : saturating_bytes(sum);
 }
 
 Bytes reduced_bytes(Bytes parameters, std::size_t replicas, Bytes bucket_bytes) {
@@ -234,13 +240,23 @@ Bytes StageMemory::once() const {
   const Bytes own_state = rule_shards == 1 ? state : state / rule_shards + (state % rule_shards != 0);
   const Bytes of_arrays =
       saturating_product(saturating_sum(saturating_sum(parameters, own_state), loaded), arrays);
-  const Bytes recomputed = recompute ? saturating_product(saved, open_backwards) : 0;
+  const Bytes recomputed = recompute ? saved : 0;
   const Bytes messages = saturating_product(saturating_sum(incoming, outgoing), 2);
   return saturating_sum(saturating_sum(of_arrays, recomputed), saturating_sum(messages, workspace));
 }
 
 Bytes StageMemory::stash() const {
   return recompute ? incoming : saturating_sum(saved, arrived);
+}
+
+Bytes StageMemory::half_done() const {
+  return saturating_sum(between, recompute ? incoming : arrived);
+}
+
+int StashCounts::whole(std::size_t stage) const {
+  int most = 0;
+  for (const StageMoment& m : moments[stage]) most = std::max(most, m.stashed - m.open);
+  return most;
 }
 
 CostModel::CostModel(const LayerGraph& graph, const ClusterSpec& cluster, CostOptions options)
@@ -642,29 +658,19 @@ Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& sha
   const auto of_each = static_cast<std::size_t>(stages);
   // With several stages on a rank, or an order that follows from the costs, one microbatch is a lower bound.
   if (shape.has_chunks() || kind == ScheduleKind::AutoOrder)
-    return StashCounts{std::vector(of_each, 1), std::vector(of_each, 1), std::vector(of_each, 1)};
+    return StashCounts{moments_with(std::vector(of_each, 1)), std::vector(of_each, 1)};
   std::vector<int> key{static_cast<int>(kind), shape.microbatches};
   for (int s = 0; s < stages; ++s) key.push_back(shape.replicas(StageId(s)));
   const auto known = stashes_.find(key);
   if (known != stashes_.end()) return known->second;
   StashCounts counts;
-  if (kind == ScheduleKind::GPipe && shape.arrays == 1) {
-    for (int s = 0; s < stages; ++s) {
-      const int r = shape.replicas(StageId(s));
-      counts.microbatches.push_back((shape.microbatches + r - 1) / r);
-    }
-    counts.versions = counts.open_backwards = std::vector(of_each, 1);
-  } else {
-    PipelineShape counted = with_updates(kind, shape);
-    counted.links.clear();  // the order of computations does not depend on links
-    if (shape.arrays == 1) counted.microbatches = enough_to_fill(kind, counted);
-    const Result<Schedule> schedule = make_schedule(kind, counted);
-    if (!schedule) return schedule.problems();
-    const Peaks peaks = peaks_of(*schedule, counted);
-    counts.microbatches = most_per_stage(counted, peaks.stash);
-    counts.versions = most_per_stage(counted, peaks.versions);
-    counts.open_backwards = most_open_backwards(*schedule, stages);
-  }
+  PipelineShape counted = with_updates(kind, shape);
+  counted.links.clear();  // the order of computations does not depend on links
+  if (shape.arrays == 1 && kind != ScheduleKind::GPipe) counted.microbatches = enough_to_fill(kind, counted);
+  const Result<Schedule> schedule = make_schedule(kind, counted);
+  if (!schedule) return schedule.problems();
+  counts.moments = fullest_moments(*schedule, counted);
+  counts.versions = most_per_stage(counted, peaks_of(*schedule, counted).versions);
   return stashes_.emplace(std::move(key), std::move(counts)).first->second;
 }
 
@@ -716,13 +722,14 @@ double CostModel::length_share(ScheduleKind kind, const std::vector<CutStage>& s
 
 /// Returns the most bytes that a backward needs on top of the whole stash. The backward goes from the last
 /// layer to the first and frees the saved tensors of each, so the layer with the largest workspace does not
-/// always decide.
-Bytes CostModel::workspace_of(std::vector<int> nodes) const {
+/// always decide. The first half of a split backward keeps some of them.
+Bytes CostModel::workspace_of(std::vector<int> nodes, Halves halves) const {
   sort_by_execution(nodes);
   Bytes most = 0, freed = 0;
   for (auto i = nodes.rbegin(); i != nodes.rend(); ++i) {
-    most = std::max(most, graph_.nodes[*i].workspace_bytes - freed);
-    freed += graph_.nodes[*i].saved_bytes;
+    const LayerNode& node = graph_.nodes[*i];
+    most = std::max(most, node.workspace_bytes - freed);
+    freed += node.saved_bytes - (halves == Halves::Apart ? node.kept_between() : 0);
   }
   return most;
 }
@@ -731,19 +738,26 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
   const Borders borders = borders_of(stages);
   std::vector<StageMemory> result;
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    StageMemory& memory = result.emplace_back(StageMemory{.incoming = borders.incoming[s],
-                                                          .arrived = borders.arrived[s],
-                                                          .outgoing = borders.outgoing[s],
-                                                          .workspace = workspace_of(stages[s].nodes),
-                                                          .rule_copies = options_.rule_copies,
-                                                          .rule_shards = options_.shards_of(stages[s].ranks),
-                                                          .recompute = stages[s].recompute,
-                                                          .arrays = options_.arrays});
+    StageMemory& memory =
+        result.emplace_back(StageMemory{.incoming = borders.incoming[s],
+                                        .arrived = borders.arrived[s],
+                                        .outgoing = borders.outgoing[s],
+                                        .workspace = workspace_of(stages[s].nodes, Halves::Together),
+                                        .split_workspace = workspace_of(stages[s].nodes, Halves::Apart),
+                                        .rule_copies = options_.rule_copies,
+                                        .rule_shards = options_.shards_of(stages[s].ranks),
+                                        .recompute = stages[s].recompute,
+                                        .arrays = options_.arrays});
     for (int i : stages[s].nodes) {
       memory.parameters += graph_.nodes[i].parameter_bytes;
       memory.lowered += graph_.nodes[i].lowered_bytes;
       memory.loaded += options_.loaded_ahead * graph_.nodes[i].field_bytes;
       memory.saved += graph_.nodes[i].saved_bytes;
+      memory.between += graph_.nodes[i].kept_between();
+      const auto owner = node_index_.find(graph_.nodes[i].tied_to);
+      if (owner != node_index_.end() &&
+          std::ranges::find(stages[s].nodes, owner->second) == stages[s].nodes.end())
+        memory.lowered += graph_.nodes[i].tied_bytes;
     }
     memory.reduced = reduced_bytes(memory.parameters, stages[s].ranks.size(), options_.bucket_bytes);
   }
@@ -760,13 +774,13 @@ std::vector<Bytes> CostModel::peaks_under(const Schedule* schedule, const Pipeli
   for (std::size_t s = 0; s < stages.size(); ++s) {
     StageMemory& memory = memories[s];
     memory.versions = counts.versions[s];
-    memory.stashed = counts.microbatches[s];
-    memory.open_backwards = counts.open_backwards[s];
+    memory.moments = counts.moments[s];
     peaks.push_back(memory.total());
     bytes.weight_bytes.push_back(static_cast<double>(saturating_sum(memory.parameters, memory.lowered)));
     bytes.state_bytes.push_back(static_cast<double>(saturating_sum(memory.once(), memory.reduced)) /
                                 options_.arrays);  // for one array
     bytes.stash_bytes.push_back(static_cast<double>(memory.stash()));
+    bytes.open_bytes.push_back(static_cast<double>(memory.half_done()));
   }
   if (!shape.has_chunks()) return peaks;
   const std::vector<double> by_rank = peak_bytes_of(*schedule, shape, bytes);
@@ -789,11 +803,9 @@ Result<std::vector<Bytes>> CostModel::peaks(ScheduleKind kind, int microbatches,
   const ScheduleCosts costs = costs_of(stages, shape, kind);
   const Result<const Schedule*> schedule = prepared(kind, shape, costs);
   if (!schedule) return schedule.problems();
-  const Peaks held = peaks_of(**schedule, shape);
   return peaks_under(*schedule, shape, stages,
-                     {.microbatches = most_per_stage(shape, held.stash),
-                      .versions = most_per_stage(shape, held.versions),
-                      .open_backwards = most_open_backwards(**schedule, shape.num_stages())});
+                     {.moments = fullest_moments(**schedule, shape),
+                      .versions = most_per_stage(shape, peaks_of(**schedule, shape).versions)});
 }
 
 Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -86,12 +87,13 @@ struct StepBreakdown {
   double step_s = 0;
 };
 
-/// How many microbatches and weight versions the ranks of each stage hold at most. The numbers follow from
-/// the order of actions alone, not from the costs.
+/// What the ranks of each stage hold at most, in microbatches and weight versions. It follows from the order
+/// of actions alone, not from the costs. Indexed by stage.
 struct StashCounts {
-  std::vector<int> microbatches;
+  std::vector<std::vector<StageMoment>> moments;  ///< when a rank can be fullest; never none
   std::vector<int> versions;
-  std::vector<int> open_backwards;  ///< backwards between their input gradient and their weight gradient
+  /// Returns how many microbatches a stage of the index stashes in whole at least, at some moment.
+  int whole(std::size_t stage) const;
 };
 
 /// Returns the seconds for `bytes` between two ranks: latency + bytes / bandwidth of the link that joins
@@ -135,34 +137,37 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
                                             const std::vector<std::vector<RankId>>& ranks_of_stage);
 
 /// The memory of a rank of a stage: (parameters + lowered) x versions + parameters x (gradients + rule
-/// copies) + the stash + 2 (incoming + outgoing) for messages in flight + workspace + batches that were
-/// loaded ahead. `incoming` and `outgoing` are the bytes of the tensors that cross the stage's borders for
-/// one microbatch. The stash of a microbatch is saved + arrived. With recompute it is incoming only, and
-/// `saved` is added for each backward that is under way (one, unless the schedule splits backwards).
-/// FIXME: too little where backwards are split, because the gradients from which weight gradients are made
-/// are kept in between (a stage of ResNet-18 under zb-h1 took a quarter more); and where borders are wide,
-/// because four receives are posted ahead.
+/// copies) + batches that were loaded ahead + the fullest of its moments. A moment has the stash of each
+/// microbatch, `between` for those whose backward is half done, posted receives, a send each way (incoming +
+/// outgoing), and the workspace. `incoming` and `outgoing` are the bytes of the tensors that cross the
+/// stage's borders for one microbatch. The stash of a microbatch is saved + arrived. With recompute it is
+/// incoming only, and `saved` is added for the backward that runs.
 struct StageMemory {
   Bytes parameters = 0;
   Bytes lowered = 0;  ///< low-precision copies of the parameters, for each version (LayerNode::lowered_bytes)
   Bytes loaded = 0;   ///< batches that were loaded ahead for one array
   Bytes saved = 0;
+  Bytes between = 0;  ///< kept of a microbatch from its input gradient to its weight gradient
   Bytes incoming = 0;
   Bytes arrived = 0;  ///< of incoming: bytes that layers keep and that `saved` does not count
   Bytes outgoing = 0;
   Bytes workspace = 0;  ///< temporary bytes of a backward beyond the stash that it has freed by then
+  /// The same of a backward to the inputs alone, which turns the stash into `between`.
+  Bytes split_workspace = 0;
   int versions = 1;
-  int stashed = 1;
   int rule_copies = 1;
   int rule_shards = 1;  ///< ranks that share the rule's copies
-  int open_backwards = 1;
   bool recompute = false;
   int arrays = 1;  ///< job arrays, each with parameters, gradients and rule state of its own
   /// The bytes that all-reduces of an array receive. They are held only beside the last microbatch's stash.
   Bytes reduced = 0;
+  std::span<const StageMoment> moments{};  ///< none: one microbatch and no message
   Bytes total() const;
   Bytes stash() const;  ///< returns the stash of one microbatch
-  Bytes once() const;   ///< returns the bytes that grow neither with versions nor with stashed microbatches
+  /// Returns the bytes that grow neither with versions nor with stashed microbatches, with two messages each
+  /// way.
+  Bytes once() const;
+  Bytes half_done() const;  ///< returns what a microbatch keeps between the halves of its backward
 };
 
 /// Returns the bytes that a rank receives while gradients of `parameters` bytes are summed over `replicas`.
@@ -276,7 +281,8 @@ class CostModel {
   Result<Schedule> schedule_for(ScheduleKind kind, const PipelineShape& shape,
                                 const ScheduleCosts& costs) const;
   Result<const Schedule*> prepared(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs);
-  Bytes workspace_of(std::vector<int> nodes) const;
+  enum class Halves { Together, Apart };
+  Bytes workspace_of(std::vector<int> nodes, Halves halves) const;
   std::vector<Bytes> peaks_under(const Schedule* schedule, const PipelineShape& shape,
                                  const std::vector<CutStage>& stages, const StashCounts& counts);
   Result<Simulation> run(ScheduleKind kind, const PipelineShape& shape, const StepCosts& costs);

@@ -134,7 +134,8 @@ CutSpace::CutSpace(const CostModel& model)
       touched_{0},
       lowered_{0},
       fields_{0},
-      saved_{0} {}
+      saved_{0},
+      between_{0} {}
 
 void CutSpace::push_state(const CostModel& model, int node) {
   const LayerNode& layer = model.graph().nodes[node];
@@ -148,6 +149,7 @@ void CutSpace::push_state(const CostModel& model, int node) {
   lowered_.push_back(lowered_.back() + layer.lowered_bytes);
   fields_.push_back(fields_.back() + layer.field_bytes);
   saved_.push_back(saved_.back() + layer.saved_bytes);
+  between_.push_back(between_.back() + layer.kept_between());
 }
 
 CutSpace CutSpace::linear(const CostModel& model, std::vector<int> order) {
@@ -278,10 +280,10 @@ void CutSpace::make_tensors(const LayerGraph& graph) {
 
 void CutSpace::make_least_behind() {
   for (int b = 0; b < states(); ++b)
-    least_behind_.push_back({parameters_[b], lowered_[b], fields_[b], saved_[b]});
+    least_behind_.push_back({parameters_[b], lowered_[b], fields_[b], saved_[b], between_[b]});
   for (std::size_t b = least_behind_.size() - 1; b-- > 0;) {
-    for (Bytes LayerBytes::*bytes :
-         {&LayerBytes::parameters, &LayerBytes::lowered, &LayerBytes::fields, &LayerBytes::saved})
+    for (Bytes LayerBytes::*bytes : {&LayerBytes::parameters, &LayerBytes::lowered, &LayerBytes::fields,
+                                     &LayerBytes::saved, &LayerBytes::between})
       least_behind_[b].*bytes = std::min(least_behind_[b].*bytes, least_behind_[b + 1].*bytes);
   }
 }
@@ -374,7 +376,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
   // state behind all states inside it.
   struct Sums {
     std::vector<double> forward, backward;
-    Bytes parameters = 0, touched = 0, lowered = 0, fields = 0, saved = 0;
+    Bytes parameters = 0, touched = 0, lowered = 0, fields = 0, saved = 0, between = 0;
     int size = 0;
   };
   const int sheets = model.num_sheets();
@@ -393,6 +395,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
       sum.lowered += graph.nodes[node].lowered_bytes;
       sum.fields += graph.nodes[node].field_bytes;
       sum.saved += graph.nodes[node].saved_bytes;
+      sum.between += graph.nodes[node].kept_between();
       ++sum.size;
     }
     if (sum.size == static_cast<int>(layers)) {
@@ -413,6 +416,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
   space.lowered_.clear();
   space.fields_.clear();
   space.saved_.clear();
+  space.between_.clear();
   const std::vector<Bytes> bytes = tensor_bytes(graph);
   for (int k = 0; k < sheets; ++k) {
     space.forward_[k].clear();
@@ -430,6 +434,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
     space.lowered_.push_back(sums[i].lowered);
     space.fields_.push_back(sums[i].fields);
     space.saved_.push_back(sums[i].saved);
+    space.between_.push_back(sums[i].between);
     Bytes live = 0;
     for (std::size_t at = 0; at < layers; ++at) {
       if (!test(states[i], at)) continue;

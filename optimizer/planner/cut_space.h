@@ -38,11 +38,12 @@ class CutSpace {
   Bytes lowered(int a, int b) const { return lowered_[b] - lowered_[a]; }
   Bytes fields(int a, int b) const { return fields_[b] - fields_[a]; }
   Bytes saved(int a, int b) const { return saved_[b] - saved_[a]; }
+  Bytes between(int a, int b) const { return between_[b] - between_[a]; }
   struct LayerBytes {
-    Bytes parameters = 0, lowered = 0, fields = 0, saved = 0;
+    Bytes parameters = 0, lowered = 0, fields = 0, saved = 0, between = 0;
   };
   LayerBytes bytes(int a, int b) const {
-    return {parameters(a, b), lowered(a, b), fields(a, b), saved(a, b)};
+    return {parameters(a, b), lowered(a, b), fields(a, b), saved(a, b), between(a, b)};
   }
   /// Returns a lower bound of the bytes of the layers between two states. It never falls with a later `b`,
   /// nested or not, and is never below 0.
@@ -50,7 +51,7 @@ class CutSpace {
     const LayerBytes& behind = least_behind_[b];
     return {std::max<Bytes>(0, behind.parameters - parameters_[a]),
             std::max<Bytes>(0, behind.lowered - lowered_[a]), std::max<Bytes>(0, behind.fields - fields_[a]),
-            std::max<Bytes>(0, behind.saved - saved_[a])};
+            std::max<Bytes>(0, behind.saved - saved_[a]), std::max<Bytes>(0, behind.between - between_[a])};
   }
   /// Returns a lower bound of the bytes that every cut at `b` sends to the next stage. In a linear space it
   /// is the tensor from the layer before the cut to the layer behind it. Returns -1 if there is none: then
@@ -109,8 +110,9 @@ class CutSpace {
   std::vector<int> order_;
   std::vector<std::vector<std::uint64_t>> members_;  // complete spaces: [state], bit i is place i of order_
   std::vector<std::vector<bool>> inside_;            // complete spaces: [a][b], whether a lies inside b
-  std::vector<std::vector<double>> forward_, backward_, compute_;                     // [sheet][state]
-  std::vector<Bytes> parameters_, touched_, lowered_, fields_, saved_, next_, live_;  // indexed by state
+  std::vector<std::vector<double>> forward_, backward_, compute_;  // [sheet][state]
+  std::vector<Bytes> parameters_, touched_, lowered_, fields_, saved_, between_, next_,
+      live_;                              // indexed by state
   std::vector<Bytes> next_kept_;          // indexed by state: of next_, what the layer behind the cut keeps
   std::vector<LayerBytes> least_behind_;  // [state]: the least sums of this state and all later ones
   // Linear spaces: [k][i] is the maximum over the 2^k layers from the i-th on of a layer's workspace + the

@@ -239,7 +239,7 @@ void share_stash(ScheduleKind kind, const PipelineShape& shape, Layout& layout) 
   for (std::size_t s = 0; s < layout.ranks.size(); ++s) {
     if (s == 0 || layout.stages() <= kStagesForEveryLimit)
       limit = stash_limit(kind, shape, layout.ranks[s].front());
-    layout.stash.microbatches[s] = std::max(1, limit / layout.chunks);
+    layout.stash.moments[s] = {StageMoment{.stashed = std::max(1, limit / layout.chunks)}};
   }
 }
 

@@ -90,7 +90,7 @@ class LightestPlan {
           return;
         }
         Layout one_stashed = layout;  // lower bound: each stage stashes one microbatch
-        one_stashed.stash.microbatches.assign(layout.ranks.size(), 1);
+        one_stashed.stash.moments.assign(layout.ranks.size(), {StageMoment()});
         if (weigh(one_stashed); least_at_all(space) >= least_.worst) continue;
         fill(space, one_stashed);
         if (table_.least() >= least_.worst) continue;
@@ -110,13 +110,12 @@ class LightestPlan {
 
  private:
   /// Replicas, limits and stash counts. Layouts with equal keys hold the same under every cut.
-  using MemoryKey = std::tuple<std::vector<std::size_t>, std::vector<Bytes>, std::vector<int>,
-                               std::vector<int>, std::vector<int>>;
+  using MemoryKey = std::tuple<std::vector<std::size_t>, std::vector<Bytes>,
+                               std::vector<std::vector<StageMoment>>, std::vector<int>>;
   static MemoryKey key_of(const Layout& layout) {
     std::vector<std::size_t> replicas;
     for (const auto& ranks : layout.ranks) replicas.push_back(ranks.size());
-    return {std::move(replicas), layout.memory, layout.stash.microbatches, layout.stash.versions,
-            layout.stash.open_backwards};
+    return {std::move(replicas), layout.memory, layout.stash.moments, layout.stash.versions};
   }
 
   bool is_enough() const { return wanted_ == Wanted::AnyThatFits && !least_.plan.stages.empty(); }
@@ -128,9 +127,9 @@ class LightestPlan {
       const double versions = layout.stash.versions[s];
       const double rule =
           static_cast<double>(options_.costs.rule_copies) / options_.costs.shards_of(layout.ranks[s]);
-      int saved = layout.stash.microbatches[s];
-      if (options_.recompute == Recompute::Always) saved = layout.stash.open_backwards[s];
-      if (options_.recompute == Recompute::Auto) saved = std::min(saved, layout.stash.open_backwards[s]);
+      // With recompute, one backward has its saved tensors.
+      const int saved =
+          options_.recompute == Recompute::Never ? layout.stash.whole(static_cast<std::size_t>(s)) : 1;
       const double part = share(layout, s, 1);
       weights_.push_back({.parameters = part * arrays * (versions + 1 + rule),
                           .lowered = part * arrays * versions,

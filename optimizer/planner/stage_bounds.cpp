@@ -10,23 +10,26 @@ StageMemory StageBounds::parts(const CutSpace& space, const Layout& layout, int 
   const bool sure = messages == Messages::Sure;
   const CutSpace::LayerBytes layers = sure ? space.bytes(a, b) : space.least_bytes(a, b);
   const std::vector<RankId>& ranks = layout.ranks[s];
+  // A backward to the inputs alone frees no more than a whole one.
+  const Bytes workspace = layout.chunks == 1 && (sure || space.is_linear()) ? space.workspace(a, b) : 0;
   return StageMemory{
       .parameters = layers.parameters,
       .lowered = layers.lowered,
       .loaded = options_.costs.loaded_ahead * layers.fields,
       .saved = layers.saved,
+      .between = layers.between,
       .incoming = sure && s > 0 ? space.incoming(a, b) : 0,
       .arrived = sure && s > 0 ? space.arrived(a, b) : 0,
       .outgoing = sure && s + 1 < layout.stages() ? space.outgoing(a, b) : 0,
-      .workspace = layout.chunks == 1 && (sure || space.is_linear()) ? space.workspace(a, b) : 0,
+      .workspace = workspace,
+      .split_workspace = workspace,
       .versions = layout.stash.versions[s],
-      .stashed = layout.stash.microbatches[s],
       .rule_copies = options_.costs.rule_copies,
       .rule_shards = options_.costs.shards_of(ranks),
-      .open_backwards = layout.stash.open_backwards[s],
       .arrays = options_.costs.arrays,
       .reduced =
-          ranks.size() < 2 ? 0 : reduced_bytes(layers.parameters, ranks.size(), options_.costs.bucket_bytes)};
+          ranks.size() < 2 ? 0 : reduced_bytes(layers.parameters, ranks.size(), options_.costs.bucket_bytes),
+      .moments = layout.stash.moments[s]};
 }
 
 Bytes StageBounds::memory(const CutSpace& space, const Layout& layout, int s, int a, int b, bool recompute,

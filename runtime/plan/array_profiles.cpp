@@ -38,8 +38,10 @@ LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
     for (Bytes LayerNode::*value :
          {&LayerNode::parameter_bytes, &LayerNode::untouched_bytes, &LayerNode::lowered_bytes,
           &LayerNode::field_bytes, &LayerNode::activation_bytes, &LayerNode::saved_bytes,
-          &LayerNode::workspace_bytes})
+          &LayerNode::workspace_bytes, &LayerNode::tied_bytes})
       made.nodes[n].*value = at(a.nodes[n].*value, b.nodes[n].*value);
+    if (a.nodes[n].between_bytes && b.nodes[n].between_bytes)
+      made.nodes[n].between_bytes = at(*a.nodes[n].between_bytes, *b.nodes[n].between_bytes);
     auto& each = made.nodes[n].of_microbatches;
     each.resize(std::min(each.size(), b.nodes[n].of_microbatches.size()));
     for (std::size_t m = 0; m < each.size(); ++m) {

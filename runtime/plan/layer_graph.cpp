@@ -22,11 +22,11 @@ constexpr const char* kFormatOfTurns = "millrace-profile-3";   // and of turns
 
 /// Sums over layers must not wrap, and stay exact in a double.
 bool too_many_bytes(const LayerGraph& graph) {
-  Bytes sums[6] = {};
+  Bytes sums[8] = {};
   for (const LayerNode& n : graph.nodes) {
-    const Bytes of_node[] = {n.parameter_bytes, n.activation_bytes, n.saved_bytes,
-                             n.workspace_bytes, n.lowered_bytes,    n.field_bytes};
-    for (int i = 0; i < 6; ++i) sums[i] = saturating_sum(sums[i], of_node[i]);
+    const Bytes of_node[] = {n.parameter_bytes, n.activation_bytes, n.saved_bytes,    n.workspace_bytes,
+                             n.lowered_bytes,   n.field_bytes,      n.kept_between(), n.tied_bytes};
+    for (int i = 0; i < 8; ++i) sums[i] = saturating_sum(sums[i], of_node[i]);
   }
   Bytes edges = 0;
   for (const LayerEdge& e : graph.edges) edges = saturating_sum(edges, e.bytes);
@@ -71,7 +71,10 @@ LayerNode node_from(const Json& json, Problems& problems) {
                  .field_bytes = in.size("field_bytes", 0),
                  .activation_bytes = in.size("activation_bytes", 0),
                  .saved_bytes = in.size("saved_bytes", 0),
+                 .tied_to = in.string("tied_to", ""),
+                 .tied_bytes = in.size("tied_bytes", 0),
                  .workspace_bytes = in.size("workspace_bytes", 0)};
+  if (const Bytes between = in.size("between_bytes", -1); between >= 0) node.between_bytes = between;
   if (const Json* all = in.optional_array("microbatches")) read_seconds(*all, node, problems);
   if (node.untouched_bytes > node.parameter_bytes)
     in.problem("untouched_bytes", "are more than the layer's parameter_bytes");
@@ -236,6 +239,9 @@ Json LayerGraph::as_json() const {
     if (n.untouched_bytes > 0) layers.items().back()["untouched_bytes"] = n.untouched_bytes;
     if (n.lowered_bytes > 0) layers.items().back()["lowered_bytes"] = n.lowered_bytes;
     if (n.field_bytes > 0) layers.items().back()["field_bytes"] = n.field_bytes;
+    if (n.between_bytes) layers.items().back()["between_bytes"] = *n.between_bytes;
+    if (!n.tied_to.empty()) layers.items().back()["tied_to"] = n.tied_to;
+    if (n.tied_bytes > 0) layers.items().back()["tied_bytes"] = n.tied_bytes;
     if (n.of_microbatches.empty()) continue;
     Json all = Json::array();
     for (const LayerSeconds& one : n.of_microbatches) {

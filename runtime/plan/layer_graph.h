@@ -39,6 +39,13 @@ struct LayerNode {
   Bytes activation_bytes = 0;  ///< output
   /// Bytes kept from forward to backward. Outputs of other layers that are kept count once.
   Bytes saved_bytes = 0;
+  /// Bytes kept from the gradient of its inputs to that of its weights, where a schedule computes them apart;
+  /// absent: `saved_bytes`.
+  std::optional<Bytes> between_bytes{};
+  /// The layer that owns parameters of this one (tied), and their bytes. A stage without the owner holds
+  /// values of its own. Empty: it owns all of them.
+  std::string tied_to{};
+  Bytes tied_bytes = 0;
   /// Most bytes that its backward works with at a time (gradients, temporaries), besides the saved bytes.
   Bytes workspace_bytes = 0;
   /// Times by LayerGraph::microbatches. The times above are their means. Empty: not known.
@@ -52,6 +59,7 @@ struct LayerNode {
     return std::min(static_cast<double>(parameter_bytes),
                     static_cast<double>(microbatches) * static_cast<double>(touched_bytes()));
   }
+  Bytes kept_between() const { return between_bytes.value_or(saved_bytes); }
 };
 
 /// Tensor `tensor` goes from nodes[producer] to nodes[consumer].

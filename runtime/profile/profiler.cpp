@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randint.h>
@@ -55,6 +56,7 @@ class Pass final : private LayerObserver {
   Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options, Clock& clock,
        Device& device)
       : saved_bytes(layout.model.layers.size()),
+        between_bytes(layout.model.layers.size()),
         workspace_bytes(layout.model.layers.size()),
         program_(compile_stage(layout, StageId(0))),
         runner_(program_, store, std::vector(static_cast<std::size_t>(store.jobs()), options.seed)),
@@ -99,7 +101,21 @@ class Pass final : private LayerObserver {
     return seconds;
   }
 
-  std::vector<Bytes> saved_bytes, workspace_bytes;
+  /// Measures what is kept between the halves of a backward (between_bytes).
+  void run_halves(const Batch& batch) {
+    BatchSamples not_asked;
+    counted_ = &not_asked;
+    runner_.set_observer(nullptr);
+    forward(batch);
+    run_heads();
+    slot_.values.assign(slot_.values.size(), {});
+    runner_.backward_input(slot_, store_.current());
+    measure_between();
+    runner_.backward_weight(slot_, [](int) {});
+    runner_.set_observer(this);
+  }
+
+  std::vector<Bytes> saved_bytes, between_bytes, workspace_bytes;
   KeptInputs keeps_counted;
 
  private:
@@ -171,11 +187,7 @@ class Pass final : private LayerObserver {
   /// Measures the bytes that a microbatch keeps until its backward. Each storage counts at the first layer
   /// that keeps it; weights do not count.
   void measure_saved() {
-    std::set<const void*> seen;
-    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
-      for (const at::Tensor& p : store_.current_parameters(static_cast<int>(i)))
-        seen.insert(p.storage().data());
-    }
+    std::set<const void*> seen = weights();
     keeps_counted.assign(program_.steps.size(), {});
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       for (const int place : program_.steps[i].inputs)
@@ -195,6 +207,32 @@ class Pass final : private LayerObserver {
       if (t.defined() && seen.insert(t.storage().data()).second)
         of_heads += static_cast<Bytes>(t.storage().nbytes());
     }
+  }
+
+  /// Measures the bytes that a microbatch keeps between the gradients of the inputs and those of the weights.
+  /// Each storage counts at the first layer that keeps it. Autograd's graph keeps what it kept before.
+  void measure_between() {
+    std::set<const void*> seen = weights();
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      const Saved& saved = slot_.saved[i];
+      between_bytes[i] = saved.extra ? saved_bytes[i] : 0;
+      for (const std::vector<at::Tensor>* kept :
+           {&saved.tensors, &std::as_const(slot_.output_gradients[i])}) {
+        for (const at::Tensor& t : *kept) {
+          if (t.defined() && seen.insert(t.storage().data()).second)
+            between_bytes[i] += static_cast<Bytes>(t.storage().nbytes());
+        }
+      }
+    }
+  }
+
+  std::set<const void*> weights() const {
+    std::set<const void*> found;
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      for (const at::Tensor& p : store_.current_parameters(static_cast<int>(i)))
+        found.insert(p.storage().data());
+    }
+    return found;
   }
 
   /// Tells whether a layer keeps a tensor until its backward. Autograd's graph does not say, so it may.
@@ -427,6 +465,13 @@ std::vector<Bytes> field_bytes(const StageLayout& layout, const std::vector<Byte
   return bytes;
 }
 
+/// Returns the layer that owns parameters of `layer`; empty: it owns all of them.
+std::string owner_of(const NamedLayer& layer, const LayeredModel& model) {
+  if (layer.tied.empty()) return {};
+  const std::optional<ParameterPlace> place = find_parameter(model, layer.tied.front().second);
+  return place ? model.layers[place->layer].name : std::string();
+}
+
 /// Tells whether layer `l` reads `tensor` in a turn (`there`), and whether its gradient comes back (`back`).
 struct InTurn {
   bool there = false, back = false;
@@ -517,6 +562,7 @@ LayerGraph turn_of(const LayerGraph& whole, const StageLayout& turn, const std::
     node.backward_weight_s = seconds(&LayerSeconds::backward_weight);
     if (turn.model.layers[i].frozen) node.parameter_bytes = node.untouched_bytes = 0;
     node.saved_bytes = pass.saved_bytes[i];
+    node.between_bytes = pass.between_bytes[i];
     node.workspace_bytes = pass.workspace_bytes[i];
     node.of_microbatches.clear();
   }
@@ -630,6 +676,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
       passes.back()->run(longest.batch, nullptr, longest_bytes);
       pass_is_done();
     }
+    passes.back()->run_halves(longest.batch);
   }
   TurnSamples samples(turns.size(), std::vector<BatchSamples>(batches.timed.size()));
   for (auto& of_turn : samples) {
@@ -708,8 +755,8 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     };
     Bytes parameter_bytes = 0, tied_bytes = 0;
     for (const ParameterSpec& spec : layer.layer->parameters()) {
-      if (!spec.is_buffer)
-        (layer.is_tied(spec) ? tied_bytes : parameter_bytes) += bytes_of({.shape = spec.shape});
+      if (spec.is_buffer) continue;
+      (layer.is_tied(spec) ? tied_bytes : parameter_bytes) += bytes_of({.shape = spec.shape});
     }
     graph.nodes.push_back({.name = layer.name,
                            .kind = layer.layer->kind(),
@@ -721,6 +768,9 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .field_bytes = batches_wait_on_device ? fields[i] : 0,
                            .activation_bytes = mean_outputs[i],
                            .saved_bytes = most(&Pass::saved_bytes, i),
+                           .between_bytes = most(&Pass::between_bytes, i),
+                           .tied_to = owner_of(layer, model),
+                           .tied_bytes = tied_bytes,
                            .workspace_bytes = most(&Pass::workspace_bytes, i)});
     if (lengths_differ)
       for (const BatchSeconds& batch : each) graph.nodes.back().of_microbatches.push_back(batch.layers[i]);

@@ -10,7 +10,9 @@ namespace millrace {
 
 /// The change by one action, for its stage and array on its rank.
 struct MemoryStep {
-  int stash = 0;     ///< change of the stashed microbatches: +1 at the forward, -1 at the weight gradient
+  int stash = 0;  ///< change of the stashed microbatches: +1 at the forward, -1 at the weight gradient
+  int open =
+      0;  ///< change of those whose backward is half done: +1 at the input gradient, -1 at the weights'
   int versions = 0;  ///< change of the live weight versions: +1 if an update leaves an old one in use
   int alive = 1;     ///< live versions after the action, the current one included
 };

@@ -24,8 +24,9 @@ std::vector<double> peak_bytes_of(const Schedule& schedule, const PipelineShape&
       bytes += shape.arrays * (bytes_of(options.weight_bytes, stage) + bytes_of(options.state_bytes, stage));
     double peak = bytes;
     walk_memory(schedule.ranks[r], shape, versions, [&](const Action& a, const MemoryStep& step) {
-      bytes += step.stash * bytes_of(options.stash_bytes, a.stage) +
-               step.versions * bytes_of(options.weight_bytes, a.stage);
+      const double stash = bytes_of(options.stash_bytes, a.stage);
+      if (!options.open_bytes.empty()) bytes += step.open * (bytes_of(options.open_bytes, a.stage) - stash);
+      bytes += step.stash * stash + step.versions * bytes_of(options.weight_bytes, a.stage);
       peak = std::max(peak, bytes);
     });
     peaks.push_back(peak);

@@ -215,6 +215,22 @@ struct Peaks {
 };
 Peaks peaks_of(const Schedule& schedule, const PipelineShape& shape);
 
+/// Messages that a rank waits for at a time, of all its stages. It posts their receives before it needs them.
+inline constexpr int kReceivesAhead = 4;
+
+/// What a rank holds of a stage while a backward of the stage runs, in microbatches.
+struct StageMoment {
+  int stashed = 1;      ///< from the forward to the end of the backward; the running one is among them
+  int open = 0;         ///< of these, between the gradients of their inputs and those of their weights
+  int activations = 0;  ///< whose receives are posted
+  int gradients = 0;    ///< the same of the gradients that come back
+  Op op =
+      Op::Backward;  ///< what runs: a Backward, BackwardInput (not yet open) or BackwardWeight (still open)
+  auto operator<=>(const StageMoment&) const = default;
+};
+/// Returns by stage the moments at which a rank can be fullest, sorted. Empty for a stage without a backward.
+std::vector<std::vector<StageMoment>> fullest_moments(const Schedule& schedule, const PipelineShape& shape);
+
 struct TimedAction {
   Action action;
   double start = 0;

@@ -48,8 +48,10 @@ struct SimulationOptions {
   std::vector<std::vector<double>> own_seconds;
   std::vector<double> start;  ///< by rank: when it begins, seconds; missing: 0
 
-  bool peaks = true;                 ///< whether peak_stash and peak_versions are wanted
-  std::vector<double> stash_bytes;   ///< by stage: kept from a forward to its last backward
+  bool peaks = true;                ///< whether peak_stash and peak_versions are wanted
+  std::vector<double> stash_bytes;  ///< by stage: kept from a forward to its last backward
+  /// By stage: kept from the gradient of the inputs to that of the weights; empty: the same as `stash_bytes`.
+  std::vector<double> open_bytes;
   std::vector<double> weight_bytes;  ///< by stage: of one version
   std::vector<double> state_bytes;   ///< by stage: gradients, update rule, buffers: once
 };

@@ -102,7 +102,11 @@ void walk_memory(const std::vector<Action>& actions, const PipelineShape& shape,
     LiveVersions& stage = live[weights_of(a)];
     MemoryStep step;
     if (a.op == Op::Forward) step.stash = 1;
-    if (releases(a)) step = {.stash = -1, .versions = stage.release(versions[cell_of(shape, a)], position)};
+    if (a.op == Op::BackwardInput) step.open = 1;
+    if (releases(a))
+      step = {.stash = -1,
+              .open = a.op == Op::BackwardWeight ? -1 : 0,
+              .versions = stage.release(versions[cell_of(shape, a)], position)};
     if (a.op == Op::Update) step.versions = stage.update(position);
     step.alive = stage.alive();
     visit(a, step);

@@ -48,7 +48,6 @@ class RankRunner {
  public:
   /// The number of receives that are posted ahead, so that data travels while the rank computes. Two per
   /// direction suffice for 1F1B; more would only hold memory.
-  static constexpr int kReceivesAhead = 4;
 
   explicit RankRunner(RunnerParts parts) : parts_(std::move(parts)) {}
 

@@ -30,7 +30,7 @@ StopReach stop_reach(const Plan& plan, std::int64_t period) {
   const int r = static_cast<int>(replicas), per_step = microbatches_per_step(plan);
   const int in_flight = plan.num_ranks() + 2 * r;
   return {.lag = in_flight / per_step + 1,
-          .ahead = (in_flight + RankRunner::kReceivesAhead * r) / per_step + 1,
+          .ahead = (in_flight + kReceivesAhead * r) / per_step + 1,
           .multiple = static_cast<int>(period)};
 }
 

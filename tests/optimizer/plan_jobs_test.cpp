@@ -82,14 +82,33 @@ std::vector<Division> every_division(int jobs, int most) {
   return all;
 }
 
+/// Computes the most that a rank holds of its stage beside weights: at each backward the stash, the next four
+/// receives, and a message each way.
+Bytes fullest_backward(const std::vector<Action>& actions, Bytes stash, Bytes in, Bytes out) {
+  Bytes most = 0;
+  int stashed = 0;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    stashed += actions[i].op == Op::Forward;
+    if (actions[i].op != Op::Backward) continue;
+    Bytes bytes = stashed * stash + in + out;
+    int posted = 0;
+    for (std::size_t later = i + 1; later < actions.size() && posted < 4; ++later) {
+      if (!is_receive(actions[later].op)) continue;
+      bytes += actions[later].op == Op::RecvActivation ? in : out;
+      ++posted;
+    }
+    most = std::max(most, bytes);
+    --stashed;
+  }
+  return most;
+}
+
 /// Computes the memory of a stage's rank a second time. It holds weights, gradients and rule state of all
-/// arrays, and each message twice. Besides it holds the larger of two stashes. One has the most microbatches
-/// that 1F1B has in flight. The other has one microbatch and the bytes that all-reduces receive: all of them
-/// with two replicas, those of a bucket with three.
+/// arrays. Besides it holds the larger of two: what the fullest backward of 1F1B holds, or one microbatch and
+/// the bytes that all-reduces receive. These are all bytes with two replicas, those of a bucket with three.
 Bytes peak_of(const LayerGraph& graph, const CostModel& model, const std::vector<CutStage>& stages,
               const PipelineShape& shape, int copies) {
   const Schedule schedule = *make_schedule(ScheduleKind::OneFOneB, shape);
-  const Peaks peaks = peaks_of(schedule, shape);
   const std::vector<StageMemory> memories = model.memory_of(stages);
   Bytes most = 0;
   for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -98,16 +117,15 @@ Bytes peak_of(const LayerGraph& graph, const CostModel& model, const std::vector
       parameters += graph.nodes[node].parameter_bytes;
       saved += graph.nodes[node].saved_bytes;
     }
-    int stashed = 0;
-    for (const RankId rank : stages[s].ranks) stashed = std::max(stashed, peaks.stash[rank.value]);
     const Bytes in = memories[s].incoming, out = memories[s].outgoing;
     const auto replicas = static_cast<Bytes>(stages[s].ranks.size());
     const Bytes reduced = replicas == 2  ? parameters
                           : replicas > 2 ? std::min(parameters, 4 * kMiB) / replicas * (replicas - 1)
                                          : 0;
-    const Bytes kept = std::max((saved + in) * stashed, saved + in + reduced);
-    most = std::max(most,
-                    parameters * (2 + copies) * shape.arrays + kept + 2 * (in + out) + memories[s].workspace);
+    Bytes kept = saved + in + reduced + in + out;
+    for (const RankId rank : stages[s].ranks)
+      kept = std::max(kept, fullest_backward(schedule.ranks[rank.value], saved + in, in, out));
+    most = std::max(most, parameters * (2 + copies) * shape.arrays + kept + memories[s].workspace);
   }
   return most;
 }

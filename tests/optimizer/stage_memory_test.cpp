@@ -1,0 +1,76 @@
+// The bytes that a rank holds of a stage.
+#include <gtest/gtest.h>
+
+#include "tests/optimizer/every_cut.h"
+
+namespace millrace {
+namespace {
+
+const StageMemory kHeld{.parameters = 1000,
+                        .saved = 100,
+                        .between = 130,
+                        .incoming = 10,
+                        .arrived = 4,
+                        .outgoing = 7,
+                        .workspace = 50,
+                        .split_workspace = 60,
+                        .rule_copies = 2};
+constexpr Bytes kWeights = 1000 * (1 + 1 + 2), kSends = 10 + 7;
+
+Bytes total(StageMemory held, std::vector<StageMoment> moments) {
+  held.moments = moments;
+  return held.total();
+}
+
+TEST(StageMemory, CountsTheFullestMoment) {
+  EXPECT_EQ(total(kHeld, {{.stashed = 3, .activations = 2, .gradients = 1}}),
+            kWeights + 3 * 104 + 2 * 10 + 7 + kSends + 50);
+  // A backward to the inputs has two whole stashes and the rest of an earlier backward.
+  const StageMoment half{.stashed = 3, .open = 1, .op = Op::BackwardInput};
+  EXPECT_EQ(total(kHeld, {half}), kWeights + 2 * 104 + 134 + kSends + 60);
+  EXPECT_EQ(total(kHeld, {half, {.stashed = 2}}), total(kHeld, {half}));
+}
+
+TEST(StageMemory, WithRecomputeHasTheSavedTensorsOfOneBackward) {
+  StageMemory held = kHeld;
+  held.recompute = true;
+  EXPECT_EQ(total(held, {{.stashed = 3}}), kWeights + 3 * 10 + 100 + kSends + 50);
+  const StageMoment half{.stashed = 3, .open = 1, .op = Op::BackwardInput};
+  EXPECT_EQ(total(held, {half}), kWeights + 2 * 10 + 140 + 100 + kSends + 60);
+}
+
+/// Two layers; the second one uses the first one's parameters.
+LayerGraph tied_graph() {
+  LayerGraph graph{.model = "tied", .microbatch = 1};
+  graph.nodes = {
+      {.name = "first", .parameter_bytes = 1000, .saved_bytes = 10, .between_bytes = 25},
+      {.name = "second", .lowered_bytes = 800, .saved_bytes = 10, .tied_to = "first", .tied_bytes = 800}};
+  graph.edges = {{.producer = 0, .consumer = 1, .tensor = "first", .bytes = 5}};
+  return graph;
+}
+
+TEST(StageMemory, HasACopyOfParametersThatAnotherStageOwns) {
+  const LayerGraph graph = tied_graph();
+  const ClusterSpec cluster = ranks(2);
+  const CostModel model(graph, cluster);
+  const auto apart = model.memory_of({{{0}, {RankId(0)}}, {{1}, {RankId(1)}}});
+  EXPECT_EQ(apart[0].lowered, 0);
+  EXPECT_EQ(apart[1].lowered, 2 * 800);
+  EXPECT_EQ(model.memory_of({{{0, 1}, {RankId(0)}}})[0].lowered, 800);
+}
+
+TEST(StageMemory, OfASplitBackwardIsWhatTheHalvesKeep) {
+  const LayerGraph graph = tied_graph();
+  const Result<LayerGraph> read = LayerGraph::parse(graph.to_json(), "written");
+  ASSERT_TRUE(read) << to_string(read.problems());
+  EXPECT_EQ(read->nodes[0].between_bytes, 25);
+  EXPECT_EQ(read->nodes[1].between_bytes, std::nullopt);
+  EXPECT_EQ(read->nodes[1].tied_to, "first");
+  EXPECT_EQ(read->nodes[1].tied_bytes, 800);
+  const ClusterSpec cluster = ranks(2);
+  const CostModel model(*read, cluster);
+  EXPECT_EQ(model.memory_of({{{0, 1}, {RankId(0)}}})[0].between, 25 + 10);
+}
+
+}  // namespace
+}  // namespace millrace
