@@ -9,6 +9,7 @@
 #include "driver/cli/cli.h"
 #include "driver/cli/rule_flags.h"
 #include "runtime/base/array_kernels.h"
+#include "runtime/base/units.h"
 #include "runtime/comm/backend.h"
 #include "runtime/device/compute_device.h"
 #include "runtime/plan/model_options.h"
@@ -80,6 +81,7 @@ struct TrainFlags {
   std::string emulate_links;  ///< file, or empty
   bool dry_run = false;
   bool cpp_frames = false;
+  std::optional<Seconds> time_limit;  ///< of this process, from its start
   OutputFormat format = OutputFormat::Text;
 };
 

@@ -182,6 +182,8 @@ Problems conflicts(const TrainFlags& f) {
   if (apart_in_rounds && o.checkpoint_at_end)
     problems.push_back({"--checkpoint-at-end", in_common + rounds, share});
   if (apart_in_rounds && !o.resume.empty()) problems.push_back({"--resume", in_common + rounds, share});
+  if (f.time_limit && !o.saves())
+    problems.push_back({"--time-limit", "needs a place to save what was trained", "give --output-dir DIR"});
   if (o.overwrite && o.output_dir.empty())
     problems.push_back({"--overwrite", "says nothing without an output folder", "give --output-dir DIR"});
   append(problems, bleu_flag_problems(f.bleu));
