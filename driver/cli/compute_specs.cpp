@@ -241,6 +241,11 @@ CommandSpec train_spec(TrainFlags& f) {
            "Messages between hosts go through TLS, with a key of the job's MILLRACE_TOKEN. Ranks of one host "
            "that share memory send nothing.",
            into::on(f.encrypt)),
+      flag(
+          "Job", "wire-checksum",
+          "Every message carries a hash, which the receiver compares: bytes that the way changes end the run "
+          "(exit code 5) instead of spoiling it. NCCL is not used then.",
+          into::on(f.wire_checksum)),
       flag("Job", "timeout", "SECONDS", "Deadline of every wait for another rank.",
            into::duration(f.deadline, 0.001, 1e6)),
       flag("Job", "emulate-links", "FILE",

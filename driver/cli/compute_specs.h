@@ -77,6 +77,7 @@ struct TrainFlags {
   ComputeDevice device = ComputeDevice::Cpu;
   Backend backend = Backend::Auto;
   bool encrypt = false;
+  bool wire_checksum = false;
   std::chrono::milliseconds deadline{100'000};
   std::string emulate_links;  ///< file, or empty
   bool dry_run = false;

@@ -262,7 +262,8 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
   const JoinedJob joined = join_job(job,
                                     {.backend = spec.backend,
                                      .deadline = spec.deadline,
-                                     .purpose = "train " + plan.model + " " + plan.fingerprint(),
+                                     .purpose = "train " + plan.model + " " + plan.fingerprint() +
+                                                (spec.wire_checksum ? " with checksums" : ""),
                                      .encrypt = spec.encrypt,
                                      .decorators = spec.decorators,
                                      .recorder = &recorder},

@@ -13,6 +13,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
 #include "runtime/comm/emulated_links.h"
+#include "runtime/comm/wire_checksum.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
@@ -288,6 +289,7 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
     append(problems, rule_problems(job, plan && is_asynchronous(plan->schedule)));
     if (&job != &jobs.front()) append(problems, conflicts(job.options.learning_rate, job.rate_in_epochs));
   }
+  if (spec.wire_checksum) spec.decorators.emplace_back(make_checked_channel);
   if (!spec.emulate_links.empty() && plan) {
     Result<ChannelDecorator> links = emulated_links(spec.emulate_links, *plan);
     if (!links)
