@@ -26,8 +26,8 @@ const Flight* flight_of(const std::vector<Flight>& flights, int rank) {
   return found == flights.end() ? nullptr : &*found;
 }
 
-/// Whether `sender` has sent the message that `receive` of rank `to` waits for. Tags are used again, so only
-/// a send after the newest that the receiver has taken counts.
+/// Whether `sender` has posted the message that `receive` waits for. It may not have waited for its send yet.
+/// Tags are used again, so only a send after the newest that the receiver has taken counts.
 bool was_sent(const Flight& receiver, const FlightRecord& receive, const Flight& sender) {
   std::int64_t taken = 0;
   for (const FlightRecord& one : receiver.records)
@@ -36,7 +36,7 @@ bool was_sent(const Flight& receiver, const FlightRecord& receive, const Flight&
       taken = std::max(taken, one.ended + receiver.unix_minus_clock_ns);
   return std::ranges::any_of(sender.records, [&](const FlightRecord& one) {
     return one.kind == Kind::Send && one.tag == receive.tag && one.peer == receiver.rank &&
-           one.state == State::Done && one.begun + sender.unix_minus_clock_ns > taken;
+           one.state != State::Failed && one.begun + sender.unix_minus_clock_ns > taken;
   });
 }
 

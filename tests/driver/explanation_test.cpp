@@ -66,7 +66,7 @@ TEST(Explanation, FindsRanksThatWaitForEachOther) {
 TEST(Explanation, AMessageThatWasSentBlamesItsReceiver) {
   const std::uint64_t tag = 4;
   std::vector<std::vector<FlightRecord>> records{
-      {message(Kind::Send, 1, tag, 10, State::Done), message(Kind::Receive, 1, 9, 20, State::Waiting)},
+      {message(Kind::Send, 1, tag, 10, State::Begun), message(Kind::Receive, 1, 9, 20, State::Waiting)},
       {message(Kind::Receive, 0, tag, 11, State::Waiting)}};
   EXPECT_EQ(explain(ranks(records), std::nullopt).root, std::vector{1});
   // With a message of an earlier step, which was taken, they do wait for each other.
