@@ -137,6 +137,7 @@ constexpr Command kCommands[] = {
     {"Run on several processes or hosts", {"agent", agent_spec, agent_command}},
     {"Look after runs", {"runs", runs_spec, runs_command}},
     {"Look after runs", {"status", status_spec, status_command}},
+    {"Look after runs", {"explain", explain_spec, explain_command}},
     {"Look after runs", {"logs", logs_spec, logs_command}},
     {"Look after runs", {"stop", stop_spec, stop_command}},
     {"Look after runs", {"kill", kill_spec, kill_command}},

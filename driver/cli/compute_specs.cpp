@@ -4,9 +4,16 @@
 
 #include "data/files/augmentation.h"
 #include "data/files/data_kinds.h"
+#include "runtime/plan/quantities.h"
 
 namespace millrace {
 namespace {
+
+Result<Seconds> time_limit_from(const std::string& text) {
+  const std::optional<double> seconds = parse_duration(text);
+  if (seconds && *seconds > 0 && *seconds < 1e9) return Seconds(*seconds);
+  return Problem{"", "'" + text + "' is no duration", "for example 90s, 30m, 2h or 1d"};
+}
 
 Result<ScheduleKind> schedule_from(const std::string& text) {
   return parse_schedule_kind(text, "--schedule");
@@ -112,6 +119,11 @@ CommandSpec train_spec(TrainFlags& f) {
            "Updates (pipedream, pipedream-vsync: minibatches, rounded up to whole turns of the replicas). Of "
            "a job array: each job's own, or a list.",
            into::integer(o.steps, 0, into::kAny / 1024)),
+      flag("Training", "time-limit", "TIME",
+           "Stop before so much time has passed since the start, save, and end with exit code 75: 90s, 30m, "
+           "2h, "
+           "1d. The last tenth of it, at most a minute, is for saving.",
+           into::parsed(f.time_limit, time_limit_from)),
       flag("Training", "epochs", "N",
            "Passes over the data, instead of --steps; evaluates and saves a checkpoint after each.",
            into::integer(f.epochs, 0, 1'000'000)),
@@ -262,6 +274,11 @@ CommandSpec train_spec(TrainFlags& f) {
            "Messages between hosts go through TLS, with a key of the job's MILLRACE_TOKEN. Ranks of one host "
            "that share memory send nothing.",
            into::on(f.encrypt)),
+      flag(
+          "Job", "wire-checksum",
+          "Every message carries a hash, which the receiver compares: bytes that the way changes end the run "
+          "(exit code 5) instead of spoiling it. NCCL is not used then.",
+          into::on(f.wire_checksum)),
       flag("Job", "timeout", "SECONDS", "Deadline of every wait for another rank.",
            into::duration(f.deadline, 0.001, 1e6)),
       flag("Emulation", "emulate-links", "FILE",

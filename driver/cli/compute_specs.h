@@ -10,6 +10,7 @@
 #include "driver/cli/cli.h"
 #include "driver/cli/rule_flags.h"
 #include "runtime/base/array_kernels.h"
+#include "runtime/base/units.h"
 #include "runtime/comm/backend.h"
 #include "runtime/device/compute_device.h"
 #include "runtime/plan/model_options.h"
@@ -86,11 +87,13 @@ struct TrainFlags {
   ComputeDevice device = ComputeDevice::Cpu;
   Backend backend = Backend::Auto;
   bool encrypt = false;
+  bool wire_checksum = false;
   std::chrono::milliseconds deadline{100'000};
   std::string emulate_links;  ///< file, or empty
   EmulationFlags emulation;
   bool dry_run = false;
   bool cpp_frames = false;
+  std::optional<Seconds> time_limit;  ///< of this process, from its start
   OutputFormat format = OutputFormat::Text;
 };
 

@@ -61,7 +61,7 @@ struct SpawnSettings {
     ::posix_spawnattr_init(&attributes);
     sigset_t defaults;
     sigemptyset(&defaults);
-    for (int signal : {SIGPIPE, SIGCHLD, SIGINT, SIGTERM}) sigaddset(&defaults, signal);
+    for (int signal : {SIGPIPE, SIGCHLD, SIGINT, SIGTERM, SIGUSR1}) sigaddset(&defaults, signal);
     if (!ignores_hangup()) sigaddset(&defaults, SIGHUP);
     ::posix_spawnattr_setsigdefault(&attributes, &defaults);
     ::posix_spawnattr_setsigmask(&attributes, &mask);
@@ -94,7 +94,7 @@ Pipe make_pipe() {
 SignalGuard::SignalGuard() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&set, signal);
+  for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set, signal);
   if (!ignores_hangup()) sigaddset(&set, SIGHUP);
   ::sigprocmask(SIG_BLOCK, &set, &old_mask_);
   // An ignored SIGCHLD (inherited) would make exit codes vanish; SIGPIPE would end the supervisor with its

@@ -22,6 +22,7 @@
 #include "driver/launch/batch_job.h"
 #include "driver/launch/console.h"
 #include "driver/launch/detached_launch.h"
+#include "driver/launch/explanation.h"
 #include "driver/launch/host_launch.h"
 #include "driver/launch/local_ranks.h"
 #include "driver/launch/printed_job.h"
@@ -67,7 +68,8 @@ std::string padded(std::string text, std::size_t width) {
 void remove_stale_files(const JobSpec& job) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(newest_round(job.output_dir), ignored)) {
-    if (entry.path().filename().string().starts_with(run_files::kStatus.prefix))
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(run_files::kStatus.prefix) || name.starts_with(run_files::kFlight.prefix))
       fs::remove(entry.path(), ignored);
   }
   remove_failures(newest_round(job.output_dir));
@@ -250,6 +252,18 @@ void note_failure(const LaunchOutcome& outcome, const JobSpec& job) {
                          .step = number_of<std::int64_t>(place.step).value_or(-1),
                          .exit_code = rank.exit_code(),
                          .error = error});
+}
+
+/// Leaves beside the ranks' files what `millrace explain` says now. Returns the line that names the command.
+std::string write_explanation(const LaunchOutcome& outcome, const JobSpec& job) {
+  constexpr std::size_t kRecords = 20;
+  if (outcome.first_failure < 0) return "";
+  const Result<Explanation> explained = explain_run(job.output_dir);
+  if (!explained) return "";  // the ranks came to no step
+  const Status written = write_file_atomically(newest_round(job.output_dir) / run_files::kFailureSummary,
+                                               to_json(*explained, kRecords).dump(1) + "\n");
+  return (written ? "" : "warning: " + to_string(written.problems()) + "\n") +
+         ("who waited for whom: millrace explain " + quoted(job.output_dir) + "\n");
 }
 
 std::string final_message(const LaunchOutcome& outcome, const JobSpec& job,
@@ -471,7 +485,7 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
   options.started = started_teller();
   LaunchOutcome outcome = run_ranks(processes, std::move(options), clock);
   note_failure(outcome, job);
-  std::string message = final_message(outcome, job, resume_command);
+  std::string message = final_message(outcome, job, resume_command) + write_explanation(outcome, job);
   return JobEnd{std::move(outcome), std::move(message)};
 }
 

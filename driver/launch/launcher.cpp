@@ -328,8 +328,8 @@ class Launch final : private HostEvents {
   }
 
   void interrupt(int signal) {
-    // A terminal that closes may say so twice.
-    if (signal == SIGHUP && (interrupt_ != 0 || stopping_)) return;
+    // A terminal that closes may say so twice, and a scheduler may go on warning.
+    if ((signal == SIGHUP || signal == SIGUSR1) && (interrupt_ != 0 || stopping_)) return;
     if (interrupt_ != 0 || stopping_) {  // the second one: at once
       if (interrupt_ == 0) interrupt_ = signal;
       finishing_ = false;

@@ -77,12 +77,12 @@ struct LaunchOptions {
 };
 
 /// Runs all processes to their end. Each is the leader of its own session and process group, with stdin from
-/// /dev/null. The first failure ends the others: SIGTERM, after `grace` SIGKILL. SIGINT, SIGTERM and SIGHUP
-/// to the launcher are forwarded; a second one (but SIGHUP) kills. SIGHUP stays ignored if it is (nohup). A
-/// rank that ends with Requeue was asked by somebody else: the others have the same time to end. Output that
-/// nobody reads holds up nothing: see console.h. No process is left when it returns or throws. Throws
-/// ConfigError if a process cannot be started or a log cannot be created. One call at a time in a process: it
-/// takes SIGCHLD and the stop signals for itself meanwhile.
+/// /dev/null. The first failure ends the others: SIGTERM, after `grace` SIGKILL. SIGINT, SIGTERM, SIGHUP
+/// and SIGUSR1 to the launcher are forwarded; a second SIGINT or SIGTERM kills. SIGHUP stays ignored if it is
+/// (nohup). A rank that ends with Requeue was asked by somebody else: the others have the same time to end.
+/// Output that nobody reads holds up nothing: see console.h. No process is left when it returns or throws.
+/// Throws ConfigError if a process cannot be started or a log cannot be created. One call at a time in a
+/// process: it takes SIGCHLD and the stop signals for itself meanwhile.
 LaunchOutcome run_ranks(const std::vector<RankProcess>& processes, LaunchOptions options, Clock& clock);
 
 }  // namespace millrace

@@ -12,6 +12,7 @@
 
 #include "driver/cli/command_support.h"
 #include "driver/cli/flag_target.h"
+#include "driver/launch/explanation.h"
 #include "driver/launch/run_state.h"
 #include "driver/launch/shell_words.h"
 #include "runtime/base/clock.h"
@@ -140,6 +141,38 @@ int show_status(const LookFlags& flags, const std::string& folder) {
     lines.push_back({std::to_string(rank), state.ranks[rank].step, state.ranks[rank].action});
   print_columns(lines);
   if (!state.checkpoint.empty()) std::printf("newest checkpoint: %s\n", state.checkpoint.c_str());
+  return 0;
+}
+
+// ---- explain
+
+struct ExplainFlags {
+  OutputFormat format = OutputFormat::Text;
+  int last = 6;
+};
+
+CommandSpec spec_of_explain(ExplainFlags& f) {
+  CommandSpec spec;
+  spec.command = "explain";
+  spec.summary =
+      "Say why a run failed or does not get on: which rank waited for which, and the last actions of each.";
+  spec.positionals = {"DIR"};
+  spec.flags = {flag("", "last", "N", "Actions and messages of each rank to show.",
+                     into::integer(f.last, 0, static_cast<int>(FlightRecorder::kCapacity))),
+                flag("", "format", "text|json", "Form of the answer.", into::choice(f.format, "format"))};
+  spec.examples = {"millrace explain out", "millrace explain out --last 50 --format json"};
+  return spec;
+}
+
+int show_explanation(const ExplainFlags& flags, const std::string& folder) {
+  if (const Status there = check_folder(folder); !there) return exit_with(ExitCode::Usage, there.problems());
+  const Result<Explanation> explained = explain_run(folder);
+  if (!explained) return exit_with(ExitCode::Usage, explained.problems());
+  const auto last = static_cast<std::size_t>(flags.last);
+  if (flags.format == OutputFormat::Json)
+    std::printf("%s\n", to_json(*explained, last).dump(1).c_str());
+  else
+    std::fputs(to_text(*explained, last).c_str(), stdout);
   return 0;
 }
 
@@ -323,6 +356,13 @@ CommandSpec status_spec() {
 }
 int status_command(const std::vector<std::string>& args) {
   return run_on_folder<LookFlags>(spec_of_status, args, show_status);
+}
+
+CommandSpec explain_spec() {
+  return without_targets<ExplainFlags>(spec_of_explain);
+}
+int explain_command(const std::vector<std::string>& args) {
+  return run_on_folder<ExplainFlags>(spec_of_explain, args, show_explanation);
 }
 
 CommandSpec logs_spec() {

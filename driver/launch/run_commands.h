@@ -1,5 +1,6 @@
-// The commands that look at runs and end them: `runs`, `status`, `logs`, `stop` and `kill`. They read a run's
-// folder, so they work for runs that other terminals, launchers or hosts have started. LibTorch-free.
+// The commands that look at runs and end them: `runs`, `status`, `explain`, `logs`, `stop` and `kill`. They
+// read a run's folder, so they work for runs that other terminals, launchers or hosts have started.
+// LibTorch-free.
 #pragma once
 
 #include <string>
@@ -14,6 +15,9 @@ int runs_command(const std::vector<std::string>& args);
 
 CommandSpec status_spec();
 int status_command(const std::vector<std::string>& args);
+
+CommandSpec explain_spec();
+int explain_command(const std::vector<std::string>& args);
 
 CommandSpec logs_spec();
 int logs_command(const std::vector<std::string>& args);

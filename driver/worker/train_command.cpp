@@ -2,10 +2,14 @@
 // One rank of a job (launch, torchrun: RANK and WORLD_SIZE are set), or all ranks of the plan as threads.
 #include <signal.h>
 
+#include <algorithm>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
 #include <optional>
+#include <thread>
 
 #include "driver/cli/command_support.h"
 #include "driver/hosts/machine.h"
@@ -26,8 +30,8 @@ namespace {
 
 StopFlag stop_flag{false};
 
-/// SIGINT, SIGTERM or SIGHUP: finish the step, save, exit with 75. A second SIGINT or SIGTERM ends the
-/// process at once; a terminal that closes may send SIGHUP twice.
+/// SIGINT, SIGTERM, SIGHUP or SIGUSR1: finish the step, save, exit with 75. A second SIGINT or SIGTERM ends
+/// the process at once; a terminal that closes may send SIGHUP twice.
 void stop_on_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { stop_flag.store(true); };
@@ -35,10 +39,30 @@ void stop_on_signals() {
   for (int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
   struct sigaction inherited {};
   action.sa_flags = SA_RESTART;
+  ::sigaction(SIGUSR1, &action, nullptr);
   const bool ignored =
       ::sigaction(SIGHUP, nullptr, &inherited) == 0 && inherited.sa_handler == SIG_IGN;  // nohup
   if (!ignored) ::sigaction(SIGHUP, &action, nullptr);
 }
+
+/// Asks the run to stop before its time is over. The thread ends with the object.
+class TimeLimit {
+ public:
+  explicit TimeLimit(Seconds limit)
+      : thread_([this, left = limit - std::min(limit / 10, kMostForSaving)](const std::stop_token& ended) {
+          std::unique_lock lock(mutex_);
+          wake_.wait_for(lock, ended, left, [] { return false; });
+          if (ended.stop_requested()) return;
+          log_warning("the time limit is near");
+          stop_flag.store(true);
+        }) {}
+
+ private:
+  static constexpr Seconds kMostForSaving{60};
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::jthread thread_;
+};
 
 /// Beyond a limit on the size of files (ulimit -f) a write then fails, instead of ending the process.
 void ignore_size_limit_signal() {
@@ -124,6 +148,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     for (TrainFlags& told : flags) told.options.print_interval = print_interval();
     for (TrainFlags& told : flags) told.options.command = command_of_process();
     std::optional<WorkingLine> working;
+    std::optional<TimeLimit> time_limit;
     if (job->rank == 0) working.emplace("prepares data and model");
     if (const Status settled = settle_resume(flags, job->rank); !settled)
       return report_problems(settled.problems(), ExitCode::Usage);
@@ -177,6 +202,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     if (rounds.flags.options.saves()) {  // else there is nowhere to save: the signals just end it
       for (Round& round : rounds.all) round.spec.options.stop = &stop_flag;
       stop_on_signals();
+      if (rounds.flags.time_limit) time_limit.emplace(*rounds.flags.time_limit);
     } else if (job->rank == 0) {
       tell_when_interrupted(
           "millrace train: stopped before its end; no weights were saved: give --output-dir DIR");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <mutex>
@@ -20,6 +21,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
 #include "runtime/comm/rank_threads.h"
+#include "runtime/comm/recorded_channel.h"
 #include "runtime/profile/array_division.h"
 #include "runtime/train/shared_schedules.h"
 #include "runtime/train/trainer.h"
@@ -84,7 +86,7 @@ RunReport run_with_rollbacks(const Round& round, const World& world) {
 }
 
 /// Trains a round as one rank.
-ExitCode train_rank(Round& round, Communicator& communicator, Device& device) {
+ExitCode train_rank(Round& round, Communicator& communicator, Device& device, FlightRecorder& recorder) {
   const TrainSpec& spec = round.spec;
   Clock& clock = clock_of(spec);
   device.bind_thread();
@@ -92,6 +94,7 @@ ExitCode train_rank(Round& round, Communicator& communicator, Device& device) {
   if (spec.options.first_job || !spec.division.tried.empty()) device.reset_peak_memory();
   Failpoints failpoints(spec.options.failpoints, communicator.rank().value, clock);
   World world{communicator, clock, device};
+  world.recorder = &recorder;
   if (!spec.options.failpoints.empty()) world.failpoints = &failpoints;
   RunReport report = run_with_rollbacks(round, world);
   write_archive(spec, report, communicator.rank());
@@ -123,6 +126,12 @@ ExitCode train_threads(Round& round, const Accelerator& accelerator) {
   } else {
     for (int rank = 0; rank < ranks; ++rank) devices.push_back(device_or_throw(spec, rank, accelerator));
   }
+  std::deque<FlightRecorder> recorders;  // by rank
+  for (int rank = 0; rank < ranks; ++rank) recorders.emplace_back(steady_clock());
+  decorators.push_back([&](std::shared_ptr<Channel> channel) {
+    FlightRecorder& own = recorders[static_cast<std::size_t>(channel->rank())];
+    return make_recorded_channel(std::move(channel), own);
+  });
   Clock& clock = clock_of(spec);
   // In virtual time a peer may be long at work, and a wait takes no time.
   const bool is_virtual = spec.emulated && spec.emulated->is_virtual();
@@ -135,7 +144,8 @@ ExitCode train_threads(Round& round, const Accelerator& accelerator) {
       [&](Communicator& communicator) {
         use_threads(spec);
         Device& device = *devices[communicator.rank().value];
-        const ExitCode code = train_rank(round, communicator, device);
+        const ExitCode code = train_rank(round, communicator, device,
+                                         recorders[static_cast<std::size_t>(communicator.rank().value)]);
         std::lock_guard lock(mutex);
         // A loss says more than the fact that the run stopped.
         if (worst == ExitCode::Done || (worst == ExitCode::Requeue && code != ExitCode::Done)) worst = code;
@@ -278,12 +288,15 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
     device = device_or_throw(spec, job.local_rank, accelerator);
   }
   const Plan& plan = rounds.several() ? rounds.plan : spec.pipeline;
+  FlightRecorder recorder(steady_clock());
   const JoinedJob joined = join_job(job,
                                     {.backend = spec.backend,
                                      .deadline = spec.deadline,
-                                     .purpose = "train " + plan.model + " " + plan.fingerprint(),
+                                     .purpose = "train " + plan.model + " " + plan.fingerprint() +
+                                                (spec.wire_checksum ? " with checksums" : ""),
                                      .encrypt = spec.encrypt,
-                                     .decorators = std::move(decorators)},
+                                     .decorators = std::move(decorators),
+                                     .recorder = &recorder},
                                     *device, accelerator);
   Communicator& world = *joined.communicator;
   try {
@@ -291,13 +304,13 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
     if (rounds.several()) world.barrier();
     if (TrainSpec& first = rounds.all.front().spec; chooses_arrays(first)) divide_as_rank_0(first, world);
     return run_rounds(rounds, [&](Round& round, std::size_t r) {
-      if (!rounds.several()) return train_rank(round, world, *device);
+      if (!rounds.several()) return train_rank(round, world, *device, recorder);
       if (job.rank == 0) log_round(rounds, r);
       // A round's groups of ranks have the names that another's have: each round is a group.
       std::vector<RankId> ranks;
       for (int rank = 0; rank < world.size(); ++rank) ranks.emplace_back(rank);
       const auto of_round = world.subgroup(ranks, run_files::kRounds.of(static_cast<int>(r)));
-      return train_rank(round, *of_round, *device);
+      return train_rank(round, *of_round, *device, recorder);
     });
   } catch (...) {
     world.abort(text_of_failure());

@@ -14,6 +14,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
 #include "runtime/comm/emulated_links.h"
+#include "runtime/comm/wire_checksum.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
@@ -183,6 +184,8 @@ Problems conflicts(const TrainFlags& f) {
   if (apart_in_rounds && o.checkpoint_at_end)
     problems.push_back({"--checkpoint-at-end", in_common + rounds, share});
   if (apart_in_rounds && !o.resume.empty()) problems.push_back({"--resume", in_common + rounds, share});
+  if (f.time_limit && !o.saves())
+    problems.push_back({"--time-limit", "needs a place to save what was trained", "give --output-dir DIR"});
   if (o.overwrite && o.output_dir.empty())
     problems.push_back({"--overwrite", "says nothing without an output folder", "give --output-dir DIR"});
   append(problems, bleu_flag_problems(f.bleu));
@@ -287,6 +290,7 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
     append(problems, rule_problems(job, plan && is_asynchronous(plan->schedule)));
     if (&job != &jobs.front()) append(problems, conflicts(job.options.learning_rate, job.rate_in_epochs));
   }
+  if (spec.wire_checksum) spec.decorators.emplace_back(make_checked_channel);
   if (!spec.emulate_links.empty() && plan) {
     Result<ChannelDecorator> links = emulated_links(spec.emulate_links, *plan);
     if (!links)

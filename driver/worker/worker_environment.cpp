@@ -275,7 +275,8 @@ JoinedJob join_job(const JobEnvironment& place_of_job, const JoinOptions& join, 
                               .token = job.token,
                               .encrypt = join.encrypt,
                               .device = device.identity(),
-                              .decorators = join.decorators};
+                              .decorators = join.decorators,
+                              .recorder = join.recorder};
   if (!options.device.empty() && accelerator.make_nccl) options.nccl = accelerator.make_nccl(device);
   JoinedJob joined;
   if (job.store_folder.empty()) {

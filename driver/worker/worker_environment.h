@@ -56,6 +56,7 @@ struct JoinOptions {
   std::string purpose;                          ///< the same on all ranks: jobs that differ in it do not meet
   bool encrypt = false;                         ///< connections between hosts, and with the store, use TLS
   std::vector<ChannelDecorator> decorators;     ///< around what joins the ranks
+  FlightRecorder* recorder = nullptr;           ///< CommunicatorOptions'
 };
 
 class Store;  // runtime/comm/store.h

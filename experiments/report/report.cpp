@@ -385,10 +385,12 @@ class Page {
     const std::string precision = summary_string("precision");
     const double skipped = summary_number("skipped_steps");
     if (std::isnan(skipped) && (precision.empty() || precision == "float32")) return "";
-    return html_tile("Precision", precision,
-                     std::isnan(skipped) ? ""
-                                         : printed("%.0f steps skipped, loss scale %.6g", skipped,
-                                                   summary_number("loss_scale")));
+    return html_tile(
+        "Precision", precision,
+        std::isnan(skipped) ? ""
+        : std::isnan(summary_number("loss_scale"))
+            ? printed("%.0f steps skipped", skipped)
+            : printed("%.0f steps skipped, loss scale %.6g", skipped, summary_number("loss_scale")));
   }
   std::string epochs_text() const {
     const double of_epoch = summary_number("steps_per_epoch");
@@ -865,10 +867,19 @@ class Page {
   }
 
   std::string notes_card() const {
-    if (run_.notes.empty()) return "";
-    std::string list = "<ul class=\"notes\">";
+    std::string list;
+    for (const RankRun& rank : run_.ranks) {
+      for (const StepLine& step : rank.steps)
+        if (step.slow)
+          list += printed(
+              "<li>Rank %d was slow: for the 20 steps up to %lld it computed %.1f times as long as "
+              "at first.</li>",
+              rank.rank, static_cast<long long>(step.step), *step.slow);
+    }
     for (const std::string& note : run_.notes) list += "<li>" + escape_xml(note) + "</li>";
-    return html_card("Notes", "What this report could not show.", list + "</ul>");
+    if (list.empty()) return "";
+    return html_card("Notes", "Ranks that became slow, and what this report could not show.",
+                     "<ul class=\"notes\">" + list + "</ul>");
   }
 
   /// Without the losses of each step, which `losses` has.

@@ -33,6 +33,7 @@ struct StepLine {
   std::int64_t peak_memory_bytes = 0;
   int weight_versions = 0;
   int stashed_microbatches = 0;
+  std::optional<double> slow{};  ///< the last 20 steps took the rank so many times the usual to compute
   /// Every number of the line but the step and its end, if StepValues::All were asked for.
   std::vector<std::pair<std::string, double>> all{};
 };

@@ -31,6 +31,7 @@ inline constexpr RankFiles kSteps{"steps.rank", ".jsonl"};     ///< one line for
 inline constexpr RankFiles kTrace{"trace.rank", ".json"};      ///< spans of some steps
 inline constexpr RankFiles kStatus{"status.rank", ".json"};    ///< what the rank does now
 inline constexpr RankFiles kFailure{"failure.rank", ".json"};  ///< why the rank ended before its end
+inline constexpr RankFiles kFlight{"flight.rank", ".bin"};     ///< its last actions and messages
 /// Folders of the rounds in which jobs are trained (docs/fusion.md): "round1". Each has the files of a run of
 /// its own.
 inline constexpr RankFiles kRounds{"round", ""};
@@ -38,6 +39,8 @@ inline constexpr const char* kPlan = "plan.json";
 inline constexpr const char* kSchedule = "schedule.csv";  ///< only if the plan has a schedule of its own
 inline constexpr const char* kJobs = "jobs.csv";  ///< only of a job array: one line for each step and job
 inline constexpr const char* kSummary = "summary.json";
+/// Why the run failed, and who waited for whom: what `millrace explain` says, as JSON.
+inline constexpr const char* kFailureSummary = "failure.json";
 inline constexpr const char* kReport = "report.html";
 inline constexpr const char* kCheckpoints = "checkpoints";  ///< a folder with step-N and `latest`
 inline constexpr const char* kBest = "best";  ///< a folder like kCheckpoints, with the best checkpoint

@@ -222,6 +222,7 @@ std::optional<RunFailure> failure_of(const fs::path& folder) {
 void remove_failures(const fs::path& folder) {
   std::error_code ignored;
   for (const fs::path& path : entries(folder, run_files::kFailure.prefix)) fs::remove(path, ignored);
+  fs::remove(folder / run_files::kFailureSummary, ignored);
 }
 
 bool is_locked(const fs::path& folder) {
@@ -266,11 +267,12 @@ Status remove_earlier_run(const fs::path& folder) {
     add(entries(folder / checkpoints, run_files::kAbandoned.prefix));
   }
   for (const RankFiles& files :
-       {run_files::kSteps, run_files::kTrace, run_files::kStatus, run_files::kFailure})
+       {run_files::kSteps, run_files::kTrace, run_files::kStatus, run_files::kFailure, run_files::kFlight})
     add(entries(folder, files.prefix));
   // Not the folders themselves: agents watch them.
   for (const fs::path& own : entries(folder, run_files::kHostCheckpoints.prefix)) add(entries(own, ""));
   doomed.push_back(folder / run_files::kSummary);
+  doomed.push_back(folder / run_files::kFailureSummary);
   doomed.push_back(folder / run_files::kJobs);
   doomed.push_back(folder / run_files::kReport);
   doomed.push_back(folder / run_files::kBleu);

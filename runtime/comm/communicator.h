@@ -88,8 +88,9 @@ class Communicator {
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 
-class NcclApi;  // nccl_api.h
-class Channel;  // channel.h
+class FlightRecorder;  // runtime/trace/flight_recorder.h
+class NcclApi;         // nccl_api.h
+class Channel;         // channel.h
 
 /// Puts something between the ranks and a transport (a ForwardingChannel of channel.h): an emulated link, a
 /// counter, faults.
@@ -110,7 +111,8 @@ struct CommunicatorOptions {
   /// Decorators of the channel that joins the ranks, the first one innermost. With decorators NCCL is not
   /// used, because its messages pass no channel.
   std::vector<ChannelDecorator> decorators;
-  Clock& clock = steady_clock();  ///< of all waits and deadlines
+  FlightRecorder* recorder = nullptr;  ///< is told of each message; it outlives the communicator
+  Clock& clock = steady_clock();       ///< of all waits and deadlines
 };
 
 /// `size` communicators that share memory, one for each thread; index = rank.

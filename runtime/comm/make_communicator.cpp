@@ -11,6 +11,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/gloo_channel.h"
 #include "runtime/comm/nccl_communicator.h"
+#include "runtime/comm/recorded_channel.h"
 #include "runtime/comm/shared_memory.h"
 #include "runtime/comm/staged_channel.h"
 #include "runtime/comm/tcp_channel.h"
@@ -157,6 +158,7 @@ std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& optio
   // The one place where transports between processes are decorated; for threads: make_local_communicators.
   const auto join = [&](std::shared_ptr<Channel> channel) {
     channel = decorated(std::move(channel), options.decorators);
+    if (options.recorder) channel = make_recorded_channel(std::move(channel), *options.recorder);
     if (!options.device.empty()) channel = make_staged_channel(std::move(channel));
     return make_channel_communicator(std::move(channel));
   };

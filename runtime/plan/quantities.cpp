@@ -5,6 +5,8 @@
 
 #include "runtime/base/text.h"
 
+#include <utility>
+
 namespace millrace {
 std::string bytes_text(Bytes bytes) {
   const double value = static_cast<double>(bytes);
@@ -49,6 +51,18 @@ std::optional<Bytes> parse_bytes(std::string_view text) {
     if (bytes >= 9.2e18) return std::nullopt;
     return static_cast<Bytes>(bytes);
   }
+  return std::nullopt;
+}
+
+std::optional<double> parse_duration(std::string_view text) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {{"", 1},     {"s", 1},    {"m", 60},
+                                                            {"min", 60}, {"h", 3600}, {"d", 86400}};
+  double number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || !std::isfinite(number) || number < 0) return std::nullopt;
+  const std::string_view unit = text.substr(stop - text.data());
+  for (const auto& [name, seconds] : kUnits)
+    if (name == unit) return number * seconds;
   return std::nullopt;
 }
 

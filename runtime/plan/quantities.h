@@ -17,6 +17,9 @@ std::string bytes_text(Bytes bytes);
 /// kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024). Returns nothing for other text and
 /// for 2^63 bytes or more.
 std::optional<Bytes> parse_bytes(std::string_view text);
+/// Reads a duration such as "90", "45s", "90m", "1.5h" or "2d", in seconds; without a unit they are seconds.
+/// Returns nothing for other text, and for numbers that are negative or not finite.
+std::optional<double> parse_duration(std::string_view text);
 /// "ranks 0-2", "ranks 0, 4, 5", "rank 3".
 std::string ranks_text(const std::vector<RankId>& ranks);
 /// Four significant digits in the unit that fits: "1.234 s", "12.34 ms", "5.6 us".

@@ -9,6 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/failpoint.h"
 #include "runtime/device/failures.h"
+#include "runtime/trace/flight_recorder.h"
 
 namespace millrace {
 namespace {
@@ -196,6 +197,17 @@ void RankRunner::step(const Action& action, bool last_gradient) {
   if (is_receive(action.op)) --posted_;
 }
 
+/// Tells what begins now to who may look on. Returns the number of its record.
+std::uint64_t RankRunner::show(const Action& action) {
+  if (!parts_.recorder || !parts_.recorder->is_open()) {
+    parts_.status.update_with(step_, [&] { return to_string(action); });
+    return 0;
+  }
+  const std::string text = to_string(action);
+  parts_.status.update(step_, text);
+  return parts_.recorder->action(step_, text);
+}
+
 /// Returns for example "step 3, action 0F1 (5 of 12): ".
 std::string RankRunner::place_of(std::span<const Action> actions, std::size_t i) const {
   return "step " + std::to_string(step_) + ", action " + to_string(actions[i]) + " (" +
@@ -215,13 +227,16 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
   start_device_time();
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].microbatch.value >= end_) continue;
-    parts_.status.update_with(step_, [&] { return to_string(actions[i]); });
+    const std::uint64_t record = show(actions[i]);
     try {
       post_receives(actions, i);
       step(actions[i], last_gradient[i]);
+      if (record > 0) parts_.recorder->end(record, FlightRecord::State::Done);
     } catch (const PeerError& error) {
+      if (record > 0) parts_.recorder->end(record, FlightRecord::State::Failed);
       error.throw_with(place_of(actions, i));
     } catch (...) {
+      if (record > 0) parts_.recorder->end(record, FlightRecord::State::Failed);
       rethrow_with(place_of(actions, i));
     }
     if (actions[i].op == Op::Update && ++updated % updates == 0) {

@@ -1,6 +1,7 @@
 // Walks this rank's list of actions: it opens a span for each one and lets the executor run it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <map>
@@ -19,6 +20,7 @@
 namespace millrace {
 
 class Failpoints;
+class FlightRecorder;
 
 /// Seconds that the rank spent, by kind of work, since take_times() was last called.
 struct StepTimes {
@@ -41,7 +43,8 @@ struct RunnerParts {
   /// `array`.
   int of_each_array = 0;
   int array = 0;
-  Failpoints* failpoints = nullptr;  ///< World's
+  Failpoints* failpoints = nullptr;    ///< World's
+  FlightRecorder* recorder = nullptr;  ///< World's
 };
 
 class RankRunner {
@@ -75,6 +78,7 @@ class RankRunner {
   std::string place_of(std::span<const Action> actions, std::size_t i) const;
   Action in_its_array(Action action) const;  ///< `action` with its microbatch numbered within its array
   int updates_of_step(std::span<const Action> actions) const;
+  std::uint64_t show(const Action& action);
   void step(const Action& action, bool last_gradient);
   void update(const Action& action);
   void feed(const Action& forward);

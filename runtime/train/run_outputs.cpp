@@ -11,6 +11,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
 #include "runtime/saved/checkpoint_folder.h"
+#include "runtime/trace/flight_recorder.h"
 
 namespace millrace {
 namespace {
@@ -154,6 +155,8 @@ void RunOutputs::open_logs(std::int64_t clock_ns, std::int64_t unix_ns) {
     if (t_.options.host_folder && t_.options.host_folder->first_rank)
       for (const auto& entry : std::filesystem::directory_iterator(checkpoints(), ignored))
         std::filesystem::remove_all(entry.path(), ignored);
+    if (t_.world.recorder)
+      t_.world.recorder->open(folder / run_files::kFlight.of(rank), rank, t_.first().stage.value, unix_ns);
     t_.status = StatusBoard(folder / run_files::kStatus.of(rank), rank, t_.first().stage.value);
     t_.log = StepLog(folder,
                      {.run = run_,

@@ -172,10 +172,13 @@ void StepLog::write(const StepRecord& r) {
     put_each("gradient_norm", r.gradient_norms);
   put_each("loss_scale", r.loss_scales);
   put_each("skipped", std::vector<bool>(r.skipped.begin(), r.skipped.end()));
+  // Places for scalars have the same columns in every step: these two are not among them.
+  const Scalars scalars = sinks_.empty() ? Scalars() : scalars_of(line);
   if (r.spike) put("spike", true);
+  if (r.slow > 0) put("slow", r.slow);
   write_line(file_, line.dump());
   last_end_s_ = r.ended_s;
-  if (!sinks_.empty()) give(r.step, scalars_of(line));
+  if (!sinks_.empty()) give(r.step, scalars);
   if (jobs_file_.is_open() && r.losses) write_jobs(r);
 }
 

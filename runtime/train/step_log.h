@@ -40,6 +40,8 @@ struct StepRecord {
   int stashed = 0;
   std::optional<LossSums> losses;  ///< last stage only
   bool spike = false;              ///< the loss stands out (LossSpikes)
+  double slow =
+      0;  ///< how many times the usual the rank's last steps took to compute (SlowSteps); 0: nothing
 };
 
 /// Numbers the job in `name` among all jobs: in a run whose first job is number 4, "loss.job1" becomes

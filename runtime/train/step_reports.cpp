@@ -84,6 +84,13 @@ void StepReports::log(std::int64_t step, Measured measured) {
     if (decision.scales_loss()) record.loss_scales.push_back(job.loss_scale);
     if (decision.scales_loss() || decision.skips_nonfinite()) record.skipped.push_back(job.skipped);
   }
+  const StepTimes& times = record.times;
+  if (const auto slow = slow_steps_.add(times.forward + times.backward + times.update)) {
+    record.slow = *slow;
+    log_warning("rank " + std::to_string(t_.world.communicator.rank().value) +
+                printed(" is slow: for %d steps it computed %.1f times as long as at first",
+                        SlowSteps::kSteps, *slow));
+  }
   const JobSteps& job_steps = t_.job_steps;
   for (std::size_t job = 0; job_steps.apart() && job < job_steps.size(); ++job)
     record.own_steps.push_back(newest - job_steps.joined(job));

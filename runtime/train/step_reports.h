@@ -7,6 +7,7 @@
 #include "runtime/base/progress_line.h"
 #include "runtime/trace/trace_windows.h"
 #include "runtime/train/loss_spikes.h"
+#include "runtime/train/slow_steps.h"
 #include "runtime/train/training.h"
 
 namespace millrace {
@@ -61,6 +62,7 @@ class StepReports {
   std::vector<double> step_seconds_, samples_per_s_;  ///< by update
   TimePoint last_update_{}, last_print_{};
   LossSpikes spikes_;
+  SlowSteps slow_steps_;
   std::optional<WorkingLine> first_step_;  ///< until it is done
   double cpu_at_last_update_ = 0;
 };

@@ -303,14 +303,15 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
 
 Trainer::~Trainer() = default;
 
-/// Notes a failure and throws it.
+/// Notes a failure and throws it. Only for the handler of an exception; `error` is that one, unless it is
+/// numeric.
 void Trainer::fail(const Error& error) {
   Impl& self = *impl_;
   self.end_failed();
   self.outputs.note_failure(error.code(), error.what(), error.hint());
   if (error.code() != ExitCode::Numeric) {
     self.outputs.log_end();
-    error.throw_with("");
+    throw;
   }
   const std::int64_t saved = self.training.report.saved_step;
   throw NumericError(error.what(),

@@ -26,6 +26,7 @@
 namespace millrace {
 
 class Failpoints;
+class FlightRecorder;
 class KernelChoices;
 
 /// The surroundings of a rank. Its parts must outlive the trainer.
@@ -33,7 +34,8 @@ struct World {
   Communicator& communicator;
   Clock& clock;
   Device& device;
-  Failpoints* failpoints = nullptr;  ///< faults that a test plants; null: none
+  Failpoints* failpoints = nullptr;    ///< faults that a test plants; null: none
+  FlightRecorder* recorder = nullptr;  ///< is opened in the output folder; null: none
 };
 
 /// The batches of an array that a rank reads. The trainer knows no data sets, so the caller makes the

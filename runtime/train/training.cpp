@@ -66,6 +66,7 @@ std::string Training::name_of_job(std::size_t job) const {
 RunnerParts Training::runner_parts() {
   RunnerParts parts{*stages, {}, world.clock, trace, status, world.device, steps_per_update()};
   parts.failpoints = world.failpoints;
+  parts.recorder = world.recorder;
   for (const BatchSources& of_array : sources) parts.batches.push_back(of_array.train.get());
   if (num_arrays() > 1) parts.of_each_array = plan.microbatches;
   return parts;

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "runtime/comm/store.h"
+#include "runtime/comm/wire_checksum.h"
 #include "tests/harness/fault_injector.h"
 
 namespace millrace {
@@ -27,9 +28,11 @@ class Faults : public ::testing::TestWithParam<std::string> {
   /// Three ranks, each of which sends ten numbered messages to the next, and then adds up a tensor.
   Outcome run(const FaultOptions& options) {
     const auto hits = std::make_shared<std::atomic<int>>(0);
+    std::vector<ChannelDecorator> decorators{inject(options, hits)};
+    if (checked_) decorators.emplace_back(make_checked_channel);
     auto store = make_memory_store();
     std::vector<std::unique_ptr<Communicator>> local;
-    if (GetParam() == "local") local = make_local_communicators(3, kDeadline, {inject(options, hits)});
+    if (GetParam() == "local") local = make_local_communicators(3, kDeadline, decorators);
     Outcome outcome;
     std::mutex mutex;
     const TimePoint start = steady_clock().now();
@@ -44,7 +47,7 @@ class Faults : public ::testing::TestWithParam<std::string> {
                                          .size = 3,
                                          .deadline = kDeadline,
                                          .rendezvous_deadline = milliseconds(20'000),
-                                         .decorators = {inject(options, hits)}},
+                                         .decorators = decorators},
                                         store)
                     : std::move(local[r]);
           for (std::uint64_t m = 0; m < 10; ++m) {
@@ -78,6 +81,8 @@ class Faults : public ::testing::TestWithParam<std::string> {
     for (const std::string& part : parts)
       EXPECT_NE(outcome.errors.at(rank).find(part), std::string::npos) << outcome.errors.at(rank);
   }
+
+  bool checked_ = false;  ///< messages have checksums
 };
 
 TEST_P(Faults, AMessageThatIsLateArrives) {
@@ -117,6 +122,24 @@ TEST_P(Faults, AMessageOfAnotherLengthIsRefused) {
   if (GetParam() != "gloo") return;
   expect_says(outcome, 1, {"; expected 32 bytes"});
   expect_says(outcome, 0, {"message 2 to rank 1", "; it has 28 bytes"});
+}
+
+/// Each rank sends a hash after each message, so its contents are numbers 0, 2, ...: ten messages and those
+/// of the sum.
+TEST_P(Faults, AChangedBitIsFoundByItsChecksum) {
+  checked_ = true;
+  const Outcome well = run({.fault = Fault::Flip, .rank = 1, .message = 1000});
+  EXPECT_TRUE(well.errors.empty());
+  EXPECT_EQ(well.faults, 0);
+  for (const std::int64_t message : {0, 6, 7, 18}) {  // 7: the hash itself
+    const Outcome outcome = run({.fault = Fault::Flip, .rank = 1, .message = message});
+    EXPECT_EQ(outcome.faults, 1);
+    expect_says(outcome, 2,
+                {"message " + std::to_string(message / 2) + " from rank 1", "are not those that were sent"});
+  }
+  const Outcome sum = run({.fault = Fault::Flip, .rank = 1, .message = 20});
+  EXPECT_EQ(sum.faults, 1);
+  EXPECT_FALSE(sum.errors.empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values("local", "shm", "tcp", "gloo"),

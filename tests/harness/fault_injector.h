@@ -17,6 +17,7 @@ enum class Fault {
   Drop,         ///< the message never leaves
   Cut,          ///< the message and all later ones in both directions are lost without an error
   WrongLength,  ///< the message is an element short
+  Flip,         ///< a bit of the message changes on the way
 };
 
 struct FaultOptions {
@@ -47,6 +48,12 @@ class FaultInjector final : public ForwardingChannel {
       return std::make_unique<NothingPending>();
     }
     if (hit && options_.fault == Fault::Delay) clock().sleep_until(clock().now() + options_.delay);
+    if (hit && options_.fault == Fault::Flip) {
+      Transfer other = transfer;
+      other.tensor = transfer.tensor.clone();
+      static_cast<unsigned char*>(other.tensor.mutable_data_ptr())[other.tensor.nbytes() / 2] ^= 4;
+      return ForwardingChannel::post(other);
+    }
     if (!hit || options_.fault != Fault::WrongLength) return ForwardingChannel::post(transfer);
     Transfer shorter = transfer;
     shorter.tensor = transfer.tensor.view({-1}).narrow(0, 0, transfer.tensor.numel() - 1).clone();

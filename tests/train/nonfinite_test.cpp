@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/train/loss_spikes.h"
+#include "runtime/train/slow_steps.h"
 #include "tests/train/overflow.h"
 
 namespace millrace {
@@ -170,6 +171,19 @@ TEST(NonfiniteOptions, SayWithWhichRunsTheyDoNotGo) {
   EXPECT_EQ(validate(back, {.scales_loss = true, .several_jobs = true}).size(), 3u);
   EXPECT_EQ(validate(look, {.several_jobs = true}).size(), 1u);
   EXPECT_TRUE(validate(skip, {.scales_loss = true, .several_jobs = true}).empty());
+}
+
+TEST(SlowSteps, AreToldOnceAfterTwentyInARow) {
+  SlowSteps steps;
+  EXPECT_FALSE(steps.add(50)) << "the first one warms up";
+  for (int step = 0; step < 20; ++step) EXPECT_FALSE(steps.add(1));
+  for (int step = 0; step < 19; ++step) EXPECT_FALSE(steps.add(2));
+  EXPECT_FALSE(steps.add(1.4)) << "one as usual between them";
+  for (int step = 0; step < 19; ++step) EXPECT_FALSE(steps.add(3));
+  const auto slow = steps.add(3);
+  ASSERT_TRUE(slow);
+  EXPECT_EQ(*slow, 3);
+  for (int step = 0; step < 50; ++step) EXPECT_FALSE(steps.add(3)) << "once";
 }
 
 TEST(LossSpikes, StandOutFromTheLossesBefore) {

@@ -134,6 +134,18 @@ TEST_F(Stops, AHangupSavesAndNohupGoesOn) {
   EXPECT_EQ(end(), 75) << bytes("log");
 }
 
+/// Slurm's --signal=USR1@90 and other warnings of a scheduler, which may come more than once.
+TEST_F(Stops, AWarningBySigusr1Saves) {
+  ::signal(SIGUSR1, SIG_DFL);
+  write("job.yaml", kEndless);
+  start("launch job.yaml");
+  ASSERT_TRUE(eventually([&] { return has_step(3); })) << bytes("log");
+  signal_launcher(SIGUSR1);
+  signal_launcher(SIGUSR1);
+  EXPECT_EQ(end(), 75) << bytes("log");
+  EXPECT_TRUE(is_saved());
+}
+
 TEST_F(Stops, NothingSavedNothingToResume) {
   write("job.yaml", kEndless);
   start("launch job.yaml");
