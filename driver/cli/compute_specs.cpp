@@ -367,7 +367,7 @@ CommandSpec predict_spec(PredictFlags& f) {
       .examples =
           {"millrace predict --model mlp --weights runs/first input.npy",
            "millrace predict --model resnet18 --image-size 32 --classes 10 --weights w.safetensors "
-           "--class-names cifar10 --top 3 photo.jpg photos/",
+           "--class-names cifar10 --top-k 3 photo.jpg photos/",
            "millrace predict --model resnet18 --weights w.safetensors --format csv photos > classes.csv"},
       .interrupted = "nothing was written"};
   spec.flags.push_back(weights_flag(f.weights));
@@ -375,7 +375,7 @@ CommandSpec predict_spec(PredictFlags& f) {
                             "Names of the classes: the folder of the training data, or a file with a name a "
                             "line, class 0 first.",
                             into::text(f.class_names)));
-  spec.flags.push_back(flag("Result", "top", "N",
+  spec.flags.push_back(flag("Result", "top-k", "N",
                             "The classes that are shown of each input, the likeliest first.",
                             into::integer(f.top, 1, 1 << 20)));
   spec.flags.push_back(flag("Result", "outputs", "FILE.npy",

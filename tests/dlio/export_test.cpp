@@ -100,7 +100,7 @@ std::vector<ExportFormat> all_formats() {
 }
 
 TEST(Exports, FormatsAreNamed) {
-  EXPECT_EQ(parse_export_formats("all")->size(), 6u);
+  EXPECT_EQ(parse_export_formats("all")->size(), 7u);
   EXPECT_EQ(parse_export_formats("csv,csv,chrome")->size(), 2u);
   EXPECT_FALSE(parse_export_formats("csv,excel"));
   EXPECT_FALSE(parse_export_formats(""));

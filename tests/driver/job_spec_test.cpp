@@ -91,7 +91,9 @@ TEST(JobSpec, EveryTrainFlagIsAKey) {
                                                      {"none|dynamic|NUMBER", "none"},
                                                      {"TIME", "2h"},
                                                      {"METRIC", "top1"},
-                                                     {"METRIC:N", "top1:3"}};
+                                                     {"METRIC:N", "top1:3"},
+                                                     {"SHARE[,SEED]", "0.1"},
+                                                     {"STEP[,STEP...]", "mixup"}};
     const auto named = allowed.find(flag.value);
     const std::string value = flag.value.empty()              ? "true"
                               : !flag.target.fallback.empty() ? flag.target.fallback

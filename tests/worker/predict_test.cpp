@@ -47,7 +47,7 @@ TEST_F(Predict, OfTheTestImagesIsWhatTheEvaluationCounted) {
   const double samples = evaluation.find("samples")->as_double(), top1 = evaluation.find("top1")->as_double();
   for (const char* weights : {"--weights run ", "--weights w.safetensors "}) {
     const Ran ran =
-        run("predict " + model + weights + "--class-names images --top 1 --format csv images/val");
+        run("predict " + model + weights + "--class-names images --top-k 1 --format csv images/val");
     ASSERT_EQ(ran.code, 0) << ran.output;
     const std::vector<std::string> rows = lines_of(ran.output);
     ASSERT_EQ(rows.front(), "input,rank,class,name,probability");
@@ -93,7 +93,7 @@ TEST_F(Predict, OfArraysShowsEachRowAndRefusesWhatDoesNotFit) {
   write_array("one.npy", {inputs}, {values.begin(), values.begin() + inputs});
   write("names", "zero\none\ntwo, too\n");
   const std::string predict = "predict " + model + "--weights run ";
-  const Ran ran = run(predict + "--class-names names --outputs o.npy --top 9 x.npy one.npy");
+  const Ran ran = run(predict + "--class-names names --outputs o.npy --top-k 9 x.npy one.npy");
   ASSERT_EQ(ran.code, 0) << ran.output;
   const std::vector<std::string> rows = lines_of(ran.output);
   ASSERT_EQ(rows.size(), 4u) << ran.output;
@@ -104,7 +104,7 @@ TEST_F(Predict, OfArraysShowsEachRowAndRefusesWhatDoesNotFit) {
   const auto outputs = parse_npy(bytes("o.npy"), "o.npy");
   ASSERT_TRUE(outputs);
   EXPECT_EQ(outputs->shape, (std::vector<std::int64_t>{4, 4}));
-  const Ran quoted = run(predict + "--class-names names --format csv --top 4 one.npy");
+  const Ran quoted = run(predict + "--class-names names --format csv --top-k 4 one.npy");
   EXPECT_NE(quoted.output.find(",2,\"two, too\","), std::string::npos) << quoted.output;
 
   write_array("short.npy", {2, 3}, {1, 2, 3, 4, 5, 6});
@@ -120,7 +120,7 @@ TEST_F(Predict, OfArraysShowsEachRowAndRefusesWhatDoesNotFit) {
   write("x.txt", "text");
   EXPECT_EQ(run(predict + "x.txt").code, 3);
   EXPECT_EQ(run(predict + "absent.npy").code, 3);
-  EXPECT_EQ(run(predict + "--top 0 x.npy").code, 2);
+  EXPECT_EQ(run(predict + "--top-k 0 x.npy").code, 2);
   EXPECT_EQ(run(predict).code, 2);
   EXPECT_EQ(run("predict --model mlp --width 32 --classes 4 --weights run x.npy").code, 4);
   EXPECT_EQ(run("predict " + model + "--weights nowhere x.npy").code, 4);
