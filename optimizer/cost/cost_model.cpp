@@ -202,8 +202,9 @@ namespace {
 /// 2^53.
 double bytes_at(const StageMemory& held, const StageMoment& moment) {
   const auto incoming = static_cast<double>(held.incoming), outgoing = static_cast<double>(held.outgoing);
-  const bool first_half = moment.op == Op::BackwardInput;
-  const double workspace = static_cast<double>(first_half ? held.split_workspace : held.workspace);
+  const auto workspace = static_cast<double>(moment.op == Op::BackwardInput    ? held.split_workspace
+                                             : moment.op == Op::BackwardWeight ? held.weight_workspace
+                                                                               : held.workspace);
   const double again =
       held.recompute && moment.op != Op::BackwardWeight ? static_cast<double>(held.saved) : 0;
   return static_cast<double>(held.stash()) * (moment.stashed - moment.open) +
@@ -744,6 +745,7 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
                                         .outgoing = borders.outgoing[s],
                                         .workspace = workspace_of(stages[s].nodes, Halves::Together),
                                         .split_workspace = workspace_of(stages[s].nodes, Halves::Apart),
+                                        .weight_workspace = workspace_of(stages[s].nodes, Halves::Together),
                                         .rule_copies = options_.rule_copies,
                                         .rule_shards = options_.shards_of(stages[s].ranks),
                                         .recompute = stages[s].recompute,

@@ -154,6 +154,7 @@ struct StageMemory {
   Bytes workspace = 0;  ///< temporary bytes of a backward beyond the stash that it has freed by then
   /// The same of a backward to the inputs alone, which turns the stash into `between`.
   Bytes split_workspace = 0;
+  Bytes weight_workspace = 0;  ///< the same of the second half, whose microbatch is no longer in the stash
   int versions = 1;
   int rule_copies = 1;
   int rule_shards = 1;  ///< ranks that share the rule's copies

@@ -191,57 +191,79 @@ CutSpace CutSpace::linear(const CostModel& model, std::vector<int> order) {
   return space;
 }
 
-void CutSpace::make_workspaces(const CostModel& model) {
-  std::vector<int> executed = order_;
+namespace {
+
+enum class Halves { Together, Apart };  // of a backward: computed at once, or the inputs' gradient first
+
+/// Returns what a backward of the layer frees: of its saved bytes all, or what it does not keep for the
+/// gradient of the weights.
+Bytes freed_by(const LayerNode& node, Halves halves) {
+  return node.saved_bytes - (halves == Halves::Apart ? node.kept_between() : 0);
+}
+
+bool has_workspaces(const CostModel& model, const std::vector<int>& order) {
+  std::vector<int> executed = order;
   model.sort_by_execution(executed);
+  return executed == order &&
+         std::ranges::any_of(model.graph().nodes, [](const LayerNode& n) { return n.workspace_bytes > 0; });
+}
+
+}  // namespace
+
+void CutSpace::make_workspaces(const CostModel& model) {
+  if (!has_workspaces(model, order_)) return;
   const std::vector<LayerNode>& nodes = model.graph().nodes;
-  const bool any = std::ranges::any_of(nodes, [](const LayerNode& n) { return n.workspace_bytes > 0; });
-  if (!any || executed != order_) return;
-  std::vector<Bytes>& single = workspaces_.emplace_back();
-  for (std::size_t i = 0; i < order_.size(); ++i)
-    single.push_back(nodes[order_[i]].workspace_bytes + saved_[i + 1]);
-  for (std::size_t width = 1; 2 * width <= order_.size(); width *= 2) {
-    std::vector<Bytes> doubled;
-    const std::vector<Bytes>& half = workspaces_.back();
-    for (std::size_t i = 0; i + 2 * width <= order_.size(); ++i)
-      doubled.push_back(std::max(half[i], half[i + width]));
-    workspaces_.push_back(std::move(doubled));
+  for (const Halves halves : {Halves::Together, Halves::Apart}) {
+    Workspaces& made = halves == Halves::Together ? together_ : apart_;
+    made.freed.push_back(0);
+    std::vector<Bytes>& single = made.most.emplace_back();
+    for (const int node : order_) {
+      made.freed.push_back(made.freed.back() + freed_by(nodes[node], halves));
+      single.push_back(nodes[node].workspace_bytes + made.freed.back());
+    }
+    for (std::size_t width = 1; 2 * width <= order_.size(); width *= 2) {
+      std::vector<Bytes> doubled;
+      const std::vector<Bytes>& half = made.most.back();
+      for (std::size_t i = 0; i + 2 * width <= order_.size(); ++i)
+        doubled.push_back(std::max(half[i], half[i + width]));
+      made.most.push_back(std::move(doubled));
+    }
   }
 }
 
-// When a layer's backward comes, the layers behind it have freed their saved bytes.
-Bytes CutSpace::workspace(int a, int b) const {
+/// When a layer's backward comes, the layers behind it have freed their bytes.
+Bytes CutSpace::workspace_in(const Workspaces& of, int a, int b) const {
   if (a >= b) return 0;
-  if (!late_workspaces_.empty()) {
-    for (const auto& [bytes, place] : late_workspaces_[b]) {
+  if (!of.late.empty()) {
+    for (const auto& [bytes, place] : of.late[b]) {
       if (!holds(a, place)) return bytes;
     }
   }
-  if (workspaces_.empty()) return 0;
+  if (of.most.empty()) return 0;
   const auto width = static_cast<unsigned>(b - a);
   const int level = std::bit_width(width) - 1;
-  const std::vector<Bytes>& most = workspaces_[level];
-  return std::max<Bytes>(0, std::max(most[a], most[b - (1 << level)]) - saved_[b]);
+  const std::vector<Bytes>& most = of.most[level];
+  return std::max<Bytes>(0, std::max(most[a], most[b - (1 << level)]) - of.freed[b]);
 }
 
 /// All layers of the state that are behind a layer count as freed, so the result is a lower bound for every
-/// stage that ends at this state.
+/// stage that ends at this state. A layer that keeps more than it frees counts as freeing nothing.
 void CutSpace::make_late_workspaces(const CostModel& model) {
-  std::vector<int> executed = order_;
-  model.sort_by_execution(executed);
+  if (!has_workspaces(model, order_)) return;
   const std::vector<LayerNode>& nodes = model.graph().nodes;
-  const bool any = std::ranges::any_of(nodes, [](const LayerNode& n) { return n.workspace_bytes > 0; });
-  if (!any || executed != order_) return;
-  for (int state = 0; state < states(); ++state) {
-    auto& late = late_workspaces_.emplace_back();
-    Bytes freed = 0;
-    for (int at = static_cast<int>(order_.size()); at-- > 0;) {
-      if (!holds(state, at)) continue;
-      const LayerNode& node = nodes[order_[at]];
-      if (node.workspace_bytes > freed) late.emplace_back(node.workspace_bytes - freed, at);
-      freed += node.saved_bytes;
+  for (const Halves halves : {Halves::Together, Halves::Apart}) {
+    Workspaces& made = halves == Halves::Together ? together_ : apart_;
+    for (int state = 0; state < states(); ++state) {
+      auto& late = made.late.emplace_back();
+      Bytes freed = 0;
+      for (int at = static_cast<int>(order_.size()); at-- > 0;) {
+        if (!holds(state, at)) continue;
+        const LayerNode& node = nodes[order_[at]];
+        if (node.workspace_bytes > freed) late.emplace_back(node.workspace_bytes - freed, at);
+        freed += std::max<Bytes>(0, freed_by(node, halves));
+      }
+      std::ranges::sort(late, std::greater<>());
     }
-    std::ranges::sort(late, std::greater<>());
   }
 }
 

@@ -86,7 +86,9 @@ class CutSpace {
   /// Returns the most temporary bytes that a stage's backward needs beyond the stash that it has freed by
   /// then. In a space that is not linear it is a lower bound. Returns 0 if the layers are not in execution
   /// order.
-  Bytes workspace(int a, int b) const;
+  Bytes workspace(int a, int b) const { return workspace_in(together_, a, b); }
+  /// Returns the same of a backward to the inputs alone, which keeps LayerNode::kept_between of each layer.
+  Bytes split_workspace(int a, int b) const { return workspace_in(apart_, a, b); }
 
   /// Returns the layers between two states, in the order from which the space was made.
   std::vector<int> layers(int a, int b) const;
@@ -115,12 +117,18 @@ class CutSpace {
       live_;                              // indexed by state
   std::vector<Bytes> next_kept_;          // indexed by state: of next_, what the layer behind the cut keeps
   std::vector<LayerBytes> least_behind_;  // [state]: the least sums of this state and all later ones
-  // Linear spaces: [k][i] is the maximum over the 2^k layers from the i-th on of a layer's workspace + the
-  // saved bytes up to that layer. Empty: no layer has a workspace.
-  std::vector<std::vector<Bytes>> workspaces_;
-  // Complete spaces, indexed by state: pairs of bytes and place, most bytes first. The layer's workspace
-  // exceeds the saved bytes of all layers behind it in the state by so many bytes.
-  std::vector<std::vector<std::pair<Bytes, int>>> late_workspaces_;
+  /// The workspaces of a backward, by what it frees of each layer.
+  struct Workspaces {
+    std::vector<Bytes> freed;  ///< indexed by state: bytes that the layers up to there free
+    /// Linear spaces: [k][i] is the maximum over the 2^k layers from the i-th on of a layer's workspace +
+    /// what the layers up to it free. Empty: no layer has a workspace.
+    std::vector<std::vector<Bytes>> most;
+    /// Complete spaces, indexed by state: pairs of bytes and place, most bytes first. The layer's workspace
+    /// exceeds what all layers behind it in the state free by so many bytes.
+    std::vector<std::vector<std::pair<Bytes, int>>> late;
+  };
+  Bytes workspace_in(const Workspaces& of, int a, int b) const;
+  Workspaces together_, apart_;
   std::vector<Tensor> tensors_;
   // Complete spaces, at place_of(a, b): the results of incoming_of, arrived_of and outgoing_of. Empty: there
   // are too many states, and the functions compute each result again.

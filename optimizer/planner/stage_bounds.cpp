@@ -10,8 +10,7 @@ StageMemory StageBounds::parts(const CutSpace& space, const Layout& layout, int 
   const bool sure = messages == Messages::Sure;
   const CutSpace::LayerBytes layers = sure ? space.bytes(a, b) : space.least_bytes(a, b);
   const std::vector<RankId>& ranks = layout.ranks[s];
-  // A backward to the inputs alone frees no more than a whole one.
-  const Bytes workspace = layout.chunks == 1 && (sure || space.is_linear()) ? space.workspace(a, b) : 0;
+  const bool works = layout.chunks == 1 && (sure || space.is_linear());
   return StageMemory{
       .parameters = layers.parameters,
       .lowered = layers.lowered,
@@ -21,8 +20,10 @@ StageMemory StageBounds::parts(const CutSpace& space, const Layout& layout, int 
       .incoming = sure && s > 0 ? space.incoming(a, b) : 0,
       .arrived = sure && s > 0 ? space.arrived(a, b) : 0,
       .outgoing = sure && s + 1 < layout.stages() ? space.outgoing(a, b) : 0,
-      .workspace = workspace,
-      .split_workspace = workspace,
+      .workspace = works ? space.workspace(a, b) : 0,
+      .split_workspace = works ? space.split_workspace(a, b) : 0,
+      // A layer more may free more workspace than it adds to what is kept between the halves: no lower bound.
+      .weight_workspace = works && sure ? space.workspace(a, b) : 0,
       .versions = layout.stash.versions[s],
       .rule_copies = options_.costs.rule_copies,
       .rule_shards = options_.costs.shards_of(ranks),
