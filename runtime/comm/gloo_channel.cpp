@@ -7,6 +7,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <csignal>
 #include <mutex>
 #include <set>
 
@@ -189,6 +190,8 @@ class GlooChannel final : public Channel {
 }  // namespace
 
 std::shared_ptr<Channel> make_gloo_channel(const CommunicatorOptions& options, std::shared_ptr<Store> store) {
+  // Gloo writes to sockets whose peer may be gone. That is an error of this rank, not its silent end.
+  ::signal(SIGPIPE, SIG_IGN);
   return std::make_shared<GlooChannel>(options, std::move(store));
 }
 
