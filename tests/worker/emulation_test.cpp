@@ -91,8 +91,9 @@ TEST_F(Emulation, WhatCannotBeIsRefused) {
         {"train --model mlp --width 32 --depth 6 --microbatch 8 --steps 1 --device emulated --device-profile "
          "profile.json",
          0, ""},  // the same layers: the times are those of the profile
-        {"train " + emulated + "--depth 7 --device-profile profile.json", 2,
-         "it has no layer layers.6.linear"},
+        {"train --model mlp --depth 7 --microbatch 8 --steps 2 --device emulated --device-profile "
+         "profile.json",
+         2, "it has no layer layers.6.linear"},
         {"train --model mlp --depth 6 --microbatch 4 --steps 2 --device emulated --device-profile "
          "profile.json",
          2, "give --microbatch 8"},
