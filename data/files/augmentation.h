@@ -1,4 +1,4 @@
-// What `--augment` lists: changes of training images, drawn at random. LibTorch-free.
+// Reads the list of `--augment`: changes of training images, drawn at random. LibTorch-free.
 #pragma once
 
 #include <string>

@@ -59,7 +59,7 @@ std::optional<std::size_t> column_of(const std::vector<std::string>& header,
   return std::nullopt;
 }
 
-/// Where a table has its files and labels.
+/// The columns of a table that hold files and labels.
 struct Columns {
   std::size_t file = 0, label = 1;
 };

@@ -40,7 +40,7 @@ CommandSpec diff_spec(DiffFlags& f) {
                        "millrace checkpoint diff out weights.safetensors --weights"}};
 }
 
-/// What is to be said of one name.
+/// The difference that is reported of one name.
 struct Difference {
   std::string name;
   std::string what;  ///< "only in A"; empty: `size` says how far they are apart

@@ -34,8 +34,7 @@ CommandSpec spec_of(EmulateFlags& f) {
   spec.command = "emulate";
   spec.summary =
       "Run a job on devices that are not there: layers take the times of a profile, messages those of a "
-      "cluster "
-      "file. Nothing is computed, so there are no losses.";
+      "cluster file. Nothing is computed, so there are no losses.";
   spec.positionals = {"JOB.yaml"};
   spec.flags = {
       {.name = "device-profile",
@@ -48,8 +47,7 @@ CommandSpec spec_of(EmulateFlags& f) {
            into::text(f.cluster)),
       flag("", "clock", "NAME",
            "virtual: time jumps from event to event, and reading data takes none. wall: a step takes as long "
-           "as "
-           "on the devices, and data is read beside it.",
+           "as on the devices, and data is read beside it.",
            into::choice(f.clock, "clock")),
       flag("", "payload", "NAME",
            "With --clock wall, what messages carry. none: one byte. bytes: as many as the real ones.",

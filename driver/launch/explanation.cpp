@@ -92,7 +92,7 @@ const FlightRecord* last_action(const Flight& flight) {
   return nullptr;
 }
 
-/// What the root was doing, and since when it gave no sign.
+/// Says what the root was doing, and since when it gave no sign.
 std::string doing(const Explanation& of, const Flight& flight) {
   std::string text;
   if (const FlightRecord* action = last_action(flight))

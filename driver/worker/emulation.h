@@ -12,7 +12,8 @@ namespace millrace {
 
 class Json;
 
-/// What the ranks of an emulated run share. Immutable but for the clock, which is thread-safe.
+/// The profile, plan, links and clock that the ranks of an emulated run share. Immutable but for the clock,
+/// which is thread-safe.
 class Emulation {
  public:
   /// Reads the profile of `--device-profile` and lets the models of `spec` run on emulated devices, with its

@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the files hold, without labels.
+/// The samples that the files hold, without labels.
 struct Inputs {
   std::shared_ptr<const Dataset> dataset;
   std::function<std::string(std::int64_t)> name_of;
@@ -150,7 +150,7 @@ class Output {
       json_["predictions"].push_back(Json::object({{"input", input}, {"top", std::move(top)}}));
   }
 
-  /// Of a model that does not classify: the numbers that it computes.
+  /// Writes the numbers that a model computes which does not classify.
   void values(const std::string& input, const at::Tensor& values) {
     if (format_ == PredictFormat::Csv && !std::exchange(begun_, true)) std::puts("input,place,value");
     const at::Tensor flat = values.contiguous();
@@ -184,7 +184,7 @@ class Output {
   bool begun_ = false;
 };
 
-/// What is shown of the model: its first classifying head, else its first head.
+/// The head of the model that is shown: the first one that classifies, else the first.
 struct Shown {
   std::size_t head = 0;
   bool classifies = false;

@@ -24,7 +24,7 @@ class OpenedWeights {
   /// checkpoints, a checkpoint. Problems: those of the file or of the checkpoint.
   static Result<OpenedWeights> open(const std::string& path);
   WeightFiles files() const;
-  /// Where the weights are: the file, or the checkpoint that was chosen.
+  /// Returns the file of the weights, or the checkpoint that was chosen.
   const std::string& path() const { return checkpoint_ ? checkpoint_->path : file_->path(); }
   /// Hashes a checkpoint's shards. A file by itself has no hash.
   Problems verify() const { return checkpoint_ ? checkpoint_->verify() : Problems{}; }

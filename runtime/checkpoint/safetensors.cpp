@@ -12,7 +12,7 @@
 namespace millrace {
 namespace {
 
-// By ElementType.
+// LibTorch's types, by ElementType.
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kLong,     at::kBool,        at::kInt,
                                      at::kShort, at::kChar,     at::kByte,        at::kDouble,
                                      at::kHalf,  at::kBFloat16, at::kComplexFloat};

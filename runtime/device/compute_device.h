@@ -26,7 +26,7 @@ constexpr auto names_of(EmulatedClock) {
   return std::to_array<std::string_view>({"wall", "virtual"});
 }
 
-/// What messages of emulated devices carry.
+/// The content of messages of emulated devices.
 enum class EmulatedPayload {
   None,   ///< one byte: only emulated links take time for the bytes of a tensor
   Bytes,  ///< zeros, as many as the tensor has: what joins the ranks takes time for them

@@ -1,4 +1,4 @@
-// What a run does about numbers that are NaN or infinite. LibTorch-free.
+// Options for numbers that are NaN or infinite: what a run looks at, and what it does. LibTorch-free.
 #pragma once
 
 #include <array>

@@ -72,7 +72,7 @@ struct CheckpointChoice {
 /// `path` is a step folder, a folder with `latest`, or an output folder that holds `checkpoints/`.
 Result<CheckpointChoice> checkpoints_at(const std::string& path);
 
-/// Which of a run's checkpoints stay when a newer one is published.
+/// Says which of a run's checkpoints stay when a newer one is published.
 struct Retention {
   int newest = 3;          ///< so many of the newest; 0: all
   std::int64_t every = 0;  ///< those of steps that are multiples of this stay, too; 0: none

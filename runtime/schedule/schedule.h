@@ -218,7 +218,7 @@ Peaks peaks_of(const Schedule& schedule, const PipelineShape& shape);
 /// Messages that a rank waits for at a time, of all its stages. It posts their receives before it needs them.
 inline constexpr int kReceivesAhead = 4;
 
-/// What a rank holds of a stage while a backward of the stage runs, in microbatches.
+/// Counts what a rank holds of a stage while a backward of the stage runs, in microbatches.
 struct StageMoment {
   int stashed = 1;      ///< from the forward to the end of the backward; the running one is among them
   int open = 0;         ///< of these, between the gradients of their inputs and those of their weights

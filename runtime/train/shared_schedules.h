@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// What ranks of one plan share. Thread-safe.
+/// The schedules that ranks of one plan share. Thread-safe.
 class SharedSchedules {
  public:
   /// Returns what `make` made for the first rank that asked for the schedule of this turn. Throws what `make`
