@@ -43,6 +43,18 @@ void count_top(const Score* score, const std::int64_t* label, std::int64_t rows,
   }
 }
 
+/// The same for log-probabilities [rows, classes] in float32 or float64, on the CPU.
+void count_top(const at::Tensor& log_p, const at::Tensor& targets, double& top1, double& top5) {
+  const at::Tensor target = targets.contiguous();
+  const auto count = [&]<class Score>(const Score* score) {
+    count_top(score, target.const_data_ptr<std::int64_t>(), log_p.size(0), log_p.size(1), top1, top5);
+  };
+  if (log_p.scalar_type() == at::kDouble)
+    count(log_p.const_data_ptr<double>());
+  else
+    count(log_p.const_data_ptr<float>());
+}
+
 /// Tells on a device of each row whether its target has the best score, and whether it is among the best
 /// five, as count_top does: bool [rows, 2]. `own` [rows, 1] are the targets' scores.
 at::Tensor in_top(const at::Tensor& log_p, const at::Tensor& target, const at::Tensor& own) {
@@ -100,14 +112,7 @@ class CrossEntropy final : public Head {
 
   void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const override {
     at::Tensor log_p = log_probabilities(inputs[0]);
-    const at::Tensor target = inputs[1].contiguous();
-    const auto count = [&]<class Score>(const Score* score) {
-      count_top(score, target.const_data_ptr<std::int64_t>(), log_p.size(0), log_p.size(1), sums[1], sums[2]);
-    };
-    if (log_p.scalar_type() == at::kDouble)
-      count(log_p.const_data_ptr<double>());
-    else
-      count(log_p.const_data_ptr<float>());
+    count_top(log_p, inputs[1], sums[1], sums[2]);
     const auto samples = static_cast<double>(log_p.size(0));
     sums[0] += mean_loss(log_p, inputs[1]).item<double>() * samples;
     sums[3] += samples;
@@ -235,14 +240,7 @@ class SoftCrossEntropy final : public Head {
 
   void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const override {
     at::Tensor log_p = log_probabilities(inputs[0]);
-    const at::Tensor target = inputs[1].contiguous();
-    const auto count = [&]<class Score>(const Score* score) {
-      count_top(score, target.const_data_ptr<std::int64_t>(), log_p.size(0), log_p.size(1), sums[1], sums[2]);
-    };
-    if (log_p.scalar_type() == at::kDouble)
-      count(log_p.const_data_ptr<double>());
-    else
-      count(log_p.const_data_ptr<float>());
+    count_top(log_p, inputs[1], sums[1], sums[2]);
     at::Tensor wanted = wanted_of(log_p, inputs);
     sums[0] -= log_p.mul(wanted).sum(at::kDouble).item<double>();
     sums[3] += static_cast<double>(log_p.size(0));
