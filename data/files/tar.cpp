@@ -73,14 +73,14 @@ bool has_right_sum(std::string_view header) {
 }
 
 /// Reads records "LENGTH KEY=VALUE\n" of pax.
-void read_pax(std::string_view text, std::string& path, std::optional<std::int64_t>& size) {
+void read_pax(std::string_view text, std::string& path, std::int64_t& size) {
   while (!text.empty()) {
     const std::size_t space = text.find(' ');
     const auto length = number_of<std::size_t>(text.substr(0, space));
     if (space == std::string_view::npos || !length || *length <= space + 1 || *length > text.size()) return;
     const std::string_view record = text.substr(space + 1, *length - space - 2);
     if (record.starts_with("path=")) path = record.substr(5);
-    if (record.starts_with("size=")) size = number_of<std::int64_t>(record.substr(5));
+    if (record.starts_with("size=")) size = number_of<std::int64_t>(record.substr(5)).value_or(-1);
     text.remove_prefix(*length);
   }
 }
@@ -96,7 +96,7 @@ Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path) {
     return Problem{path.string(), std::string("cannot be opened: ") + std::strerror(errno), {}};
   std::vector<TarMember> members;
   std::string long_name;
-  std::optional<std::int64_t> long_size;
+  std::int64_t long_size = -1;  // of the member that follows, where its size stands in a header of its own
   std::array<char, 4> magic{};
   if (file.size >= 4 && file.read(0, magic.data(), 4)) {
     const std::string_view begin(magic.data(), magic.size());
@@ -113,7 +113,7 @@ Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path) {
     const std::string_view header(block.data(), block.size());
     if (header.find_first_not_of('\0') == std::string_view::npos) return members;
     if (!has_right_sum(header)) return wrong(at, "is damaged, or no tar archive: wrong checksum of a header");
-    const std::int64_t size = long_size ? *long_size : number_in(header.substr(124, 12)).value_or(-1);
+    const std::int64_t size = long_size >= 0 ? long_size : number_in(header.substr(124, 12)).value_or(-1);
     if (size < 0) return wrong(at, "is damaged: a size is no number");
     const std::int64_t content = at + kBlock, padded = (size + kBlock - 1) / kBlock * kBlock;
     if (size > file.size - content)
@@ -135,7 +135,7 @@ Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path) {
           name = prefix + "/" + name;
         members.push_back({long_name.empty() ? name : long_name, content, size});
       }
-      if (type != 'g') long_name.clear(), long_size.reset();
+      if (type != 'g') long_name.clear(), long_size = -1;
     }
     at = content + padded;
   }
