@@ -47,9 +47,9 @@ std::vector<Flag> simulation_subject_flags(SimulateFlags& f) {
            into::numbers(o.bandwidth)),
       flag(shape, "latency", "LIST", "Seconds from leaving a wire to arriving.", into::numbers(o.latency)),
       flag(shape, "stash-bytes", "LIST", "Bytes kept for a microbatch until its backward.",
-           into::numbers(o.stash_bytes)),
+           into::numbers(f.stash_bytes)),
       flag(shape, "weight-bytes", "LIST", "Bytes of one version of the weights.",
-           into::numbers(o.weight_bytes)),
+           into::numbers(f.weight_bytes)),
       flag(conditions, "sends", "MODE",
            "overlap: beside the computation; block: the sender waits until the message has left; "
            "rendezvous: both ends wait for each other.",

@@ -213,9 +213,7 @@ Result<SimulationSubject> subject_of(const SimulateFlags& flags, const Arguments
     turns = model.turn_costs(stages, subject.shape, plan.schedule);
     for (const StageMemory& memory : model.memory_of(stages)) {
       if (!turns.empty()) break;  // weights are those of all turns
-      subject.options.weight_bytes.push_back(static_cast<double>(memory.parameters + memory.lowered));
-      subject.options.state_bytes.push_back(static_cast<double>(memory.once()));
-      subject.options.stash_bytes.push_back(static_cast<double>(memory.stash()));
+      subject.options.stage_bytes.push_back(memory.bytes());
     }
   } else {
     subject.shape = with_arrays(shape_of(plan, microbatches), plan.arrays);
@@ -269,10 +267,16 @@ void read_costs(const SimulateFlags& flags, const Arguments& given, SimulationSu
   options.bandwidth = by_link(flags.options.bandwidth, "--bandwidth", links, problems);
   if (!options.bandwidth.empty() && options.bytes.empty() && links > 0)
     problems.push_back({"--bandwidth", "says nothing without a size", "give --activation-bytes"});
-  if (!flags.options.stash_bytes.empty())
-    options.stash_bytes = by_stages(flags.options.stash_bytes, "--stash-bytes");
-  if (!flags.options.weight_bytes.empty())
-    options.weight_bytes = by_stages(flags.options.weight_bytes, "--weight-bytes");
+  for (const auto& [values, name, bytes] :
+       {std::tuple{&flags.stash_bytes, "--stash-bytes", &StageBytes::stash},
+        std::tuple{&flags.stash_bytes, "--stash-bytes", &StageBytes::half_done},
+        std::tuple{&flags.weight_bytes, "--weight-bytes", &StageBytes::weights}}) {
+    if (values->empty()) continue;
+    options.stage_bytes.resize(static_cast<std::size_t>(subject.shape.num_stages()));
+    const std::vector<double> of_stage = by_stages(*values, name);
+    for (std::size_t s = 0; s < std::min(of_stage.size(), options.stage_bytes.size()); ++s)
+      options.stage_bytes[s].*bytes = of_stage[s];
+  }
   read_conditions(flags, subject, problems);
 }
 

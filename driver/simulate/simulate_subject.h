@@ -56,6 +56,7 @@ struct SimulateFlags {
                       .update = {0},
                       .transfer = {0}};
   std::vector<double> backward{2};
+  std::vector<double> stash_bytes, weight_bytes;  ///< see StageBytes
   SimulationOptions options;
   // -- conditions --
   Sending sends = Sending::Overlap;

@@ -200,33 +200,39 @@ namespace {
 
 /// Returns what a rank holds at a moment beside weights, gradients and rule state, as whole numbers below
 /// 2^53.
-double bytes_at(const StageMemory& held, const StageMoment& moment) {
-  const auto incoming = static_cast<double>(held.incoming), outgoing = static_cast<double>(held.outgoing);
-  const auto workspace = static_cast<double>(moment.op == Op::BackwardInput    ? held.split_workspace
-                                             : moment.op == Op::BackwardWeight ? held.weight_workspace
-                                                                               : held.workspace);
-  const double again =
-      held.recompute && moment.op != Op::BackwardWeight ? static_cast<double>(held.saved) : 0;
-  return static_cast<double>(held.stash()) * (moment.stashed - moment.open) +
-         static_cast<double>(held.half_done()) * moment.open + incoming * (moment.activations + 1) +
-         outgoing * (moment.gradients + 1) + workspace + again;
+double bytes_at(const StageBytes& held, const StageMoment& moment) {
+  return held.stash * (moment.stashed - moment.open) + held.half_done * moment.open +
+         held.incoming * (moment.activations + 1) + held.outgoing * (moment.gradients + 1) +
+         held.workspace_of(moment.op);
 }
 
 }  // namespace
+
+StageBytes StageMemory::bytes() const {
+  const auto number = [](Bytes bytes) { return static_cast<double>(bytes); };
+  const double own = number(parameters), state = own * rule_copies;
+  const double again = recompute ? number(saved) : 0;
+  const double kept = number(recompute ? incoming : arrived);
+  return {.weights = own + number(lowered),
+          .state = own + (rule_shards == 1 ? state : std::ceil(state / rule_shards)) + number(loaded),
+          .stash = recompute ? kept : number(saved) + kept,
+          .half_done = number(between) + kept,
+          .incoming = number(incoming),
+          .outgoing = number(outgoing),
+          .workspace = number(workspace) + again,
+          .split_workspace = number(split_workspace) + again,
+          .weight_workspace = number(weight_workspace),
+          .reduced = number(reduced)};
+}
 
 Bytes StageMemory::total() const {
   // Whole numbers below 2^53 add and multiply exactly in double. Larger sums end at the most that is stored.
   constexpr double kExact = 1LL << 52;
   static constexpr StageMoment kOne;
-  const auto owned = static_cast<double>(parameters);
-  const auto state = owned * rule_copies;
-  const double own_state = rule_shards == 1 ? state : std::ceil(state / rule_shards);
-  const double weights =
-      ((owned + static_cast<double>(lowered)) * versions + owned + own_state + static_cast<double>(loaded)) *
-      arrays;
-  double fullest = bytes_at(*this, kOne) + static_cast<double>(reduced);
-  for (const StageMoment& moment : moments) fullest = std::max(fullest, bytes_at(*this, moment));
-  const double sum = weights + fullest;
+  const StageBytes held = bytes();
+  double fullest = bytes_at(held, kOne) + held.reduced;
+  for (const StageMoment& moment : moments) fullest = std::max(fullest, bytes_at(held, moment));
+  const double sum = (held.weights * versions + held.state) * arrays + fullest;
   return sum < kExact ? static_cast<Bytes>(sum) : saturating_bytes(sum);
 }
 
@@ -234,24 +240,6 @@ Bytes reduced_bytes(Bytes parameters, std::size_t replicas, Bytes bucket_bytes) 
   if (replicas < 2) return 0;
   const auto chunks = static_cast<Bytes>(replicas);
   return replicas == 2 ? parameters : std::min(parameters, bucket_bytes) / chunks * (chunks - 1);
-}
-
-Bytes StageMemory::once() const {
-  const Bytes state = saturating_product(parameters, rule_copies);
-  const Bytes own_state = rule_shards == 1 ? state : state / rule_shards + (state % rule_shards != 0);
-  const Bytes of_arrays =
-      saturating_product(saturating_sum(saturating_sum(parameters, own_state), loaded), arrays);
-  const Bytes recomputed = recompute ? saved : 0;
-  const Bytes messages = saturating_product(saturating_sum(incoming, outgoing), 2);
-  return saturating_sum(saturating_sum(of_arrays, recomputed), saturating_sum(messages, workspace));
-}
-
-Bytes StageMemory::stash() const {
-  return recompute ? incoming : saturating_sum(saved, arrived);
-}
-
-Bytes StageMemory::half_done() const {
-  return saturating_sum(between, recompute ? incoming : arrived);
 }
 
 int StashCounts::whole(std::size_t stage) const {
@@ -770,22 +758,18 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
 /// is found by following its list action by action.
 std::vector<Bytes> CostModel::peaks_under(const Schedule* schedule, const PipelineShape& shape,
                                           const std::vector<CutStage>& stages, const StashCounts& counts) {
-  SimulationOptions bytes;
   std::vector<StageMemory> memories = memory_of(stages);
+  std::vector<StageBytes> of_stage;
   std::vector<Bytes> peaks;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     StageMemory& memory = memories[s];
     memory.versions = counts.versions[s];
     memory.moments = counts.moments[s];
     peaks.push_back(memory.total());
-    bytes.weight_bytes.push_back(static_cast<double>(saturating_sum(memory.parameters, memory.lowered)));
-    bytes.state_bytes.push_back(static_cast<double>(saturating_sum(memory.once(), memory.reduced)) /
-                                options_.arrays);  // for one array
-    bytes.stash_bytes.push_back(static_cast<double>(memory.stash()));
-    bytes.open_bytes.push_back(static_cast<double>(memory.half_done()));
+    of_stage.push_back(memory.bytes());
   }
   if (!shape.has_chunks()) return peaks;
-  const std::vector<double> by_rank = peak_bytes_of(*schedule, shape, bytes);
+  const std::vector<double> by_rank = peak_bytes_of(*schedule, shape, of_stage);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     double peak = 0;
     for (RankId rank : stages[s].ranks) peak = std::max(peak, by_rank[rank.value]);

@@ -164,11 +164,8 @@ struct StageMemory {
   Bytes reduced = 0;
   std::span<const StageMoment> moments{};  ///< none: one microbatch and no message
   Bytes total() const;
-  Bytes stash() const;  ///< returns the stash of one microbatch
-  /// Returns the bytes that grow neither with versions nor with stashed microbatches, with two messages each
-  /// way.
-  Bytes once() const;
-  Bytes half_done() const;  ///< returns what a microbatch keeps between the halves of its backward
+  /// Returns the same bytes as peak_bytes_of (simulate.h) takes them, for a rank of several stages.
+  StageBytes bytes() const;
 };
 
 /// Returns the bytes that a rank receives while gradients of `parameters` bytes are summed over `replicas`.

@@ -28,8 +28,10 @@ StageMemory StageBounds::parts(const CutSpace& space, const Layout& layout, int 
       .rule_copies = options_.costs.rule_copies,
       .rule_shards = options_.costs.shards_of(ranks),
       .arrays = options_.costs.arrays,
-      .reduced =
-          ranks.size() < 2 ? 0 : reduced_bytes(layers.parameters, ranks.size(), options_.costs.bucket_bytes),
+      // The last backward of several stages on a rank may be the half that no longer has the whole stash.
+      .reduced = ranks.size() < 2 || layout.chunks > 1
+                     ? 0
+                     : reduced_bytes(layers.parameters, ranks.size(), options_.costs.bucket_bytes),
       .moments = layout.stash.moments[s]};
 }
 

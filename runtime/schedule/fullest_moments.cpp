@@ -1,15 +1,13 @@
 #include <algorithm>
+#include <iterator>
 #include <set>
-#include <utility>
+#include <tuple>
 
+#include "runtime/schedule/memory_walk.h"
 #include "runtime/schedule/schedule.h"
 
 namespace millrace {
 namespace {
-
-bool is_backward(Op op) {
-  return op == Op::Backward || op == Op::BackwardInput || op == Op::BackwardWeight;
-}
 
 /// Tells whether `a` holds no more of anything than `b`.
 bool within(const StageMoment& a, const StageMoment& b) {
@@ -23,23 +21,8 @@ void add(std::vector<StageMoment>& moments, const StageMoment& moment) {
   moments.push_back(moment);
 }
 
-/// Counts the messages of a stage among the receives that are posted. A microbatch that comes from several
-/// stages counts once.
-void count_posted(const std::vector<Action>& receives, std::size_t next, StageId stage, StageMoment& moment) {
-  std::set<std::pair<Op, MicrobatchId>> seen;
-  const std::size_t end = std::min(receives.size(), next + kReceivesAhead);
-  for (std::size_t i = next; i < end; ++i) {
-    const Action& a = receives[i];
-    if (a.stage == stage && seen.insert({a.op, a.microbatch}).second)
-      ++(a.op == Op::RecvActivation ? moment.activations : moment.gradients);
-  }
-}
-
 void walk(const std::vector<Action>& actions, std::vector<std::vector<StageMoment>>& moments) {
-  std::vector<Action> receives;
-  for (const Action& a : actions) {
-    if (is_receive(a.op)) receives.push_back(a);
-  }
+  const std::vector<Action> receives = receives_of(actions);
   std::vector<StageMoment> held(moments.size(), StageMoment{.stashed = 0});
   std::size_t received = 0;
   for (const Action& a : actions) {
@@ -49,7 +32,10 @@ void walk(const std::vector<Action>& actions, std::vector<std::vector<StageMomen
     if (!is_backward(a.op)) continue;
     StageMoment moment = stage;
     moment.op = a.op;
-    count_posted(receives, received, a.stage, moment);
+    visit_posted(receives, received, [&](const Action& message) {
+      if (message.stage == a.stage)
+        ++(message.op == Op::RecvActivation ? moment.activations : moment.gradients);
+    });
     add(moments[static_cast<std::size_t>(a.stage.value)], moment);
     if (a.op == Op::BackwardInput) {
       ++stage.open;
@@ -61,6 +47,22 @@ void walk(const std::vector<Action>& actions, std::vector<std::vector<StageMomen
 }
 
 }  // namespace
+
+std::vector<Action> receives_of(const std::vector<Action>& actions) {
+  std::vector<Action> receives;
+  std::ranges::copy_if(actions, std::back_inserter(receives),
+                       [](const Action& a) { return is_receive(a.op); });
+  return receives;
+}
+
+void visit_posted(std::span<const Action> receives, std::size_t done,
+                  const std::function<void(const Action&)>& visit) {
+  std::set<std::tuple<StageId, Op, MicrobatchId>> seen;
+  for (const Action& a :
+       receives.subspan(done, std::min<std::size_t>(kReceivesAhead, receives.size() - done))) {
+    if (seen.insert({a.stage, a.op, a.microbatch}).second) visit(a);
+  }
+}
 
 std::vector<std::vector<StageMoment>> fullest_moments(const Schedule& schedule, const PipelineShape& shape) {
   std::vector<std::vector<StageMoment>> moments(static_cast<std::size_t>(shape.num_stages()));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 
 #include "runtime/schedule/schedule.h"
 
@@ -17,10 +18,22 @@ struct MemoryStep {
   int alive = 1;     ///< live versions after the action, the current one included
 };
 
-/// Calls `visit` for each computation and update of one rank, in order. `versions`: forward_versions of the
-/// whole schedule. Linear in the number of actions.
+/// Calls `visit` for each action of one rank, in order. A transfer changes nothing. `versions`:
+/// forward_versions of the whole schedule. Linear in the number of actions.
 void walk_memory(const std::vector<Action>& actions, const PipelineShape& shape,
                  const std::vector<std::int64_t>& versions,
                  const std::function<void(const Action&, const MemoryStep&)>& visit);
+
+inline bool is_backward(Op op) {
+  return op == Op::Backward || op == Op::BackwardInput || op == Op::BackwardWeight;
+}
+
+/// Returns the receives of a rank's list, in order.
+std::vector<Action> receives_of(const std::vector<Action>& actions);
+
+/// Calls `visit` for each message whose receive is posted after `done` of them. A microbatch that comes from
+/// several stages is one message.
+void visit_posted(std::span<const Action> receives, std::size_t done,
+                  const std::function<void(const Action&)>& visit);
 
 }  // namespace millrace

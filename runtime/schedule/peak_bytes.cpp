@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "runtime/schedule/memory_walk.h"
 #include "runtime/schedule/simulate.h"
@@ -6,31 +7,67 @@
 namespace millrace {
 namespace {
 
-double bytes_of(const std::vector<double>& bytes, StageId stage) {
-  const auto i = static_cast<std::size_t>(stage.value);
-  return i < bytes.size() ? bytes[i] : 0;
-}
+/// Follows the list of one rank.
+class RankBytes {
+ public:
+  RankBytes(const std::vector<Action>& actions, const PipelineShape& shape,
+            const std::vector<StageBytes>& of_stage)
+      : actions_(actions), shape_(shape), of_stage_(of_stage), receives_(receives_of(actions)) {}
+
+  double peak(const std::vector<StageId>& stages, const std::vector<std::int64_t>& versions) {
+    for (StageId stage : stages) held_ += shape_.arrays * (at(stage).weights + at(stage).state);
+    peak_ = held_;
+    walk_memory(actions_, shape_, versions, [&](const Action& a, const MemoryStep& step) { act(a, step); });
+    return peak_;
+  }
+
+ private:
+  const StageBytes& at(StageId stage) const { return of_stage_[static_cast<std::size_t>(stage.value)]; }
+
+  void act(const Action& a, const MemoryStep& step) {
+    const StageBytes& stage = at(a.stage);
+    received_ += is_receive(a.op);
+    if (is_backward(a.op)) {
+      if (a.op != Op::BackwardInput && stashed_[a.stage] == 1) reduced_[a.stage] = stage.reduced;
+      peak_ = std::max(peak_, held_ + while_running(stage, a.op));
+    }
+    stashed_[a.stage] += step.stash;
+    if (a.op == Op::Update) reduced_[a.stage] = 0;
+    held_ += step.stash * stage.stash + step.open * (stage.half_done - stage.stash) +
+             step.versions * stage.weights;
+    peak_ = std::max(peak_, held_);
+  }
+
+  /// Returns what a backward adds: its workspace, its two messages, those of the posted receives, and what
+  /// all-reduces have received.
+  double while_running(const StageBytes& stage, Op op) const {
+    double bytes = stage.workspace_of(op) + stage.incoming + stage.outgoing;
+    visit_posted(receives_, received_, [&](const Action& a) {
+      bytes += a.op == Op::RecvActivation ? at(a.stage).incoming : at(a.stage).outgoing;
+    });
+    for (const auto& [id, reduced] : reduced_) bytes += reduced;
+    return bytes;
+  }
+
+  const std::vector<Action>& actions_;
+  const PipelineShape& shape_;
+  const std::vector<StageBytes>& of_stage_;
+  const std::vector<Action> receives_;
+  std::size_t received_ = 0;
+  std::map<StageId, int> stashed_;
+  std::map<StageId, double> reduced_;
+  double held_ = 0, peak_ = 0;
+};
 
 }  // namespace
 
 std::vector<double> peak_bytes_of(const Schedule& schedule, const PipelineShape& shape,
-                                  const SimulationOptions& options) {
+                                  const std::vector<StageBytes>& of_stage) {
   const std::vector<std::int64_t> versions = forward_versions(schedule, shape);
   const auto stages = shape.stages_of_ranks();
   std::vector<double> peaks;
-  for (std::size_t r = 0; r < schedule.ranks.size(); ++r) {
-    double bytes = 0;
-    for (StageId stage : stages[r])
-      bytes += shape.arrays * (bytes_of(options.weight_bytes, stage) + bytes_of(options.state_bytes, stage));
-    double peak = bytes;
-    walk_memory(schedule.ranks[r], shape, versions, [&](const Action& a, const MemoryStep& step) {
-      const double stash = bytes_of(options.stash_bytes, a.stage);
-      if (!options.open_bytes.empty()) bytes += step.open * (bytes_of(options.open_bytes, a.stage) - stash);
-      bytes += step.stash * stash + step.versions * bytes_of(options.weight_bytes, a.stage);
-      peak = std::max(peak, bytes);
-    });
-    peaks.push_back(peak);
-  }
+  for (std::size_t r = 0; r < schedule.ranks.size(); ++r)
+    peaks.push_back(RankBytes(schedule.ranks[r], shape, of_stage).peak(stages[r], versions));
   return peaks;
 }
 

@@ -231,6 +231,25 @@ struct StageMoment {
 /// Returns by stage the moments at which a rank can be fullest, sorted. Empty for a stage without a backward.
 std::vector<std::vector<StageMoment>> fullest_moments(const Schedule& schedule, const PipelineShape& shape);
 
+/// The bytes that a stage holds. Each is 0 where it is not known.
+struct StageBytes {
+  double weights = 0;           ///< of one version
+  double state = 0;             ///< gradients, update rule, batches loaded ahead: once for each array
+  double stash = 0;             ///< of a microbatch, from its forward to the end of its backward
+  double half_done = 0;         ///< the same between the gradient of its inputs and that of its weights
+  double incoming = 0;          ///< of a message to the stage, and of the gradient that it sends back
+  double outgoing = 0;          ///< of a message from the stage, and of the gradient that comes back
+  double workspace = 0;         ///< of a backward beyond the stash, while it runs
+  double split_workspace = 0;   ///< the same of a backward to the inputs alone
+  double weight_workspace = 0;  ///< the same of the half that follows
+  double reduced = 0;           ///< received by the all-reduce, from the last backward to the update
+  double workspace_of(Op op) const {
+    return op == Op::BackwardInput    ? split_workspace
+           : op == Op::BackwardWeight ? weight_workspace
+                                      : workspace;
+  }
+};
+
 struct TimedAction {
   Action action;
   double start = 0;

@@ -470,8 +470,8 @@ Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const 
     simulation.peak_stash = std::move(peaks.stash);
     simulation.peak_versions = std::move(peaks.versions);
   }
-  if (!options.stash_bytes.empty() || !options.weight_bytes.empty() || !options.state_bytes.empty())
-    simulation.peak_bytes = peak_bytes_of(schedule, shape, options);
+  if (!options.stage_bytes.empty())
+    simulation.peak_bytes = peak_bytes_of(schedule, shape, options.stage_bytes);
   return simulation;
 }
 

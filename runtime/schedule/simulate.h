@@ -48,12 +48,8 @@ struct SimulationOptions {
   std::vector<std::vector<double>> own_seconds;
   std::vector<double> start;  ///< by rank: when it begins, seconds; missing: 0
 
-  bool peaks = true;                ///< whether peak_stash and peak_versions are wanted
-  std::vector<double> stash_bytes;  ///< by stage: kept from a forward to its last backward
-  /// By stage: kept from the gradient of the inputs to that of the weights; empty: the same as `stash_bytes`.
-  std::vector<double> open_bytes;
-  std::vector<double> weight_bytes;  ///< by stage: of one version
-  std::vector<double> state_bytes;   ///< by stage: gradients, update rule, buffers: once
+  bool peaks = true;                    ///< whether peak_stash and peak_versions are wanted
+  std::vector<StageBytes> stage_bytes;  ///< by stage, for peak_bytes; empty: they are not wanted
 };
 
 /// Finds reasons why the replicas of the stages in `costs.meets` cannot wait for each other; empty: they can.
@@ -84,9 +80,11 @@ Schedule repeat_steps(const Schedule& schedule, PipelineShape& shape, int steps)
 Schedule in_turns(const Schedule& schedule, PipelineShape& shape, SimulationOptions& options,
                   std::vector<ScheduleCosts> turns);
 
-/// Bytes of each rank at its fullest, by the order of its list: weights of all live versions, state, stash.
+/// Returns the bytes of each rank at its fullest. The list of a rank is followed action by action, over all
+/// of its stages: weights of all live versions, state, stash, posted receives (kReceivesAhead), and what a
+/// backward needs while it runs. `of_stage` must name all stages of the shape.
 std::vector<double> peak_bytes_of(const Schedule& schedule, const PipelineShape& shape,
-                                  const SimulationOptions& options);
+                                  const std::vector<StageBytes>& of_stage);
 
 /// One piece of the chain of waits that ends at the makespan.
 struct CriticalStep {

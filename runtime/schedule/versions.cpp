@@ -98,9 +98,12 @@ void walk_memory(const std::vector<Action>& actions, const PipelineShape& shape,
   position = 0;
   for (const Action& a : actions) {
     ++position;
-    if (is_transfer(a.op) || a.op == Op::Reduce) continue;
-    LiveVersions& stage = live[weights_of(a)];
     MemoryStep step;
+    if (is_transfer(a.op) || a.op == Op::Reduce) {
+      visit(a, step);
+      continue;
+    }
+    LiveVersions& stage = live[weights_of(a)];
     if (a.op == Op::Forward) step.stash = 1;
     if (a.op == Op::BackwardInput) step.open = 1;
     if (releases(a))

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/optimizer/every_cut.h"
+#include "tests/schedule/shapes.h"
 
 namespace millrace {
 namespace {
@@ -70,6 +71,30 @@ TEST(StageMemory, OfASplitBackwardIsWhatTheHalvesKeep) {
   const ClusterSpec cluster = ranks(2);
   const CostModel model(*read, cluster);
   EXPECT_EQ(model.memory_of({{{0, 1}, {RankId(0)}}})[0].between, 25 + 10);
+}
+
+// Following the list action by action finds the same as the fullest moments, where a rank has one stage.
+TEST(StageMemory, IsWhatARanksListSays) {
+  const StageBytes bytes = kHeld.bytes();
+  for (const ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::GPipe, ScheduleKind::ZeroBubbleH1}) {
+    const PipelineShape shape = replicated_shape({1, 1, 1}, 5);
+    const Schedule schedule = *make_schedule(kind, shape);
+    const std::vector<double> by_rank = peak_bytes_of(schedule, shape, {bytes, bytes, bytes});
+    const auto moments = fullest_moments(schedule, shape);
+    for (std::size_t s = 0; s < 3; ++s) EXPECT_EQ(by_rank[s], static_cast<double>(total(kHeld, moments[s])));
+  }
+}
+
+// Two stages of a rank wait for four messages together, and one backward runs at a time.
+TEST(StageMemory, OfTwoStagesOnARankIsThatOfOneList) {
+  const PipelineShape shape = interleaved_shape(2, 2, 4);
+  const Schedule schedule = *make_schedule(ScheduleKind::Interleaved, shape);
+  const auto peak = [&](const StageBytes& of_each) {
+    return peak_bytes_of(schedule, shape, std::vector(4, of_each))[1];
+  };
+  EXPECT_EQ(peak({.workspace = 50}), 50);
+  EXPECT_EQ(peak({.weights = 100, .state = 7}), 2 * 107);
+  EXPECT_EQ(peak({.incoming = 10}), (1 + kReceivesAhead) * 10);
 }
 
 }  // namespace

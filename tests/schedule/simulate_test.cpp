@@ -359,7 +359,9 @@ TEST(SimulateModel, CountsBytes) {
   const PipelineShape shape = replicated_shape({1, 1}, 8);
   const ScheduleCosts costs{.forward = {1, 1}, .backward_input = {1, 1}};
   const SimulationOptions options{
-      .bytes = {100}, .stash_bytes = {10, 20}, .weight_bytes = {1000, 2000}, .state_bytes = {7, 8}};
+      .bytes = {100},
+      .stage_bytes = {{.weights = 1000, .state = 7, .stash = 10, .half_done = 10},
+                      {.weights = 2000, .state = 8, .stash = 20, .half_done = 20}}};
   const Simulation flushing = simulate(*make_schedule(ScheduleKind::OneFOneB, shape), shape, costs, options);
   EXPECT_EQ(flushing.link_bytes, (std::vector<double>{1600}));
   EXPECT_EQ(flushing.peak_bytes, (std::vector<double>{1027, 2028}));
