@@ -222,7 +222,8 @@ StageBytes StageMemory::bytes() const {
           .workspace = number(workspace) + again,
           .split_workspace = number(split_workspace) + again,
           .weight_workspace = number(weight_workspace),
-          .reduced = number(reduced)};
+          .reduced = number(reduced),
+          .exchanged = number(exchanged)};
 }
 
 Bytes StageMemory::total() const {
@@ -230,7 +231,7 @@ Bytes StageMemory::total() const {
   constexpr double kExact = 1LL << 52;
   static constexpr StageMoment kOne;
   const StageBytes held = bytes();
-  double fullest = bytes_at(held, kOne) + held.reduced;
+  double fullest = std::max(bytes_at(held, kOne) + held.reduced, held.exchanged);
   for (const StageMoment& moment : moments) fullest = std::max(fullest, bytes_at(held, moment));
   const double sum = (held.weights * versions + held.state) * arrays + fullest;
   return sum < kExact ? static_cast<Bytes>(sum) : saturating_bytes(sum);
@@ -726,6 +727,9 @@ Bytes CostModel::workspace_of(std::vector<int> nodes, Halves halves) const {
 std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stages) const {
   const Borders borders = borders_of(stages);
   std::vector<StageMemory> result;
+  std::map<int, std::size_t> stage_of;
+  for (std::size_t s = 0; s < stages.size(); ++s)
+    for (int i : stages[s].nodes) stage_of[i] = s;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     StageMemory& memory =
         result.emplace_back(StageMemory{.incoming = borders.incoming[s],
@@ -744,12 +748,16 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
       memory.loaded += options_.loaded_ahead * graph_.nodes[i].field_bytes;
       memory.saved += graph_.nodes[i].saved_bytes;
       memory.between += graph_.nodes[i].kept_between();
-      const auto owner = node_index_.find(graph_.nodes[i].tied_to);
-      if (owner != node_index_.end() &&
-          std::ranges::find(stages[s].nodes, owner->second) == stages[s].nodes.end())
-        memory.lowered += graph_.nodes[i].tied_bytes;
     }
     memory.reduced = reduced_bytes(memory.parameters, stages[s].ranks.size(), options_.bucket_bytes);
+  }
+  for (const auto& [user, s] : stage_of) {
+    const LayerNode& node = graph_.nodes[user];
+    const auto owner = node_index_.find(node.tied_to);
+    const auto of_owner = owner == node_index_.end() ? stage_of.end() : stage_of.find(owner->second);
+    if (of_owner == stage_of.end() || of_owner->second == s) continue;
+    result[s].lowered += node.tied_bytes;
+    for (const std::size_t end : {s, of_owner->second}) result[end].exchanged += node.tied_bytes;
   }
   return result;
 }

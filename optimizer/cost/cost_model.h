@@ -162,6 +162,8 @@ struct StageMemory {
   int arrays = 1;  ///< job arrays, each with parameters, gradients and rule state of its own
   /// The bytes that all-reduces of an array receive. They are held only beside the last microbatch's stash.
   Bytes reduced = 0;
+  /// Tied parameters on their way to or from other stages, from the update to the next step's first forward.
+  Bytes exchanged = 0;
   std::span<const StageMoment> moments{};  ///< none: one microbatch and no message
   Bytes total() const;
   /// Returns the same bytes as peak_bytes_of (simulate.h) takes them, for a rank of several stages.

@@ -15,8 +15,11 @@ class RankBytes {
       : actions_(actions), shape_(shape), of_stage_(of_stage), receives_(receives_of(actions)) {}
 
   double peak(const std::vector<StageId>& stages, const std::vector<std::int64_t>& versions) {
-    for (StageId stage : stages) held_ += shape_.arrays * (at(stage).weights + at(stage).state);
-    peak_ = held_;
+    for (StageId stage : stages) {
+      held_ += shape_.arrays * (at(stage).weights + at(stage).state);
+      leave_exchange(stage);  // that of the step before
+    }
+    peak_ = held_ + under_way();
     walk_memory(actions_, shape_, versions, [&](const Action& a, const MemoryStep& step) { act(a, step); });
     return peak_;
   }
@@ -27,25 +30,33 @@ class RankBytes {
   void act(const Action& a, const MemoryStep& step) {
     const StageBytes& stage = at(a.stage);
     received_ += is_receive(a.op);
+    if (a.op == Op::Forward) under_way_[a.stage] = 0;
     if (is_backward(a.op)) {
-      if (a.op != Op::BackwardInput && stashed_[a.stage] == 1) reduced_[a.stage] = stage.reduced;
+      if (a.op != Op::BackwardInput && stashed_[a.stage] == 1) under_way_[a.stage] = stage.reduced;
       peak_ = std::max(peak_, held_ + while_running(stage, a.op));
     }
     stashed_[a.stage] += step.stash;
-    if (a.op == Op::Update) reduced_[a.stage] = 0;
+    if (a.op == Op::Update) leave_exchange(a.stage);
     held_ += step.stash * stage.stash + step.open * (stage.half_done - stage.stash) +
              step.versions * stage.weights;
-    peak_ = std::max(peak_, held_);
+    peak_ = std::max(peak_, held_ + under_way());
+  }
+
+  void leave_exchange(StageId stage) { under_way_[stage] = at(stage).exchanged; }
+
+  double under_way() const {
+    double bytes = 0;
+    for (const auto& [stage, of_stage] : under_way_) bytes += of_stage;
+    return bytes;
   }
 
   /// Returns what a backward adds: its workspace, its two messages, those of the posted receives, and what
-  /// all-reduces have received.
+  /// is under way between steps.
   double while_running(const StageBytes& stage, Op op) const {
-    double bytes = stage.workspace_of(op) + stage.incoming + stage.outgoing;
+    double bytes = stage.workspace_of(op) + stage.incoming + stage.outgoing + under_way();
     visit_posted(receives_, received_, [&](const Action& a) {
       bytes += a.op == Op::RecvActivation ? at(a.stage).incoming : at(a.stage).outgoing;
     });
-    for (const auto& [id, reduced] : reduced_) bytes += reduced;
     return bytes;
   }
 
@@ -55,7 +66,7 @@ class RankBytes {
   const std::vector<Action> receives_;
   std::size_t received_ = 0;
   std::map<StageId, int> stashed_;
-  std::map<StageId, double> reduced_;
+  std::map<StageId, double> under_way_;  // gradients that were reduced, tied parameters that were exchanged
   double held_ = 0, peak_ = 0;
 };
 

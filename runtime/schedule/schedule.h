@@ -243,6 +243,7 @@ struct StageBytes {
   double split_workspace = 0;   ///< the same of a backward to the inputs alone
   double weight_workspace = 0;  ///< the same of the half that follows
   double reduced = 0;           ///< received by the all-reduce, from the last backward to the update
+  double exchanged = 0;  ///< tied parameters that move between stages, from the update to the next forward
   double workspace_of(Op op) const {
     return op == Op::BackwardInput    ? split_workspace
            : op == Op::BackwardWeight ? weight_workspace

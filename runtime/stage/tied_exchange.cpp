@@ -117,11 +117,10 @@ void TiedExchange::exchange_values() {
   }
   for (const End& end : used_) {
     if (end.from == world_.rank()) continue;
-    const at::Tensor arriving = at::empty_like(end.use->mirror);
-    const Transfer transfer{Direction::Receive, end.from, tag_of(end, true), arriving,
+    // Nobody reads the old values any more: this step's backwards are done, and a forward settles first.
+    const Transfer transfer{Direction::Receive, end.from, tag_of(end, true), end.use->mirror,
                             "RECEIVE of the tied " + end.name};
-    messages_.push_back({{arriving}, world_.exchange({&transfer, 1})});
-    arrivals_.emplace_back(end.use->mirror, arriving);
+    messages_.push_back({{end.use->mirror}, world_.exchange({&transfer, 1})});
   }
 }
 
@@ -129,7 +128,6 @@ void TiedExchange::settle() {
   if (messages_.empty()) return;
   for (Message& message : messages_) message.pending->wait();
   messages_.clear();
-  for (auto& [mirror, arrived] : std::exchange(arrivals_, {})) mirror.copy_(arrived);
   store_.weights_changed();
 }
 

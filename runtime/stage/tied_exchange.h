@@ -92,8 +92,6 @@ class TiedExchange {
   std::vector<End> owned_, used_;  ///< in the order of the layers that use
   bool given_ = false;
   std::vector<Message> messages_;  ///< in flight
-  /// (mirror, the values that are received for it)
-  std::vector<std::pair<at::Tensor, at::Tensor>> arrivals_;
 };
 
 }  // namespace millrace

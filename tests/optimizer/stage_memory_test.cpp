@@ -94,7 +94,7 @@ TEST(StageMemory, OfTwoStagesOnARankIsThatOfOneList) {
   };
   EXPECT_EQ(peak({.workspace = 50}), 50);
   EXPECT_EQ(peak({.weights = 100, .state = 7}), 2 * 107);
-  EXPECT_EQ(peak({.incoming = 10}), (1 + kReceivesAhead) * 10);
+  EXPECT_EQ(peak({.incoming = 10, .outgoing = 10}), (2 + kReceivesAhead) * 10);
 }
 
 }  // namespace
