@@ -15,7 +15,9 @@
 #include "runtime/base/run_files.h"
 #include "runtime/comm/emulated_links.h"
 #include "runtime/comm/wire_checksum.h"
+#include "runtime/model/class_weights.h"
 #include "runtime/plan/cluster_spec.h"
+#include "runtime/plan/fingerprint.h"
 #include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
 #include "runtime/train/trainer.h"
@@ -315,6 +317,13 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
     if (!spec.augment.empty()) settings.emplace_back("augment", spec.augment);
   };
   record_sampler(o.settings);
+  if (const WeighedLabels labels = weighed_labels(model); !labels.units.empty()) {
+    std::string units;
+    for (const std::int64_t unit : labels.units) units += std::to_string(unit) + "\n";
+    o.settings.emplace_back("class-weights", spec.class_weights == kBalancedClasses
+                                                 ? std::string(kBalancedClasses)
+                                                 : "of a file, " + fingerprint_of(units));
+  }
   if (spec.data_seed) o.settings.emplace_back("data-seed", std::to_string(*spec.data_seed));
   for (std::size_t job = 0; job < o.jobs.size(); ++job) {
     Settings& mine = o.jobs[job].settings;
