@@ -14,6 +14,7 @@
 #include "driver/worker/profile_network.h"
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
+#include "runtime/base/here_and_now.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
@@ -211,6 +212,7 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
       take_mean(graph, *joined.communicator);
     }
     if (place->rank != 0) return 0;
+    graph.measured.origin = {.processor = processor_name(), .date = utc_now()};
     if (!flags.out.empty()) {
       if (Status saved = graph.save(flags.out); !saved)
         return report_problems(saved.problems(), ExitCode::Usage);

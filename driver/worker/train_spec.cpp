@@ -11,6 +11,7 @@
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
 #include "models/exported/exported_model.h"
+#include "runtime/base/here_and_now.h"
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
 #include "runtime/comm/emulated_links.h"
@@ -94,6 +95,8 @@ Problems compare_with_run(const TrainFlags& f, Plan& plan, std::vector<std::stri
     other.notes.push_back("its predictions do not hold: they are for schedule " + to_string(plan.schedule) +
                           ", the run has " + to_string(*f.schedule));
   if (!other.notes.empty()) predicts_nothing(plan);
+  const std::string doubt = doubt_of(plan.planned_for.origin, processor_name(), utc_now());
+  if (predicts && other.notes.empty() && !doubt.empty()) other.notes.push_back(doubt);
   for (const std::string& note : other.notes) notes.push_back(f.plan + ": " + note);
   return about_file(f.plan, std::move(other.problems));
 }

@@ -226,6 +226,24 @@ TEST_F(FirstHours, AReportComparesNothingWithAPlanOfOtherMicrobatches) {
         page.find("microbatches of 8 samples, the run had 4, so nothing is compared") != std::string::npos,
         !compares);
   }
+  // From which profile: a fresh one of this processor, an old one, one of another processor.
+  const std::string profile = bytes("profile.json"), plan = bytes("plan.json");
+  const auto date = profile.find("\"date\""), processor = profile.find("\"processor\"");
+  ASSERT_NE(date, std::string::npos) << profile;
+  ASSERT_NE(processor, std::string::npos) << profile;
+  ASSERT_EQ(plan.find("\"profiled\"") == std::string::npos, false) << plan;
+  const Ran fresh = run("report --run out8");
+  EXPECT_NE(fresh.output.find("profile of less than a minute ago, on "), std::string::npos) << fresh.output;
+  EXPECT_NE(bytes("out8/report.html").find("Profile of less than a minute ago, on "), std::string::npos);
+  std::string old = profile;
+  old.replace(old.find("20", date), 4, "2001");  // the year
+  write("old.json", old);
+  const Ran planned = run("plan --profile old.json --ranks 2 --out old-plan.json");
+  EXPECT_NE(planned.output.find("note: the predictions are of a profile "), std::string::npos)
+      << planned.output;
+  const Ran trained = run("train --model mlp --plan old-plan.json --steps 2 --output-dir old");
+  EXPECT_EQ(trained.code, 0) << trained.output;
+  EXPECT_NE(trained.output.find("days old: profile and plan again"), std::string::npos) << trained.output;
 }
 
 TEST_F(FirstHours, ReportsShowRunsSideBySideAndInAnIndex) {
