@@ -82,6 +82,30 @@ Status may_write(const fs::path& folder) {
   return Problem{folder.string(), what, "give another name, or --dir DIR"};
 }
 
+int write_project(const std::string& name, const NewFlags& flags) {
+  if (const auto wrong = problem_of_name(name)) return exit_with(ExitCode::Usage, {*wrong});
+  const fs::path folder = flags.folder.empty() ? name : flags.folder;
+  if (const Status free = may_write(folder); !free) return exit_with(ExitCode::Usage, free.problems());
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error)
+    return exit_with(ExitCode::Usage,
+                     {{folder.string(), "cannot be made: " + error.message(), "give --dir DIR"}});
+  for (const auto& [path, text] : project_files(name)) {
+    if (const Status written = write_file_atomically(folder / path, text); !written)
+      return exit_with(ExitCode::Usage, written.problems());
+    std::printf("%s\n", (folder / path).c_str());
+  }
+  std::printf(
+      "\nBuild and try it (PREFIX is where millrace is installed):\n"
+      "  cd %s\n"
+      "  cmake -S . -B build -DCMAKE_PREFIX_PATH=PREFIX && cmake --build build\n"
+      "  ctest --test-dir build\n"
+      "  build/%s train --model %s --data circles --stages 2 --steps 100 --lr 0.2\n",
+      folder.c_str(), name.c_str(), name.c_str());
+  return 0;
+}
+
 }  // namespace
 
 CommandSpec new_spec() {
@@ -89,36 +113,10 @@ CommandSpec new_spec() {
 }
 
 int new_command(const std::vector<std::string>& args) {
-  return guarded([&] {
-    NewFlags flags;
-    const CommandSpec spec = new_spec(flags);
-    const Result<Arguments> parsed = parse_arguments(spec, args);
-    if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
-    if (parsed->wants_help()) return print_help(spec, *parsed);
-    if (!parsed->problems().empty()) return report_problems(parsed->problems(), ExitCode::Usage);
-    const std::string& name = parsed->positionals().front();
-    if (const auto wrong = problem_of_name(name)) return report_problems({*wrong}, ExitCode::Usage);
-    const fs::path folder = flags.folder.empty() ? name : flags.folder;
-    if (const Status free = may_write(folder); !free)
-      return report_problems(free.problems(), ExitCode::Usage);
-    std::error_code error;
-    fs::create_directories(folder, error);
-    if (error)
-      return report_problems({{folder.string(), "cannot be made: " + error.message(), "give --dir DIR"}},
-                             ExitCode::Usage);
-    for (const auto& [path, text] : project_files(name)) {
-      if (const Status written = write_file_atomically(folder / path, text); !written)
-        return report_problems(written.problems(), ExitCode::Usage);
-      std::printf("%s\n", (folder / path).c_str());
-    }
-    std::printf(
-        "\nBuild and try it (PREFIX is where millrace is installed):\n"
-        "  cd %s\n"
-        "  cmake -S . -B build -DCMAKE_PREFIX_PATH=PREFIX && cmake --build build\n"
-        "  ctest --test-dir build\n"
-        "  build/%s train --model %s --stages 2 --steps 100\n",
-        folder.c_str(), name.c_str(), name.c_str());
-    return 0;
+  NewFlags flags;
+  return run_command(new_spec(flags), args, [&](const Arguments& given, const Problems& problems) {
+    if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+    return write_project(given.positionals().front(), flags);
   });
 }
 
