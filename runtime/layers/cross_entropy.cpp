@@ -17,6 +17,7 @@
 #include "runtime/base/error.h"
 #include "runtime/layers/head.h"
 #include "runtime/layers/shape_errors.h"
+#include "runtime/layers/soft_cross_entropy.h"
 
 namespace millrace {
 namespace {

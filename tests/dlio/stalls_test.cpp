@@ -2,6 +2,7 @@
 // whole.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
