@@ -288,7 +288,8 @@ Problems write_files(const PlanFlags& flags, const Plan& plan, const LayerGraph&
   }
   const auto write = [&](const std::optional<std::string>& file, auto&& text) {
     if (!file) return;
-    const Status written = write_file_atomically(*file, text());
+    const Status place = make_place_for_file(*file);
+    const Status written = place ? write_file_atomically(*file, text()) : place;
     if (!written) append(problems, written.problems());
   };
   if (flags.out) {

@@ -14,6 +14,7 @@
 #include "driver/worker/profile_network.h"
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
+#include "runtime/base/files.h"
 #include "runtime/base/here_and_now.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
@@ -159,6 +160,8 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     if (!flags.out.empty()) {
       if (const Status free = may_replace(flags.out, "millrace-profile"); !free)
         return report_problems(free.problems(), ExitCode::Usage);
+      if (const Status made = make_place_for_file(flags.out); !made)
+        return report_problems(made.problems(), ExitCode::Usage);
     }
     const Result<JobEnvironment> place = read_environment();
     if (!place) return report_problems(place.problems(), ExitCode::Usage);
