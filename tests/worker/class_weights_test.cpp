@@ -29,6 +29,7 @@ TEST_F(ClassWeights, AnyPlanGivesTheBitsOfOneProcess) {
          {"", "--stages 2 --schedule zb-h1", "--stages 2 --replicas 2,1", "--replicas 2"}) {
       const Ran ran = run(common + loss + " " + plan);
       ASSERT_EQ(ran.code, 0) << ran.output;
+      EXPECT_NE(ran.output.find(" samples=12\n"), std::string::npos) << ran.output;
       const std::string now = bytes("w.safetensors") + " " + std::to_string(final_loss("out"));
       if (one.empty()) one = now;
       EXPECT_TRUE(now == one) << loss << " " << plan;
