@@ -18,8 +18,8 @@
 #include "runtime/comm/wire_checksum.h"
 #include "runtime/model/class_weights.h"
 #include "runtime/plan/cluster_spec.h"
-#include "runtime/plan/fingerprint.h"
 #include "runtime/plan/replicas.h"
+#include "runtime/saved/hash.h"
 #include "runtime/schedule/csv.h"
 #include "runtime/train/trainer.h"
 
@@ -325,7 +325,7 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
     for (const std::int64_t unit : labels.units) units += std::to_string(unit) + "\n";
     o.settings.emplace_back("class-weights", spec.class_weights == kBalancedClasses
                                                  ? std::string(kBalancedClasses)
-                                                 : "of a file, " + fingerprint_of(units));
+                                                 : "of a file, " + sha256(units).substr(0, 16));
   }
   if (spec.data_seed) o.settings.emplace_back("data-seed", std::to_string(*spec.data_seed));
   for (std::size_t job = 0; job < o.jobs.size(); ++job) {
