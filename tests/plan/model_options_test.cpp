@@ -59,7 +59,7 @@ TEST(ModelOptions, TextsAndPaths) {
   const auto wrong = options_for(models[0], {{"layout", "a\nb"}, {"table", "/nowhere/here"}});
   ASSERT_FALSE(wrong);
   EXPECT_EQ(to_string(wrong.problems()),
-            "--layout: 'a\\nb' has a line end. Hint: give one line\n"
+            "--layout: 'a\\x0ab' has a line end. Hint: give one line\n"
             "--table: '/nowhere/here' is not there. Hint: give the path of a file or folder that exists");
   // The worker hands them on as JSON.
   const auto back = models_from(to_json(models));

@@ -230,12 +230,12 @@ TEST_F(OwnLayers, ShapesThatDoNotFitNameTheLayerAndWhatItReads) {
     }
     return "nothing";
   };
-  const std::string read = "model wrong, layer 1 'conv2', which reads conv1 [2, 6]: ";
+  const std::string read = "model wrong, layer 1 'conv2', which reads conv1 [3, 6]: ";
   EXPECT_NE(said(Misshapen::How::Torch).find(read), std::string::npos) << said(Misshapen::How::Torch);
   EXPECT_NE(said(Misshapen::How::OutOfRange).find(read), std::string::npos)
       << said(Misshapen::How::OutOfRange);
   EXPECT_NE(said(Misshapen::How::OtherOutput)
-                .find("layer 1 'conv2' (misshapen) made [2, 1, 6] of [2, 6]; its output_shape says [2, 6]"),
+                .find("layer 1 'conv2' (misshapen) made [3, 1, 6] of [3, 6]; its output_shape says [3, 6]"),
             std::string::npos)
       << said(Misshapen::How::OtherOutput);
 }
