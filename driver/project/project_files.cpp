@@ -1,5 +1,5 @@
-// The files that `millrace new` writes. @NAME@ stands for the project's name, which is the model's too.
-// tests/install builds and runs them.
+// The files that `millrace new` writes. @NAME@ stands for the project's name, which is the model's too, and
+// @INCLUDE@ for an include, which is none of this file's. tests/install builds and runs them.
 #include "driver/project/new_command.h"
 #include "runtime/base/version.h"
 
@@ -29,7 +29,7 @@ add_test(NAME model_test COMMAND model_test)
 constexpr const char* kModelHeader = R"(// The model of this project: what the program and the test share.
 #pragma once
 
-#include <millrace/millrace.h>
+@INCLUDE@ <millrace/millrace.h>
 
 /// The model @NAME@ with its options, and the data set `--data circles`.
 millrace::Additions own();
@@ -37,10 +37,10 @@ millrace::Additions own();
 
 constexpr const char* kModel =
     R"(// A model of layers, a layer of which only the forward is written, and a data set in memory.
-#include "model.h"
+@INCLUDE@ "model.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <torch/torch.h>
+@INCLUDE@ <ATen/CPUGeneratorImpl.h>
+@INCLUDE@ <torch/torch.h>
 
 namespace {
 
@@ -111,7 +111,7 @@ Additions own() {
 
 constexpr const char* kMain =
     R"(// The program: millrace's commands with the model and the data of this project.
-#include "model.h"
+@INCLUDE@ "model.h"
 
 int main(int argc, char** argv) {
   return millrace::run_program(argc, argv, own());
@@ -120,9 +120,9 @@ int main(int argc, char** argv) {
 
 constexpr const char* kTest =
     R"(// The model learns, and a pipeline of two stages gives the losses of one process, bit for bit.
-#include <cstdio>
+@INCLUDE@ <cstdio>
 
-#include "model.h"
+@INCLUDE@ "model.h"
 
 using namespace millrace;
 
@@ -189,8 +189,9 @@ std::string filled(const char* text, const std::string& name) {
   std::string filled = text;
   const std::string version =
       std::to_string(MILLRACE_VERSION_MAJOR) + "." + std::to_string(MILLRACE_VERSION_MINOR);
-  for (const auto& [word, value] :
-       {std::pair<std::string, std::string>{"@NAME@", name}, {"@VERSION@", version}})
+  for (const auto& [word, value] : {std::pair<std::string, std::string>{"@NAME@", name},
+                                    {"@VERSION@", version},
+                                    {"@INCLUDE@", "#include"}})
     for (std::size_t at = 0; (at = filled.find(word, at)) != std::string::npos; at += value.size())
       filled.replace(at, word.size(), value);
   return filled;
