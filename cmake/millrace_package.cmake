@@ -2,6 +2,7 @@
 #   include/millrace/   the headers of the folder millrace/, which are public, and what they include (millrace_headers.cmake)
 #   lib/                the static libraries that driver/worker links
 #   lib/cmake/millrace/ find_package(millrace), target millrace::millrace
+#   lib/pkgconfig/      millrace.pc, for builds without CMake
 include(CMakePackageConfigHelpers)
 
 # Adds `target` and what it links of ours to the property MILLRACE_PACKAGED.
@@ -38,6 +39,17 @@ configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/millraceConfig.cmake.in 
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/millraceConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/millraceConfig.cmake ${CMAKE_BINARY_DIR}/millraceConfigVersion.cmake
   ${CMAKE_SOURCE_DIR}/cmake/millrace_torch.cmake DESTINATION ${package_dir})
+# For builds without CMake. Its archives are those of the package.
+file(RELATIVE_PATH pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+set(pc_archives "")
+foreach(library ${libraries})
+  get_target_property(type ${library} TYPE)
+  if(type STREQUAL "STATIC_LIBRARY")
+    string(APPEND pc_archives ",-l${library}")
+  endif()
+endforeach()
+configure_file(${CMAKE_SOURCE_DIR}/cmake/millrace.pc.in ${CMAKE_BINARY_DIR}/millrace.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/millrace.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(CODE "set(source \"${CMAKE_SOURCE_DIR}\")\nset(into \"${CMAKE_BINARY_DIR}/headers\")\n\
 include(\"${CMAKE_SOURCE_DIR}/cmake/millrace_headers.cmake\")")
 install(DIRECTORY ${CMAKE_BINARY_DIR}/headers/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

@@ -31,6 +31,7 @@
 #include "driver/launch/translate_launch.h"
 #include "driver/plan/device_profile_command.h"
 #include "driver/plan/plan_command.h"
+#include "driver/project/new_command.h"
 #include "driver/simulate/simulate_command.h"
 #include "experiments/data/data_command.h"
 #include "experiments/dlio/dlio_command.h"
@@ -162,6 +163,7 @@ constexpr Command kCommands[] = {
     {"Study I/O and traces", {"trace", trace_spec, trace_command, trace_subcommands}},
     {"Study I/O and traces", {"instrument", instrument_spec, instrument_command, instrument_subcommands}},
     {"Study I/O and traces", {"stalls", stalls_spec, stalls_command, stalls_subcommands}},
+    {"Set up", {"new", new_spec, new_command}},
     {"Set up", {"completion", completion_spec, completion_command}},
 };
 

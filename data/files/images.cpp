@@ -3,6 +3,9 @@
 #include <png.h>
 #include <turbojpeg.h>
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <memory>
 
 #include "runtime/base/error.h"
@@ -22,6 +25,18 @@ Problem damaged(const std::string& name, const char* what) {
 }
 
 }  // namespace
+
+bool is_image_name(const std::filesystem::path& path) {
+  std::string extension = path.extension().string();
+  std::ranges::transform(extension, extension.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  constexpr std::array<std::string_view, 4> kNames{".jpg", ".jpeg", ".png", ".webp"};
+  return std::ranges::find(kNames, extension) != kNames.end();
+}
+
+bool is_png(std::string_view bytes) {
+  return bytes.starts_with("\x89PNG\r\n\x1a\n");
+}
 
 std::string encode_jpeg(const Image& image, int quality) {
   const Turbo turbo(::tjInitCompress());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,15 @@ struct Image {
   int channels = 1;
   std::string pixels;
 };
+
+/// Returns whether a file of this name counts as an image: .jpg, .jpeg, .png or .webp, in any case.
+bool is_image_name(const std::filesystem::path& path);
+
+/// The same names, for messages.
+inline constexpr const char* kImageNames = ".jpg, .jpeg, .png or .webp";
+
+/// Returns whether `bytes` begin as a PNG file does.
+bool is_png(std::string_view bytes);
 
 /// Returns the image as JPEG; `quality` is 1 to 100. Throws DataError if the library refuses, for example
 /// sides above 65,500.

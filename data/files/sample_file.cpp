@@ -16,6 +16,7 @@
 #include "data/files/little_endian.h"
 #include "data/files/npy.h"
 #include "data/files/tfrecord.h"
+#include "data/files/webp.h"
 #include "data/files/zip.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
@@ -212,8 +213,9 @@ class ImageFile final : public SampleFile {
     const FileReader file(path, options);
     AlignedBuffer buffer;
     const std::string_view bytes = file.read(0, file.size(), buffer);
-    image_ =
-        value_or_throw(format == SampleFormat::Jpeg ? decode_jpeg(bytes, path) : decode_png(bytes, path));
+    image_ = value_or_throw(is_webp(bytes)                                 ? decode_webp(bytes, path)
+                            : is_png(bytes) || format == SampleFormat::Png ? decode_png(bytes, path)
+                                                                           : decode_jpeg(bytes, path));
     path_ = path;
     bytes_ = file.size();
   }

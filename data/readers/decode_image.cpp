@@ -1,9 +1,5 @@
 #include "data/readers/decode_image.h"
 
-#include <algorithm>
-#include <array>
-#include <cctype>
-
 #include "data/files/images.h"
 #include "data/files/webp.h"
 
@@ -31,16 +27,8 @@ bool take(const Result<Image>& decoded, RgbImage& image, std::string& error) {
 
 }  // namespace
 
-bool is_image_name(const std::filesystem::path& path) {
-  std::string extension = path.extension().string();
-  std::ranges::transform(extension, extension.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  constexpr std::array<std::string_view, 4> kNames{".jpg", ".jpeg", ".png", ".webp"};
-  return std::ranges::find(kNames, extension) != kNames.end();
-}
-
 bool decode_image(const std::string& bytes, RgbImage& image, std::string& error) {
-  if (bytes.starts_with("\x89PNG\r\n\x1a\n")) return take(decode_png(bytes, "PNG"), image, error);
+  if (is_png(bytes)) return take(decode_png(bytes, "PNG"), image, error);
   if (is_webp(bytes)) return take(decode_webp(bytes, "WebP", JpegLimits{}.pixels), image, error);
   return decode_jpeg(bytes, image, error);
 }

@@ -8,6 +8,7 @@
 #include "driver/bleu/parallel_texts.h"
 #include "driver/cli/command_support.h"
 #include "runtime/base/json.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
 #include "runtime/base/version.h"
 #include "runtime/metrics/bleu.h"
@@ -283,10 +284,18 @@ void print_json(const Json& json) {
   std::printf("%s\n", json.dump(1).c_str());
 }
 
+/// Says that it works while `compute` does.
+template <class Compute>
+auto resampled(Compute&& compute) {
+  const WorkingLine working("resamples");
+  return compute();
+}
+
 void print_system(const BleuRequest& request, const SignatureFacts& facts, const System& system) {
   std::optional<ConfidenceInterval> interval;
   if (request.resampling == Resampling::Interval)
-    interval = bootstrap_interval(system.sentences, request.options, request.samples);
+    interval =
+        resampled([&] { return bootstrap_interval(system.sentences, request.options, request.samples); });
   if (request.format == OutputFormat::Text) {
     const std::string signature = bleu_signature(request.options, facts, request.signature);
     std::printf("%s\n", score_line(request, signature, system.bleu, interval).c_str());
@@ -324,9 +333,11 @@ std::vector<SystemResult> results_of(const BleuRequest& request, const std::vect
   }
   std::vector<std::vector<BleuStatistics>> statistics;
   for (const System& system : systems) statistics.push_back(system.sentences);
-  return request.resampling == Resampling::PairedBootstrap
-             ? paired_bootstrap(statistics, request.options, request.samples)
-             : paired_randomization(statistics, request.options, request.samples);
+  return resampled([&] {
+    return request.resampling == Resampling::PairedBootstrap
+               ? paired_bootstrap(statistics, request.options, request.samples)
+               : paired_randomization(statistics, request.options, request.samples);
+  });
 }
 
 void print_table(const BleuRequest& request, const std::string& signature, const std::vector<System>& systems,
@@ -391,6 +402,7 @@ SignatureFacts facts_of(const BleuRequest& request, const ReferenceSet& referenc
 }
 
 int score_systems(const BleuRequest& request) {
+  std::optional<WorkingLine> working("scores");  // until there is something to print
   const Result<std::vector<TextLines>> hypotheses = read_all(request.systems);
   const Result<std::vector<TextLines>> streams = read_all(request.references);
   Problems problems;
@@ -415,6 +427,7 @@ int score_systems(const BleuRequest& request) {
       return exit_with(ExitCode::InputData,
                        {{text.name, "has no word, and multi-bleu.perl no BLEU for that", ""}});
   }
+  working.reset();
   const SignatureFacts facts = facts_of(request, *references);
   if (systems.size() > 1) {
     print_systems(request, facts, systems);

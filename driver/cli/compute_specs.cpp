@@ -103,6 +103,12 @@ CommandSpec train_spec(TrainFlags& f) {
            "Of labelled images: how training changes them, instead of what is usual for their size: " +
                augment_forms() + "; none. docs/data.md says more.",
            into::parsed(f.augment, checked_augment, "")),
+      flag("Data", "class-weights", "FILE|balanced",
+           "Of classifiers that end in cross-entropy: a weight for each class in the loss. FILE has one "
+           "number "
+           "a line, or lines class,weight; balanced is N / (classes * samples of the class) of the training "
+           "set (docs/data.md).",
+           into::text(f.class_weights)),
       flag("Data", "workers", "N",
            "Loader threads; 0: load in the training thread, which makes batches that take under 40 us itself "
            "anyway.",
@@ -353,8 +359,8 @@ CommandSpec evaluate_spec(EvaluateFlags& f) {
   spec.flags.push_back(weights_flag(f.weights));
   add_flags_of_train(spec, f.train,
                      {"plan", "stages", "replicas", "microbatches", "microbatch", "data", "holdout",
-                      "workers", "length-buckets", "threads", "deterministic", "init-from-ignore",
-                      "precision", "device", "timeout", "cpp-frames", "format"});
+                      "class-weights", "workers", "length-buckets", "threads", "deterministic",
+                      "init-from-ignore", "precision", "device", "timeout", "cpp-frames", "format"});
   return spec;
 }
 

@@ -45,6 +45,9 @@ struct EmulationFlags {
   EmulatedPayload payload = EmulatedPayload::None;
 };
 
+/// `--class-weights balanced`: weights from the labels of the training set.
+inline constexpr const char* kBalancedClasses = "balanced";
+
 struct TrainFlags {
   ModelFlags model;
   TrainOptions options{.steps = 100, .microbatch = 8, .trace_first = 1};
@@ -62,7 +65,8 @@ struct TrainFlags {
   // -- the data --
   std::string data = "synthetic";
   std::optional<Holdout> holdout;
-  std::string augment;  ///< empty: as usual for the data
+  std::string augment;        ///< empty: as usual for the data
+  std::string class_weights;  ///< a file, or kBalancedClasses; empty: classes weigh alike
   bool evaluate = true;
   int workers = 1;
   bool keep_last = false;

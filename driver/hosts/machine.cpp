@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 
+#include "runtime/base/here_and_now.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/plan.h"
@@ -101,7 +102,7 @@ Bytes free_memory() {
 }
 
 Machine this_machine() {
-  return {.processor = line_of("/proc/cpuinfo", "model name"),
+  return {.processor = processor_name(),
           .cores = cores_here(),
           .memory = free_memory(),
           .gpus = gpus_of_this_machine(),

@@ -1,12 +1,11 @@
 #include "driver/launch/run_manifest.h"
 
 #include <chrono>
-#include <ctime>
 #include <filesystem>
-#include <fstream>
 
 #include "driver/hosts/program_answer.h"
 #include "driver/launch/host_launch.h"
+#include "runtime/base/here_and_now.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
 #include "runtime/base/version.h"
@@ -15,24 +14,6 @@ namespace millrace {
 namespace {
 
 constexpr std::chrono::seconds kGitDeadline{5};
-
-std::string time_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
-
-std::string processor() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return escaped(line.substr(colon + 2));
-  }
-  return "";
-}
 
 /// {commit, changed}; null where this is no working tree of git.
 Json git_state() {
@@ -48,9 +29,9 @@ Json git_state() {
 
 Json run_facts() {
   return Json::object({{"millrace", MILLRACE_VERSION},
-                       {"date", time_now()},
+                       {"date", utc_now()},
                        {"host", host_name()},
-                       {"processor", processor()},
+                       {"processor", processor_name()},
                        {"git", git_state()}});
 }
 
@@ -66,10 +47,10 @@ Json run_manifest(const JobSpec& job, const std::string& run, const std::string&
   return Json::object({{"format", "millrace-manifest-1"},
                        {"run", run},
                        {"millrace", MILLRACE_VERSION},
-                       {"launched", time_now()},
+                       {"launched", utc_now()},
                        {"command", command},
                        {"host", host_name()},
-                       {"processor", processor()},
+                       {"processor", processor_name()},
                        {"engine", job.hosts.on.empty() ? "local" : job.hosts.on},
                        {"hosts", hosts},
                        {"ranks", job.ranks},

@@ -18,6 +18,7 @@
 #include "optimizer/planner/planner.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
+#include "runtime/base/here_and_now.h"
 #include "runtime/base/json.h"
 #include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
@@ -249,6 +250,10 @@ void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& c
     std::printf("the profile's %d blocks differ by +-%.1f %%: no prediction is closer\n",
                 graph.measured.blocks, plan.predicted_spread * 100);
   }
+  if (const std::string origin = to_string(graph.measured.origin, utc_now()); !origin.empty())
+    std::printf("%s\n", origin.c_str());
+  if (const std::string doubt = doubt_of(graph.measured.origin, processor_name(), utc_now()); !doubt.empty())
+    std::printf("note: %s\n", doubt.c_str());
   if (const std::string lengths = graph.lengths_text(); !lengths.empty())
     std::printf("the profile holds for microbatches of %s\n", lengths.c_str());
   if (graph.data_s > 0) {
@@ -283,7 +288,8 @@ Problems write_files(const PlanFlags& flags, const Plan& plan, const LayerGraph&
   }
   const auto write = [&](const std::optional<std::string>& file, auto&& text) {
     if (!file) return;
-    const Status written = write_file_atomically(*file, text());
+    const Status place = make_place_for_file(*file);
+    const Status written = place ? write_file_atomically(*file, text()) : place;
     if (!written) append(problems, written.problems());
   };
   if (flags.out) {

@@ -239,8 +239,9 @@ int simulate_subject(const SimulateFlags& flags, const SimulationSubject& subjec
     return exit_with(ExitCode::Usage, problems);
   const Simulation simulation = simulate(*schedule, subject.shape, subject.costs, subject.options);
   if (flags.draw) {
-    const Status drawn =
-        write_file_atomically(*flags.draw, draw_svg(simulation, subject.shape, title_of(subject)));
+    Status drawn = make_place_for_file(*flags.draw);
+    if (drawn)
+      drawn = write_file_atomically(*flags.draw, draw_svg(simulation, subject.shape, title_of(subject)));
     if (!drawn) return exit_with(ExitCode::Usage, drawn.problems());
   }
   const std::optional<double> in_a_run = step_in_a_run(subject, *schedule);

@@ -14,6 +14,8 @@
 #include "driver/worker/profile_network.h"
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
+#include "runtime/base/files.h"
+#include "runtime/base/here_and_now.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
@@ -158,6 +160,8 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     if (!flags.out.empty()) {
       if (const Status free = may_replace(flags.out, "millrace-profile"); !free)
         return report_problems(free.problems(), ExitCode::Usage);
+      if (const Status made = make_place_for_file(flags.out); !made)
+        return report_problems(made.problems(), ExitCode::Usage);
     }
     const Result<JobEnvironment> place = read_environment();
     if (!place) return report_problems(place.problems(), ExitCode::Usage);
@@ -211,6 +215,7 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
       take_mean(graph, *joined.communicator);
     }
     if (place->rank != 0) return 0;
+    graph.measured.origin = {.processor = processor_name(), .date = utc_now()};
     if (!flags.out.empty()) {
       if (Status saved = graph.save(flags.out); !saved)
         return report_problems(saved.problems(), ExitCode::Usage);

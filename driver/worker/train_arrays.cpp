@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/files/augmentation.h"
+#include "driver/worker/class_weights.h"
 #include "models/exported/exported_model.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint.h"
@@ -135,19 +136,31 @@ Problems make_arrays(TrainSpec& spec, const std::vector<LayeredModel>& models, s
 }  // namespace
 
 namespace {
-/// Makes the model of a job as its flags say, the augmentation of its samples included.
+/// Makes the model of a job as its flags say, with what its samples' augmentation and weights add.
 Result<LayeredModel> model_of(const TrainFlags& job, const Additions& own) {
   Result<LayeredModel> model = make_model(job.model.name, job.model.options, own.models);
-  if (!model || job.augment.empty()) return model;
-  const auto steps = augment_steps_from(job.augment);
-  if (!steps) return steps.problems();
-  if (!find_step(*steps, Augmentation::Mixup)) return model;
-  if (const Status mixed = mix_targets(*model); !mixed) return mixed.problems();
+  if (!model) return model;
+  bool mixes = false;
+  if (!job.augment.empty()) {
+    const auto steps = augment_steps_from(job.augment);
+    if (!steps) return steps.problems();
+    mixes = find_step(*steps, Augmentation::Mixup) != nullptr;
+  }
+  if (mixes && !job.class_weights.empty())
+    return Problem{"--class-weights", "a sample that mixup makes has two classes",
+                   "leave one of the two out"};
+  if (mixes) {
+    if (const Status mixed = mix_targets(*model); !mixed) return mixed.problems();
+  }
+  if (const Status weighed = apply_class_weights(*model, job, own); !weighed) return weighed.problems();
   return model;
 }
 }  // namespace
 
 Result<std::vector<LayeredModel>> models_of(const std::vector<TrainFlags>& jobs, const Additions& own) {
+  if (jobs.size() > 1 && !jobs.front().class_weights.empty())
+    return Problem{"--class-weights", "the jobs of an array have one loss, in which samples count alike",
+                   "leave out --fused: train the jobs one by one (millrace sweep)"};
   Result<LayeredModel> first = model_of(jobs.front(), own);
   if (!first) return first.problems();
   if (!models_differ(jobs)) {  // the jobs share layers, and what a layer without weights makes of one input

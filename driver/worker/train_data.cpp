@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "data/loading/weighed_dataset.h"
 #include "driver/worker/worker_data_report.h"
 #include "runtime/base/log.h"
 
@@ -88,6 +89,8 @@ Result<Datasets> open_datasets(const TrainSpec& spec, OpenDatasets& open) {
     const auto known = open.find({split, options.seed});
     if (known != open.end()) return known->second;
     auto made = make_dataset(options, spec.own.datasets);
+    const WeighedLabels labels = weighed_labels(spec.alone);
+    if (made && *made && !labels.units.empty()) made = weighed(*made, spec.alone.fields.size(), labels);
     if (made) open.emplace(std::pair(split, options.seed), *made);
     return made;
   };

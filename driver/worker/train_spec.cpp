@@ -11,12 +11,15 @@
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
 #include "models/exported/exported_model.h"
+#include "runtime/base/here_and_now.h"
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
 #include "runtime/comm/emulated_links.h"
 #include "runtime/comm/wire_checksum.h"
+#include "runtime/model/class_weights.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/replicas.h"
+#include "runtime/saved/hash.h"
 #include "runtime/schedule/csv.h"
 #include "runtime/train/trainer.h"
 
@@ -92,6 +95,8 @@ Problems compare_with_run(const TrainFlags& f, Plan& plan, std::vector<std::stri
     other.notes.push_back("its predictions do not hold: they are for schedule " + to_string(plan.schedule) +
                           ", the run has " + to_string(*f.schedule));
   if (!other.notes.empty()) predicts_nothing(plan);
+  const std::string doubt = doubt_of(plan.planned_for.origin, processor_name(), utc_now());
+  if (predicts && other.notes.empty() && !doubt.empty()) other.notes.push_back(doubt);
   for (const std::string& note : other.notes) notes.push_back(f.plan + ": " + note);
   return about_file(f.plan, std::move(other.problems));
 }
@@ -315,6 +320,13 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
     if (!spec.augment.empty()) settings.emplace_back("augment", spec.augment);
   };
   record_sampler(o.settings);
+  if (const WeighedLabels labels = weighed_labels(model); !labels.units.empty()) {
+    std::string units;
+    for (const std::int64_t unit : labels.units) units += std::to_string(unit) + "\n";
+    o.settings.emplace_back("class-weights", spec.class_weights == kBalancedClasses
+                                                 ? std::string(kBalancedClasses)
+                                                 : "of a file, " + sha256(units).substr(0, 16));
+  }
   if (spec.data_seed) o.settings.emplace_back("data-seed", std::to_string(*spec.data_seed));
   for (std::size_t job = 0; job < o.jobs.size(); ++job) {
     Settings& mine = o.jobs[job].settings;

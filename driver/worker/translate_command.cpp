@@ -18,6 +18,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint.h"
 
@@ -257,6 +258,9 @@ int translate(const TranslateFlags& f, Place& place) {
   SteadyClock clock;
   const TimePoint start = clock.now();
   Translation translation(f, *languages, trained.captioner ? trained.captioner->frame_features() : 0);
+  // Where translations scroll by on the terminal, they are the progress.
+  std::optional<WorkingLine> working;
+  if (first && (outputs || !::isatty(STDOUT_FILENO))) working.emplace("translates");
   const auto all = [&](auto write) { translate_all(translation, f, trained, input, place, threads, write); };
   if (outputs) {
     FileWriter file(outputs->temporary(0));
@@ -269,6 +273,7 @@ int translate(const TranslateFlags& f, Place& place) {
         throw Error(ExitCode::RunFailed, "stdout: cannot be written");
     });
   }
+  working.reset();
   if (first) print_result(f, trained, translation.counts(), Seconds(clock.now() - start).count());
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "driver/cli/command_support.h"
 #include "experiments/instrument/instrument_support.h"
@@ -11,6 +12,7 @@
 #include "experiments/instrument/workload_file.h"
 #include "experiments/trace/lines.h"
 #include "runtime/base/files.h"
+#include "runtime/base/progress_line.h"
 
 namespace millrace {
 namespace {
@@ -176,8 +178,7 @@ Result<WorkloadFile> workload_of(const AllFits& all, Configuration wanted, std::
   return file;
 }
 
-int print_kit(const StepData& data, const std::string& out) {
-  const Result<KitFits> fits = kit_fits(data);
+int print_kit(const Result<KitFits>& fits, const std::string& out) {
   if (!fits) return exit_with(ExitCode::InputData, fits.problems());
   std::printf("%s", distribution_fits_text(*fits).c_str());
   if (out.empty()) return 0;
@@ -246,11 +247,19 @@ int fit(const FitFlags& flags) {
     if (const Status made = make_writable_folder(out); !made)
       return exit_with(ExitCode::Usage, made.problems());
   }
+  std::optional<WorkingLine> working("reads the runs");
   const Result<StepData> data = read_step_data(flags.source.options);
+  working.reset();
   if (!data) return exit_with(ExitCode::InputData, data.problems());
   print_left_out(*data);
-  if (flags.kit) return print_kit(*data, out);
+  working.emplace("fits");
+  if (flags.kit) {
+    const Result<KitFits> fits = kit_fits(*data);
+    working.reset();
+    return print_kit(fits, out);
+  }
   const Result<AllFits> all = fit_all(*data, flags.metric);
+  working.reset();
   if (!all) return exit_with(ExitCode::InputData, all.problems());
   for (const std::string& note : all->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   if (flags.format == OutputFormat::Json) {

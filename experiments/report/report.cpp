@@ -1,6 +1,7 @@
 #include "experiments/report/report.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -567,6 +568,13 @@ class Page {
     return std::string("<td") + (*css ? std::string(" class=\"") + css + "\"" : "") + ">" +
            (count > 0 ? std::to_string(count) : "<span class=\"none\">–</span>") + "</td>";
   }
+  /// Where the profile of the prediction is from; empty: not known.
+  std::string origin_sentence() const {
+    std::string text = profile_text(run_);
+    if (text.empty()) return "";
+    text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
+    return " " + escape_xml(text) + ".";
+  }
   std::string step_sentence() const {
     const std::string what = counts_minibatches(run_) ? "A minibatch" : "A step";
     const double predicted = comparison_.predicted_step_s, measured = comparison_.measured_step_s;
@@ -574,7 +582,8 @@ class Page {
       const double off = (measured / predicted - 1) * 100;
       return what + " was predicted to take <b>" + duration_figure(predicted) + "</b> and took <b>" +
              duration_figure(measured) + "</b> (<span class=\"" + (is_good(off) ? "good" : "bad") + "\">" +
-             per_cent(off) + "</span>). That is " + escape_xml(steadiness_text(run_)) + ".";
+             per_cent(off) + "</span>). That is " + escape_xml(steadiness_text(run_)) + "." +
+             origin_sentence();
     }
     const std::string other = other_microbatches(run_);
     if (measured > 0)

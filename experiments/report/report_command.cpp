@@ -162,6 +162,8 @@ int write_report(const ReportFlags& flags) {
   std::printf("%s\n", out.c_str());
   if (const std::string end = end_text(*run); !end.empty()) std::printf("%s\n", end.c_str());
   if (split) std::printf("%s\n", error_split_text(*split).c_str());
+  if (const std::string profile = profile_text(*run); comparison.predicted_step_s > 0 && !profile.empty())
+    std::printf("%s\n", profile.c_str());
   for (const std::string& note : run->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   return 0;
 }

@@ -228,6 +228,16 @@ std::string steadiness_text(const RunData& run) {
          (processor.empty() ? "" : ", on " + processor);
 }
 
+std::string profile_text(const RunData& run) {
+  if (!run.plan) return "";
+  const Facts facts = machine_of(run);
+  const ProfileOrigin& origin = run.plan->planned_for.origin;
+  std::string date = value_in(facts, "launched");
+  if (date.empty()) date = value_in(facts, "date");
+  const std::string doubt = doubt_of(origin, value_in(facts, "processor"), date);
+  return doubt.empty() ? to_string(origin, date) : doubt;
+}
+
 std::string metric_title(const std::string& name) {
   if (name == "top1") return "Top-1";
   if (name == "top5") return "Top-5";

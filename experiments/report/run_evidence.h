@@ -21,6 +21,9 @@ std::vector<MetricCurve> metric_curves(const RunData& run);
 /// How steady the times of the steps after the first were, and on which processor: "the median of 40 steps,
 /// of which the middle 80 % took 11 ms to 14 ms, on ..."; empty without steps.
 std::string steadiness_text(const RunData& run);
+/// From what profile the prediction is: "profile of 3 hours ago, on ..."; where that is of another processor
+/// or more than a day older than the run, a sentence that says so. Empty: the plan does not say.
+std::string profile_text(const RunData& run);
 /// The heading of a metric: "Top-1" of top1.
 std::string metric_title(const std::string& name);
 /// Shares as "93.1 %", other values with four digits.

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "data/files/images.h"
 #include "driver/cli/command_support.h"
 #include "experiments/dlio/dlio_data.h"
 #include "experiments/stalls/stall_files.h"
@@ -41,20 +42,16 @@ Problems check_fractions(const std::vector<double>& fractions, const char* flag)
   return {};
 }
 
-/// All JPEG files below a folder, by path.
+/// All images below a folder, by path.
 std::vector<std::string> images_of(const std::string& folder) {
   std::vector<std::string> files;
   std::error_code error;
   for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    std::string extension = at->path().extension().string();
-    std::transform(extension.begin(), extension.end(), extension.begin(),
-                   [](unsigned char c) { return std::tolower(c); });
-    if ((extension == ".jpg" || extension == ".jpeg") && at->is_regular_file(error))
-      files.push_back(at->path().string());
+    if (is_image_name(at->path()) && at->is_regular_file(error)) files.push_back(at->path().string());
   }
   if (error) throw DataError(folder + ": cannot be listed: " + error.message());
   if (files.empty())
-    throw DataError(folder + ": has no .jpg or .jpeg file", "give the folder of the training images");
+    throw DataError(folder + ": has no " + kImageNames + " file", "give the folder of the training images");
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -137,7 +134,8 @@ CommandSpec analyze_flags(AnalyzeFlags& f) {
       "files; its computation is a wait.";
   spec.positionals = {"workload=NAME|FILE..."};
   spec.flags = {
-      flag("", "images", "DIR", "Read all JPEG files below this folder instead of the workload's files.",
+      flag("", "images", "DIR",
+           "Read all images (JPEG, PNG, WebP) below this folder instead of the workload's files.",
            into::text(f.images)),
       flag("", "storage", "NAME|LATENCY,BANDWIDTH[,DEPTH]",
            "What a miss costs. disk: this machine's, past the kernel's cache. Presets: " + storage_presets() +

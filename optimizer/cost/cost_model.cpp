@@ -924,7 +924,10 @@ Plan CostModel::predict(const Plan& plan) {
   if (cluster_fingerprint_.empty()) cluster_fingerprint_ = cluster_.fingerprint();
   result.graph_fingerprint = graph_fingerprint_;
   result.cluster_fingerprint = cluster_fingerprint_;
-  result.planned_for = {graph_.precision, graph_.microbatch, graph_.length_ranges()};
+  result.planned_for = {.precision = graph_.precision,
+                        .microbatch = graph_.microbatch,
+                        .lengths = graph_.length_ranges(),
+                        .origin = graph_.measured.origin};
   if (cluster_.hosts.size() > 1) {
     for (const ClusterHost& host : cluster_.hosts)
       result.planned_for.hosts.push_back(host.name + ":" + std::to_string(host.devices));

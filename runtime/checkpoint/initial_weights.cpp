@@ -13,6 +13,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/checkpoint/job_checkpoints.h"
 
 namespace millrace {
 namespace {
@@ -108,6 +109,9 @@ Result<OpenedWeights> OpenedWeights::open(const std::string& path) {
   if (std::filesystem::is_directory(path, ignored)) {
     Result<Checkpoint> checkpoint = open_checkpoint(path);
     if (!checkpoint) return checkpoint.problems();
+    if (const std::size_t jobs = jobs_in(*checkpoint); jobs > 1)
+      return Problem{path, "holds a job array: the weights of " + std::to_string(jobs) + " jobs",
+                     "take one job out: millrace fuse " + path + "@0 --out job0, then give job0"};
     opened.checkpoint_.emplace(*std::move(checkpoint));
     return opened;
   }

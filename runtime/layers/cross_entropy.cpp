@@ -1,6 +1,8 @@
 // Softmax cross-entropy: the heads of classifiers.
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
@@ -8,12 +10,14 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/nll_loss_forward.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/layers/head.h"
 #include "runtime/layers/shape_errors.h"
+#include "runtime/layers/soft_cross_entropy.h"
 
 namespace millrace {
 namespace {
@@ -219,6 +223,7 @@ class SoftCrossEntropy final : public Head {
  public:
   SoftCrossEntropy(double smoothing, bool mixed) : smoothing_(smoothing), mixed_(mixed) {}
   double smoothing() const { return smoothing_; }
+  bool mixed() const { return mixed_; }
   bool like(const Head& other) const override {
     const auto* same = dynamic_cast<const SoftCrossEntropy*>(&other);
     return same && same->smoothing_ == smoothing_ && same->mixed_ == mixed_;
@@ -295,6 +300,92 @@ class SoftCrossEntropy final : public Head {
   bool mixed_;
 };
 
+/// Cross-entropy in which a sample counts as its class weighs. Sums are in units of weight.
+class WeightedCrossEntropy final : public Head {
+ public:
+  WeightedCrossEntropy(double smoothing, std::vector<std::int64_t> units)
+      : smoothing_(smoothing), units_(std::move(units)), weights_(at::tensor(units_).to(at::kDouble)) {}
+  const std::vector<std::int64_t>& units() const { return units_; }
+  bool like(const Head& other) const override {
+    const auto* same = dynamic_cast<const WeightedCrossEntropy*>(&other);
+    return same && same->smoothing_ == smoothing_ && same->units_ == units_;
+  }
+  std::string kind() const override { return "weighted_cross_entropy"; }
+  std::vector<std::string> metrics() const override { return {"loss", "top1", "top5"}; }
+  std::size_t num_counts() const override { return 1; }  // samples
+  std::string weight() const override { return kClassUnits; }
+
+  void check(std::span<const TensorSpec> inputs) const override {
+    cross_entropy_head()->check(inputs);
+    const std::int64_t classes = inputs[0].shape[1];
+    if (classes != static_cast<std::int64_t>(units_.size()))
+      throw ConfigError("there are weights of " + std::to_string(units_.size()) + " classes and scores of " +
+                        std::to_string(classes));
+  }
+
+  void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const override {
+    at::Tensor log_p = log_probabilities(inputs[0]);
+    count_top(log_p, inputs[1], sums[1], sums[2]);
+    const at::Tensor weights = weights_of(inputs[1]);
+    sums[0] += loss_of(log_p, inputs[1], weights).item<double>();
+    sums[3] += static_cast<double>(log_p.size(0));
+    sums[4] += weights.sum().item<double>();
+    if (saved) save(*saved, std::move(log_p), inputs);
+  }
+
+  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    at::Tensor log_p = log_probabilities(inputs[0]);
+    const at::Tensor &target = inputs[1], weights = weights_of(target);
+    const at::Tensor tops_of_rows = in_top(log_p, target, log_p.gather(1, target.unsqueeze(1)));
+    at::Tensor sums = at::full({5}, double(log_p.size(0)), log_p.options().dtype(at::kDouble));
+    sums[0].copy_(loss_of(log_p, target, weights));
+    at::Tensor tops = sums.narrow(0, 1, 2);
+    at::sum_out(tops, tops_of_rows, 0);
+    sums[4].copy_(weights.sum());
+    if (saved) save(*saved, std::move(log_p), inputs);
+    return sums;
+  }
+
+  std::vector<at::Tensor> backward(Saved& saved, LossScale scale, std::span<const bool>) const override {
+    const at::Tensor &log_p = saved.tensors[0], &target = saved.tensors[1];
+    const at::Tensor of_class = weights_.to(log_p.device()).mul(-scale.unit * smoothed_part()),
+                     of_target = weights_of(target).mul(-scale.unit * (1 - smoothing_));
+    at::Tensor grad = at::zeros(log_p.sizes(), log_p.options());
+    if (smoothing_ > 0) grad.copy_(of_class.expand_as(grad));
+    grad.scatter_add_(1, target.unsqueeze(1), of_target.to(grad.scalar_type()).unsqueeze(1));
+    return {at::_log_softmax_backward_data(grad, log_p, 1, static_cast<at::ScalarType>(saved.numbers[0])),
+            {}};
+  }
+
+  NamedValues values(std::span<const double> sums) const override {
+    const auto ratio = [&](std::size_t sum, std::size_t of) {
+      return sums[of] != 0 ? sums[sum] / sums[of] : 0.0;
+    };
+    return {{"loss", ratio(0, 4)}, {"top1", ratio(1, 3)}, {"top5", ratio(2, 3)}};
+  }
+
+ private:
+  double smoothed_part() const { return smoothing_ / static_cast<double>(units_.size()); }
+  at::Tensor weights_of(const at::Tensor& target) const {  // float64 [N]
+    return weights_.to(target.device()).index_select(0, target);
+  }
+  /// Returns the sum over samples, in units: a float64 number.
+  at::Tensor loss_of(const at::Tensor& log_p, const at::Tensor& target, const at::Tensor& weights) const {
+    const at::Tensor own = log_p.gather(1, target.unsqueeze(1)).squeeze(1).to(at::kDouble);
+    at::Tensor loss = own.mul(weights).sum().mul(-(1 - smoothing_));
+    if (smoothing_ > 0)
+      loss.sub_(log_p.to(at::kDouble).mul(weights_.to(log_p.device())).sum(), smoothed_part());
+    return loss;
+  }
+  static void save(Saved& saved, at::Tensor log_p, std::span<const at::Tensor> inputs) {
+    saved.numbers = {static_cast<std::int64_t>(inputs[0].scalar_type())};
+    saved.tensors = {std::move(log_p), inputs[1]};
+  }
+  double smoothing_;
+  std::vector<std::int64_t> units_;
+  at::Tensor weights_;  // float64 [C]: the units
+};
+
 HeadPtr CrossEntropy::over_jobs(std::int64_t jobs) const {
   return std::make_shared<CrossEntropyOfJobs>(jobs);
 }
@@ -315,6 +406,31 @@ HeadPtr with_mixed_targets(const Head& head) {
     return std::make_shared<SoftCrossEntropy>(soft->smoothing(), true);
   if (dynamic_cast<const CrossEntropy*>(&head)) return std::make_shared<SoftCrossEntropy>(0, true);
   return nullptr;
+}
+
+std::vector<std::int64_t> units_of_weights(std::span<const double> weights) {
+  constexpr int kBits = 40;
+  float greatest = 0;
+  for (const double weight : weights) greatest = std::max(greatest, static_cast<float>(weight));
+  MILLRACE_CHECK(greatest > 0);
+  const int shift = kBits - 1 - std::ilogb(greatest);
+  std::vector<std::int64_t> units;
+  for (const double weight : weights)
+    units.push_back(std::llround(std::ldexp(static_cast<double>(static_cast<float>(weight)), shift)));
+  return units;
+}
+
+HeadPtr with_class_weights(const Head& head, std::vector<std::int64_t> units) {
+  if (const auto* soft = dynamic_cast<const SoftCrossEntropy*>(&head); soft && !soft->mixed())
+    return std::make_shared<WeightedCrossEntropy>(soft->smoothing(), std::move(units));
+  if (dynamic_cast<const CrossEntropy*>(&head))
+    return std::make_shared<WeightedCrossEntropy>(0, std::move(units));
+  return nullptr;
+}
+
+const std::vector<std::int64_t>* class_units(const Head& head) {
+  const auto* weighted = dynamic_cast<const WeightedCrossEntropy*>(&head);
+  return weighted ? &weighted->units() : nullptr;
 }
 
 }  // namespace millrace

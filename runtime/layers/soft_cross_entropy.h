@@ -1,5 +1,10 @@
 // Cross-entropy with targets that are shares of several classes: smoothed labels, and those of mixed samples.
+// And cross-entropy in which some classes weigh more than others.
 #pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
 
 #include "runtime/layers/head.h"
 
@@ -15,5 +20,23 @@ HeadPtr smoothed_cross_entropy_head(double smoothing);
 /// the partner the rest. top1 and top5 are the target's. Returns null if `head` is neither of
 /// cross_entropy_head and smoothed_cross_entropy_head.
 HeadPtr with_mixed_targets(const Head& head);
+
+/// Turns weights of classes into whole numbers that stand in the same ratios, the greatest below 2^40. Sums
+/// of them are exact in any order. Weights are rounded to float32 first, as torch has them. One of at least
+/// 1/65536 of the greatest is then exact. Needs a weight above zero, and none below.
+std::vector<std::int64_t> units_of_weights(std::span<const double> weights);
+
+/// The count that heads with weights of classes are divided by: the sum of the units of the targets.
+inline constexpr const char* kClassUnits = "class weight";
+
+/// Returns `head` with a weight for each class, in units. Loss and gradient are those of torch's
+/// cross_entropy with `weight`, the head's label_smoothing and reduction "mean", where the mean is over the
+/// whole step: the sum over its samples, divided by the units of its targets. A step whose targets weigh
+/// nothing has loss and gradient zero. top1 and top5 count all samples alike. Returns null if `head` is
+/// neither of cross_entropy_head and smoothed_cross_entropy_head.
+HeadPtr with_class_weights(const Head& head, std::vector<std::int64_t> units);
+
+/// Returns the units of a head of with_class_weights; null for any other.
+const std::vector<std::int64_t>* class_units(const Head& head);
 
 }  // namespace millrace

@@ -1,11 +1,13 @@
 #include "runtime/model/stage_layout.h"
 
 #include <algorithm>
+#include <new>
 #include <set>
 #include <tuple>
 #include <unordered_map>
 
 #include "runtime/base/error.h"
+#include "runtime/base/failure_text.h"
 #include "runtime/layers/shape_errors.h"
 
 namespace millrace {
@@ -58,15 +60,30 @@ std::vector<TensorSpec> infer_specs(const StageLayout& layout, const BatchExtent
     specs[f] = {.shape = field_shape(model.fields[f], extent),
                 .dtype = model.fields[f].dtype,
                 .differentiable = false};
-  const auto named = [&](const std::string& reader, auto&& work) {
+  // A failure names the layer or head, and the shapes of what it reads. It may be of LibTorch, or any other
+  // that a user's own layer throws.
+  const auto named = [&](const std::string& reader, const std::vector<int>& reads, auto&& work) {
+    const auto context = [&] {
+      std::string shapes;
+      for (const int tensor : reads)
+        shapes += (shapes.empty() ? "" : " and ") + layout.tensors[tensor].name + " " +
+                  text_of(specs[tensor].shape);
+      return "model " + model.name + ", " + reader + ", which reads " + shapes + ": ";
+    };
     try {
       work();
     } catch (const ConfigError& error) {
-      throw ConfigError("model " + model.name + ", " + reader + ": " + error.what(), error.hint());
+      throw ConfigError(context() + error.what(), error.hint());
+    } catch (const Error&) {
+      throw;
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (...) {
+      throw ConfigError(context() + text_of_failure(), "do its inputs have the shapes that it expects?");
     }
   };
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
-    named("layer " + model.layers[l].name, [&] {
+    named("layer " + std::to_string(l) + " '" + model.layers[l].name + "'", layout.reads[l], [&] {
       const Layer& layer = *model.layers[l].layer;
       std::vector<TensorSpec> made = layer.outputs(as_cast(layout, layer, specs_of(specs, layout.reads[l])));
       if (made.size() != layout.makes[l].size())
@@ -79,7 +96,7 @@ std::vector<TensorSpec> infer_specs(const StageLayout& layout, const BatchExtent
     });
   }
   for (std::size_t h = 0; h < model.heads.size(); ++h)
-    named("head " + model.heads[h].name,
+    named("head " + model.heads[h].name, layout.head_reads[h],
           [&] { model.heads[h].head->check(widened(specs_of(specs, layout.head_reads[h]))); });
   return specs;
 }

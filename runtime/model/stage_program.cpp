@@ -41,6 +41,11 @@ class Compiler {
     return result;
   }
 
+  std::vector<Shape> shapes(const std::vector<int>& tensors) const {
+    std::vector<Shape> result;
+    for (int t : tensors) result.push_back(layout_.tensors[t].spec.shape);
+    return result;
+  }
   std::vector<at::ScalarType> dtypes(const std::vector<int>& tensors) const {
     std::vector<at::ScalarType> result;
     for (int t : tensors) result.push_back(layout_.tensors[t].spec.dtype);
@@ -85,6 +90,8 @@ class Compiler {
                    .carrying = dynamic_cast<const CarriesState*>(named.layer.get()),
                    .index = index,
                    .inputs = places(layout_.reads[i]),
+                   .input_shapes = shapes(layout_.reads[i]),
+                   .output_shapes = shapes(layout_.makes[i]),
                    .needs = wants(layout_.reads[i]),
                    .frozen = named.frozen,
                    .keeps_statistics = named.keeps_statistics,

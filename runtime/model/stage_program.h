@@ -20,11 +20,13 @@ struct LayerStep {
   std::size_t num_carried = 0;
   int index = 0;                     ///< in the model
   std::vector<int> inputs, outputs;  ///< places
-  std::vector<char> needs;           ///< by input: 1 if it wants a gradient
-  std::vector<char> together{};      ///< CallContext::together
-  bool has_backward = true;          ///< an output wants a gradient
-  bool has_parameters = false;       ///< it has parameters to train
-  bool frozen = false;               ///< NamedLayer::frozen
+  /// of a microbatch of nominal extent
+  std::vector<Shape> input_shapes{}, output_shapes{};
+  std::vector<char> needs;       ///< by input: 1 if it wants a gradient
+  std::vector<char> together{};  ///< CallContext::together
+  bool has_backward = true;      ///< an output wants a gradient
+  bool has_parameters = false;   ///< it has parameters to train
+  bool frozen = false;           ///< NamedLayer::frozen
   bool keeps_statistics = false;
   bool draws = false;
   // -- with a lower precision; Undefined and empty without --

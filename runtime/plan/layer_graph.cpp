@@ -118,7 +118,8 @@ Measured measured_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
   Measured measured{.ranks = in.whole("ranks", 1, 1 << 20, 1),
                     .blocks = in.whole("blocks", 1, 1 << 20, 1),
-                    .spread = in.within("spread", 0, 1e6, 0)};
+                    .spread = in.within("spread", 0, 1e6, 0),
+                    .origin = {.processor = in.string("processor", ""), .date = in.string("date", "")}};
   in.finish();
   return measured;
 }
@@ -284,6 +285,8 @@ Json LayerGraph::as_json() const {
   if (measured.blocks > 0) {
     json["measured"] =
         Json::object({{"ranks", measured.ranks}, {"blocks", measured.blocks}, {"spread", measured.spread}});
+    if (!measured.origin.processor.empty()) json["measured"]["processor"] = measured.origin.processor;
+    if (!measured.origin.date.empty()) json["measured"]["date"] = measured.origin.date;
   }
   if (!microbatches.empty()) {
     Json names = Json::array(), all = Json::array();

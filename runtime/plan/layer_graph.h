@@ -8,6 +8,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/base/units.h"
+#include "runtime/plan/profile_origin.h"
 
 namespace millrace {
 
@@ -82,6 +83,7 @@ struct Measured {
   int blocks = 0;
   /// Half the difference between the slowest and the fastest block, as a share of the median.
   double spread = 0;
+  ProfileOrigin origin{};
 };
 
 /// One microbatch with which times were measured. Only models whose microbatches differ in length have them.

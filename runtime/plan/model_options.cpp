@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <set>
+#include <system_error>
 
 #include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
@@ -12,11 +14,10 @@ namespace millrace {
 namespace {
 
 using Kind = ModelOption::Kind;
-constexpr std::pair<Kind, const char*> kKinds[] = {{Kind::Integer, "integer"},
-                                                   {Kind::Number, "number"},
-                                                   {Kind::Choice, "choice"},
-                                                   {Kind::Integers, "integers"},
-                                                   {Kind::Sizes, "sizes"}};
+constexpr std::pair<Kind, const char*> kKinds[] = {{Kind::Integer, "integer"}, {Kind::Number, "number"},
+                                                   {Kind::Choice, "choice"},   {Kind::Integers, "integers"},
+                                                   {Kind::Sizes, "sizes"},     {Kind::Text, "text"},
+                                                   {Kind::Path, "path"}};
 
 /// Returns nothing if the text is no list of integers.
 std::optional<std::vector<std::int64_t>> parsed_list(const std::string& text) {
@@ -79,6 +80,16 @@ std::optional<Problem> problem_of(const ModelOption& option, const std::string& 
     case Kind::Choice:
       if (is_choice(option, text)) return std::nullopt;
       return Problem{where, "'" + text + "' is not one of " + option.value, {}};
+    case Kind::Text:
+      if (text.find_first_of("\r\n") == std::string::npos) return std::nullopt;
+      return Problem{where, "'" + escaped(text) + "' has a line end", "give one line"};
+    case Kind::Path: {
+      std::error_code error;
+      if (text.empty() || std::filesystem::exists(text, error)) return std::nullopt;
+      return Problem{where,
+                     "'" + escaped(text) + "' is not there" + (error ? " (" + error.message() + ")" : ""),
+                     "give the path of a file or folder that exists"};
+    }
   }
   return std::nullopt;
 }
@@ -152,6 +163,20 @@ ModelOption sizes_option(std::string name, const std::vector<std::int64_t>& fall
                          OptionRange<std::int64_t> range, std::string help, std::string value) {
   ModelOption option = integers_option(std::move(name), fallback, range, std::move(help), std::move(value));
   option.kind = ModelOption::Kind::Sizes;
+  return option;
+}
+
+ModelOption text_option(std::string name, std::string fallback, std::string help, std::string value) {
+  return {.name = std::move(name),
+          .kind = Kind::Text,
+          .value = std::move(value),
+          .fallback = std::move(fallback),
+          .help = std::move(help)};
+}
+
+ModelOption path_option(std::string name, std::string fallback, std::string help, std::string value) {
+  ModelOption option = text_option(std::move(name), std::move(fallback), std::move(help), std::move(value));
+  option.kind = Kind::Path;
   return option;
 }
 
@@ -245,7 +270,10 @@ Problems validate(const std::vector<ModelDescription>& models) {
     for (const ModelOption& option : model.options) {
       if (!own.insert(option.name).second)
         problems.push_back({where, "has option " + option.name + " twice", {}});
-      if (const auto wrong = problem_of(option, option.fallback, where)) problems.push_back(*wrong);
+      // A path is looked for when it is used: what is here when the program starts says nothing.
+      if (option.kind != Kind::Path) {
+        if (const auto wrong = problem_of(option, option.fallback, where)) problems.push_back(*wrong);
+      }
       const auto [other, is_new] = options.emplace(option.name, &option);
       if (!is_new && (other->second->kind != option.kind || other->second->value != option.value))
         problems.push_back({where, "option " + option.name + " is of another kind in another model", {}});

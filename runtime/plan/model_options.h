@@ -17,7 +17,7 @@ namespace millrace {
 
 /// One option, made by one of the functions below.
 struct ModelOption {
-  enum class Kind { Integer, Number, Choice, Integers, Sizes };
+  enum class Kind { Integer, Number, Choice, Integers, Sizes, Text, Path };
   std::string name;  ///< the flag without its dashes: "width"
   Kind kind = Kind::Integer;
   std::string value = "N";  ///< the value's name in --help; of a choice "a|b"
@@ -45,6 +45,11 @@ ModelOption integers_option(std::string name, const std::vector<std::int64_t>& f
 /// Integers in any order: "512,256,128".
 ModelOption sizes_option(std::string name, const std::vector<std::int64_t>& fallback,
                          OptionRange<std::int64_t> range, std::string help, std::string value = "N,...");
+/// Any text without line ends, which may be empty.
+ModelOption text_option(std::string name, std::string fallback, std::string help, std::string value = "TEXT");
+/// A file or folder that exists, or nothing. It is looked for when options are checked, on each host of a
+/// run.
+ModelOption path_option(std::string name, std::string fallback, std::string help, std::string value = "PATH");
 ModelOption recorded(ModelOption option);
 
 struct ModelDescription {
@@ -77,7 +82,8 @@ class ModelOptions {
 };
 
 /// Returns the values that were given, and the defaults of the other options. All Problems come at once: an
-/// unknown option (the nearest name as its hint), a value that is no number, out of range or no choice.
+/// unknown option (the nearest name as its hint), a value that is no number, out of range or no choice, a
+/// path that is not there.
 Result<ModelOptions> options_for(const ModelDescription& model, const GivenOptions& given);
 
 /// Returns (name, value) of the options that checkpoints record. Equal numbers have equal spellings.

@@ -57,7 +57,8 @@ Json to_json_value(const PlanStage& stage) {
 PlannedFor planned_for_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
   PlannedFor planned{.precision = in.string("precision"),
-                     .microbatch = in.whole("microbatch", 1, kMostFileSamples)};
+                     .microbatch = in.whole("microbatch", 1, kMostFileSamples),
+                     .origin = {.processor = in.string("processor", ""), .date = in.string("profiled", "")}};
   if (const Json* lengths = in.optional_array("lengths")) {
     for (const Json& item : lengths->items()) {
       ObjectReader range(item, problems);
@@ -91,6 +92,8 @@ Json to_json_value(const PlannedFor& planned) {
   for (const std::string& host : planned.hosts) hosts.push_back(host);
   if (!planned.lengths.empty()) json["lengths"] = std::move(lengths);
   if (!planned.hosts.empty()) json["hosts"] = std::move(hosts);
+  if (!planned.origin.processor.empty()) json["processor"] = planned.origin.processor;
+  if (!planned.origin.date.empty()) json["profiled"] = planned.origin.date;
   return json;
 }
 

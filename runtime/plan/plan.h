@@ -39,6 +39,7 @@ struct PlannedFor {
   int microbatch = 0;                  ///< samples
   std::vector<LengthRange> lengths{};  ///< empty unless the profile has data of different lengths
   std::vector<std::string> hosts{};    ///< NAME:DEVICES of the cluster, in its order; empty: one host
+  ProfileOrigin origin{};              ///< of the profile
   bool operator==(const PlannedFor&) const = default;
 };
 

@@ -38,9 +38,30 @@ void cast_inputs(const LayerStep& step, std::vector<at::Tensor>& inputs) {
   }
 }
 
-/// Checks the types of a layer's outputs: other stages receive tensors and return gradients of the declared
-/// types.
-void check_outputs(const LayerStep& step, const LayerSlot& slot) {
+bool have(std::span<const at::Tensor> tensors, const std::vector<Shape>& shapes) {
+  return std::ranges::equal(tensors, shapes, [](const at::Tensor& tensor, const Shape& shape) {
+    return tensor.defined() && tensor.sizes() == shape;
+  });
+}
+
+[[noreturn]] void throw_other_shape(const LayerStep& step, std::size_t output, const at::Tensor& made) {
+  std::string read;
+  for (const Shape& shape : step.input_shapes) read += (read.empty() ? "" : " and ") + text_of(shape);
+  throw ConfigError("layer " + std::to_string(step.index) + " '" + step.named->name + "' (" +
+                        step.layer->kind() + ") made " + text_of(made.sizes().vec()) + " of " + read +
+                        "; its output_shape says " + text_of(step.output_shapes[output]),
+                    "let output_shape return what the layer computes");
+}
+
+/// Checks the shapes and types of a layer's outputs: other stages receive tensors and return gradients of the
+/// declared ones. Shapes are those of a microbatch of nominal extent; others are not checked.
+void check_outputs(const LayerStep& step, const LayerSlot& slot, std::span<const at::Tensor> inputs) {
+  for (std::size_t k = 0; k < step.outputs.size(); ++k) {
+    const at::Tensor& made = slot.values[step.outputs[k]];
+    if (made.defined() && made.sizes() != step.output_shapes[k] && have(inputs, step.input_shapes))
+        [[unlikely]]
+      throw_other_shape(step, k, made);
+  }
   for (std::size_t k = 0; k < step.output_dtypes.size(); ++k) {
     const at::Tensor& made = slot.values[step.outputs[k]];
     MILLRACE_CHECK(made.scalar_type() == step.output_dtypes[k],
@@ -169,7 +190,7 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
       for (std::size_t k = 0; k < outputs.size(); ++k) slot.values[step.outputs[k]] = std::move(outputs[k]);
     }
     after(Phase::Forward, i);
-    check_outputs(step, slot);
+    check_outputs(step, slot, inputs);
     if (finite_ && run != Run::Evaluate) [[unlikely]]
       for (int place : step.outputs) finite_->forward(slot.microbatch, step, slot.values[place], inputs);
     for (int place : step.read_last) slot.values[place].reset();

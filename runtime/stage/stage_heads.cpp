@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/device/device.h"
 #include "runtime/device/failures.h"
+#include "runtime/layers/soft_cross_entropy.h"
 
 namespace millrace {
 
@@ -223,9 +224,12 @@ LossSums StageHeads::losses_of(std::span<const double> sums) const {
   if (program_.heads.empty()) return {};
   std::vector<NamedValues> jobs = job_values(layout_.model, sums);
   NamedValues values = values_of_jobs(jobs);
+  const HeadStep& first = program_.heads.front();
+  // With weights of classes the samples stand before what they weigh (with_class_weights).
+  const std::size_t from_end = class_units(*first.named->head) ? 2 : 1;
   return {.values = std::move(values),
           .jobs = std::move(jobs),
-          .weight = sums[program_.heads.front().sums + program_.heads.front().num_sums - 1]};
+          .weight = sums[first.sums + first.num_sums - from_end]};
 }
 
 }  // namespace millrace

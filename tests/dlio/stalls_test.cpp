@@ -2,9 +2,11 @@
 // whole.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
+#include "data/files/images.h"
 #include "experiments/stalls/fetch_stage.h"
 #include "experiments/stalls/stall_analysis.h"
 #include "runtime/base/error.h"
@@ -174,6 +176,20 @@ TEST_F(StallCommand, SplitsTheEpochOfARealLoop) {
   EXPECT_EQ(analyze("--storage disk --policy random --cache 0.5 --repeats 1 -o out").code, 0);
   const Result<Json> again = read_json(folder_.path("out/stalls.json"));
   EXPECT_EQ(again->find("cache")->find("policy")->as_string(), "random");
+}
+
+TEST_F(StallCommand, ImagesAreOfEveryKindThatTrainingReads) {
+  fs::create_directories(folder_.path("images"));
+  const Image image{.height = 8, .width = 8, .channels = 3, .pixels = std::string(8 * 8 * 3, 'x')};
+  for (int i = 0; i < 6; ++i) {
+    std::ofstream(folder_.path("images/" + std::to_string(i) + ".jpg")) << encode_jpeg(image);
+    std::ofstream(folder_.path("images/" + std::to_string(i) + ".PNG")) << encode_png(image);
+  }
+  const Answer answer = stalls(
+      "analyze workload=default --images images --repeats 1 "
+      "++workload.train.computation_time=0.001 ++workload.reader.batch_size=4");
+  EXPECT_EQ(answer.code, 0) << answer.text;
+  EXPECT_NE(answer.text.find("12 files, "), std::string::npos) << answer.text;
 }
 
 TEST_F(StallCommand, SaysWhatIsWrong) {

@@ -88,6 +88,33 @@ grep -q "nothing: .*cannot be started" log || { cat log; fail "no word of the mi
 if prefix/bin/millrace launch --worker $own job.yaml --set widht=3 -o typo 2>log; then fail "took widht"; fi
 grep -q "did you mean 'width'" log || { cat log; fail "the worker's options are not known"; }
 
+# ---- a new project, and a program without CMake
+quietly prefix/bin/millrace new my-model --dir project
+for refused in "my-model --dir project" "resnet18" "My" "test" "x --dir log"; do
+  # shellcheck disable=SC2086
+  if prefix/bin/millrace new $refused >/dev/null 2>refusal; then fail "millrace new took $refused"; fi
+  grep -q Hint refusal || { cat refusal; fail "no hint for millrace new $refused"; }
+done
+quietly "$cmake" -S project -B project/build -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$cxx" \
+  -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-restrict -O1" \
+  -DCMAKE_BUILD_TYPE=None
+quietly "$cmake" --build project/build --parallel 2
+quietly project/build/model_test
+grep -q "after 60 steps" log || { cat log; fail "the new project's test says nothing"; }
+quietly project/build/my-model train --model my-model --data circles --stages 2 --steps 10 --depth 2 --output-dir new-run
+(cd project && ../project/build/my-model launch job.yaml --set steps=10 >log 2>&1) || { cat project/log; fail "the new job failed"; }
+cat >without_cmake.cpp <<'CPP'
+#include <millrace/program.h>
+int main(int argc, char** argv) { return millrace::run_program(argc, argv, {}); }
+CPP
+export PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig
+[ "$(pkg-config --modversion millrace)" = "$(prefix/bin/millrace --version | sed 's/.* //')" ] || fail "millrace.pc has another version"
+# shellcheck disable=SC2046
+quietly ${launcher:+$launcher} "$cxx" -O1 $(pkg-config --cflags millrace) -c without_cmake.cpp -o without_cmake.o
+# shellcheck disable=SC2046
+quietly "$cxx" without_cmake.o $(pkg-config --libs millrace) -o without_cmake
+quietly ./without_cmake train --model mlp --width 16 --steps 2
+
 # ---- the other examples, small
 python3 - <<'PYTHON'
 import os, random

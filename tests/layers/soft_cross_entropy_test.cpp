@@ -6,6 +6,8 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <torch/csrc/autograd/autograd.h>
@@ -85,6 +87,93 @@ INSTANTIATE_TEST_SUITE_P(Targets, SoftCrossEntropy,
                            return std::string(info.param.mixed ? "mixed" : "whole") +
                                   (info.param.smoothing > 0 ? "_smoothed" : "");
                          });
+
+/// Weights of classes: `smoothing`, and whether the scores are float64.
+class WeightedCrossEntropy : public ::testing::TestWithParam<std::pair<double, at::ScalarType>> {
+ protected:
+  static constexpr std::int64_t kRows = 12, kClasses = 7;
+  static inline const std::vector<double> kWeights{0.1, 3, 1, 0, 0.7, 12.5, 1e-3};
+  WeightedCrossEntropy() {
+    auto generator = at::detail::createCPUGenerator(5);
+    scores_ = at::empty({kRows, kClasses}, at::kFloat).normal_(0, 2, generator).to(GetParam().second);
+    target_ = at::empty({kRows}, at::kLong).random_(0, kClasses, generator);
+    head_ = with_class_weights(*smoothed_cross_entropy_head(GetParam().first), units_of_weights(kWeights));
+  }
+  /// The loss of torch for some rows.
+  at::Tensor torchs(const at::Tensor& scores, const at::Tensor& target) const {
+    const at::Tensor weight = at::tensor(kWeights).to(at::kFloat).to(scores.scalar_type());
+    return at::cross_entropy_loss(scores, target, weight, at::Reduction::Mean, -100, GetParam().first);
+  }
+  std::vector<double> sums_of(const at::Tensor& scores, const at::Tensor& target, Saved* saved) const {
+    std::vector<double> sums(head_->num_sums(), 0.0);
+    head_->forward(std::vector{scores, target}, saved, sums);
+    return sums;
+  }
+  at::Tensor scores_, target_;
+  HeadPtr head_;
+};
+
+TEST_P(WeightedCrossEntropy, LossAndGradientAreTorchs) {
+  const bool in_double = GetParam().second == at::kDouble;
+  at::Tensor leaf = scores_.clone().set_requires_grad(true);
+  const at::Tensor loss = torchs(leaf, target_), expected = torch::autograd::grad({loss}, {leaf})[0];
+  Saved saved, on_device;
+  const std::vector<double> sums = sums_of(scores_, target_, &saved);
+  const NamedValues values = head_->values(sums);
+  EXPECT_NEAR(values[0].second, loss.item<double>(), in_double ? 1e-12 : 2e-6);
+  EXPECT_EQ(values[1].second, scores_.argmax(1).eq(target_).to(at::kDouble).mean().item<double>());
+  EXPECT_EQ(sums[3], kRows);
+  const bool needs[] = {true, false};
+  const LossScale scale{.share = 0, .unit = 1 / sums.back()};
+  const at::Tensor grad = head_->backward(saved, scale, needs)[0];
+  EXPECT_TRUE(at::allclose(grad, expected, 1e-5, in_double ? 1e-14 : 1e-8)) << grad << expected;
+  const at::Tensor of_device = head_->forward_on_device(std::vector{scores_, target_}, &on_device);
+  for (int i = 0; i < 5; ++i)
+    EXPECT_NEAR(of_device[i].item<double>(), sums[static_cast<std::size_t>(i)],
+                1e-12 * sums[static_cast<std::size_t>(i)]);
+  EXPECT_TRUE(at::equal(head_->backward(on_device, scale, needs)[0], grad));
+}
+
+/// The microbatches of a step: their sums and gradients are those of torch for the whole batch.
+TEST_P(WeightedCrossEntropy, MicrobatchesAddUpToTheBatch) {
+  at::Tensor leaf = scores_.clone().set_requires_grad(true);
+  const at::Tensor loss = torchs(leaf, target_), expected = torch::autograd::grad({loss}, {leaf})[0];
+  std::vector<double> all(head_->num_sums(), 0.0);
+  std::vector<Saved> saved(3);
+  for (std::int64_t m = 0; m < 3; ++m) {
+    head_->forward(std::vector{scores_.narrow(0, 4 * m, 4), target_.narrow(0, 4 * m, 4)}, &saved[m], all);
+  }
+  EXPECT_NEAR(head_->values(all)[0].second, loss.item<double>(), 2e-6);
+  EXPECT_EQ(all.back(), sums_of(scores_, target_, nullptr).back());
+  const bool needs[] = {true, false};
+  for (std::int64_t m = 0; m < 3; ++m) {
+    const at::Tensor grad = head_->backward(saved[m], {.share = 0, .unit = 1 / all.back()}, needs)[0];
+    EXPECT_TRUE(at::allclose(grad, expected.narrow(0, 4 * m, 4), 1e-5, 1e-8)) << m;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Weights, WeightedCrossEntropy,
+                         ::testing::Values(std::pair(0.0, at::kFloat), std::pair(0.1, at::kFloat),
+                                           std::pair(0.0, at::kDouble), std::pair(0.3, at::kDouble)));
+
+TEST(ClassWeights, AreWholeNumbersInTheRatiosOfFloat32) {
+  const std::vector<double> weights{0.1, 3, 0, 1e-4};
+  const std::vector<std::int64_t> units = units_of_weights(weights);
+  EXPECT_LT(units[1], std::int64_t{1} << 40);
+  for (const std::size_t c : {0, 2, 3})
+    EXPECT_EQ(double(units[c]) / double(units[1]), double(float(weights[c])) / 3.0) << c;
+  EXPECT_EQ(with_class_weights(*mean_squared_error_head(), {1}), nullptr);
+  EXPECT_EQ(with_class_weights(*with_mixed_targets(*cross_entropy_head()), {1}), nullptr);
+  const HeadPtr head = with_class_weights(*cross_entropy_head(), {1, 2});
+  EXPECT_TRUE(head->like(*with_class_weights(*cross_entropy_head(), {1, 2})));
+  EXPECT_FALSE(head->like(*with_class_weights(*cross_entropy_head(), {1, 3})));
+  const std::vector<TensorSpec> three{{{4, 3}, at::kFloat}, {{4}, at::kLong}};
+  EXPECT_THROW(head->check(three), ConfigError);
+  std::vector<double> sums(5, 0.0);
+  EXPECT_THROW(head->forward(std::vector{at::zeros({1, 2}), at::full({1}, 2, at::kLong)}, nullptr, sums),
+               DataError);
+  EXPECT_EQ(head->values(std::vector<double>(5, 0.0))[0].second, 0.0);  // nothing was judged
+}
 
 TEST(SoftTargets, WithoutSmoothingAreThePlainHead) {
   EXPECT_EQ(smoothed_cross_entropy_head(0)->kind(), cross_entropy_head()->kind());

@@ -41,6 +41,33 @@ TEST(ModelOptions, SizesComeInAnyOrder) {
             "--widths: 'a' is no list of integers. Hint: for example 8");
 }
 
+TEST(ModelOptions, TextsAndPaths) {
+  const std::vector<ModelDescription> models{
+      {.name = "own",
+       .summary = "For this test.",
+       .options = {recorded(text_option("layout", "a b", "Of layers.")),
+                   path_option("table", "", "A file.", "FILE")}}};
+  EXPECT_TRUE(validate(models).empty());
+  const auto none = options_for(models[0], {});
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->text("layout"), "a b");
+  EXPECT_EQ(none->text("table"), "");
+  const auto some = options_for(models[0], {{"layout", "64,64-pool"}, {"table", "/"}});
+  ASSERT_TRUE(some);
+  EXPECT_EQ(some->text("layout"), "64,64-pool");
+  EXPECT_EQ(recorded_values(models[0], *some).front().second, "64,64-pool");
+  const auto wrong = options_for(models[0], {{"layout", "a\nb"}, {"table", "/nowhere/here"}});
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(to_string(wrong.problems()),
+            "--layout: 'a\\x0ab' has a line end. Hint: give one line\n"
+            "--table: '/nowhere/here' is not there. Hint: give the path of a file or folder that exists");
+  // The worker hands them on as JSON.
+  const auto back = models_from(to_json(models));
+  ASSERT_TRUE(back) << to_string(back.problems());
+  EXPECT_EQ((*back)[0].options[0].kind, ModelOption::Kind::Text);
+  EXPECT_EQ((*back)[0].options[1].kind, ModelOption::Kind::Path);
+}
+
 TEST(ModelOptions, EveryProblemAtOnce) {
   const auto wrong = options_for(sample(), {{"widht", "8"},
                                             {"width", "8x"},

@@ -196,6 +196,50 @@ TEST_F(OwnLayers, InputsThatAModuleDoesNotTakeAreAConfigError) {
   EXPECT_THROW(two->output_shape(std::vector<Shape>{{2, 6}, {2, 6}}), ConfigError);
 }
 
+/// Its shapes are wrong in one of three ways.
+class Misshapen final : public ForwardLayer {
+ public:
+  enum class How { Torch, OutOfRange, OtherOutput };
+  explicit Misshapen(How how) : how_(how) {}
+  std::string kind() const override { return "misshapen"; }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    if (how_ == How::Torch) return at::zeros(inputs[0]).view({-1, 7}).sizes().vec();
+    if (how_ == How::OutOfRange) return {inputs[0][0], inputs[0].at(9)};
+    return inputs[0];
+  }
+  at::Tensor compute(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&) const override {
+    return inputs[0].unsqueeze(1);
+  }
+
+ private:
+  How how_;
+};
+
+TEST_F(OwnLayers, ShapesThatDoNotFitNameTheLayerAndWhatItReads) {
+  const auto said = [&](Misshapen::How how) -> std::string {
+    LayeredModel model = classifier("wrong", {6}, 5);
+    model.layers.push_back({"conv1", linear(6, 6), {"input"}});
+    model.layers.push_back({"conv2", std::make_shared<Misshapen>(how), {"conv1"}});
+    model.layers.push_back({"last", linear(6, 5), {"conv2"}});
+    end_in_cross_entropy(model);
+    try {
+      train(model, plan_for(model, {1}, 1, ScheduleKind::GPipe), options(1));
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  const std::string read = "model wrong, layer 1 'conv2', which reads conv1 [3, 6]: ";
+  EXPECT_NE(said(Misshapen::How::Torch).find(read), std::string::npos) << said(Misshapen::How::Torch);
+  EXPECT_NE(said(Misshapen::How::OutOfRange).find(read), std::string::npos)
+      << said(Misshapen::How::OutOfRange);
+  EXPECT_NE(said(Misshapen::How::OtherOutput)
+                .find("layer 1 'conv2' (misshapen) made [3, 1, 6] of [3, 6]; its output_shape says [3, 6]"),
+            std::string::npos)
+      << said(Misshapen::How::OtherOutput);
+}
+
 /// Fails in what its user asks for.
 class Failing final : public ForwardLayer {
  public:

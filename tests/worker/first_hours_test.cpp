@@ -14,17 +14,19 @@
 namespace millrace {
 namespace {
 
-/// The commands of a page: lines between fences, continued ones joined, without comments.
+/// The commands of a page: lines between fences without a word behind them, continued ones joined, without
+/// comments.
 std::vector<std::string> commands_of(const std::string& page) {
   std::vector<std::string> commands;
   std::istringstream lines(page);
-  bool inside = false, goes_on = false;
+  bool inside = false, runs = false, goes_on = false;
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("```")) {
       inside = !inside;
+      runs = inside && line == "```";
       continue;
     }
-    if (!inside) continue;
+    if (!runs) continue;
     line = line.substr(0, line.find(" # "));
     const bool continued = line.ends_with("\\");
     if (continued) line.pop_back();
@@ -65,14 +67,58 @@ class FirstHours : public Jobs {
 
 TEST_F(FirstHours, TheCommandsOfPagesWorkWhenPasted) {
   fs::create_directory_symlink(MILLRACE_SOURCE_DIR "/docs", folder_ / "docs");
-  for (const auto& [name, least] :
-       {std::pair("README.md", 4), {"docs/commands/evaluate.md", 2}, {"docs/commands/predict.md", 3}}) {
+  for (const auto& [name, least] : {std::pair("README.md", 4),
+                                    {"docs/commands/evaluate.md", 2},
+                                    {"docs/commands/predict.md", 3},
+                                    {"docs/commands/new.md", 1}}) {
     const auto page = read_file(std::string(MILLRACE_SOURCE_DIR) + "/" + name);
     ASSERT_TRUE(page) << name;
     const std::vector<std::string> commands = commands_of(*page);
     EXPECT_GE(static_cast<int>(commands.size()), least) << name;
     for (const std::string& command : commands) expect_works(command);
   }
+}
+
+/// The lines between fences that have no word behind them, as a script. Other fences are of machines and
+/// Python.
+std::string script_of(const std::string& page) {
+  std::string script = "set -euo pipefail\n";
+  std::istringstream lines(page);
+  bool inside = false, runs = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("```")) {
+      inside = !inside;
+      runs = inside && line == "```";
+    } else if (runs) {
+      script += line + "\n";
+    }
+  }
+  return script;
+}
+
+TEST_F(FirstHours, TheTaskPagesRunAsWritten) {
+  const auto readme = read_file(MILLRACE_SOURCE_DIR "/README.md");
+  ASSERT_TRUE(readme);
+  int pages = 0;
+  for (const auto& entry : fs::directory_iterator(MILLRACE_SOURCE_DIR "/docs/tasks")) {
+    const std::string name = entry.path().stem().string();
+    const auto page = read_file(entry.path());
+    ASSERT_TRUE(page) << name;
+    ++pages;
+    EXPECT_LE(std::count(page->begin(), page->end(), '\n'), 60) << name;
+    EXPECT_NE(readme->find("(docs/tasks/" + name + ".md)"), std::string::npos) << name;
+    const std::string script = script_of(*page);
+    EXPECT_GE(std::count(script.begin(), script.end(), '\n'), 4) << name;
+    fs::create_directory(folder_ / name);
+    fs::create_directory_symlink(MILLRACE_SOURCE_DIR "/docs", folder_ / name / "docs");
+    write(name + "/page.sh", script);
+    const int status =
+        std::system(("cd " + (folder_ / name).string() +
+                     " && PATH=" MILLRACE_BIN_DIR ":$PATH timeout 120 bash -x page.sh >log 2>&1")
+                        .c_str());
+    EXPECT_EQ(status, 0) << name << "\n" << bytes(name + "/log");
+  }
+  EXPECT_GE(pages, 6);
 }
 
 TEST_F(FirstHours, TheExamplesOfTheOverviewWorkInTheirOrder) {
@@ -164,6 +210,14 @@ TEST_F(FirstHours, EvaluateGivesTheNumbersOfTheTraining) {
     EXPECT_NE(judged.output.find(numbers), std::string::npos) << numbers << "\n" << judged.output;
   }
   EXPECT_EQ(run("evaluate --model mlp --width 32 --weights out").code, 4);
+  // One job of an array is taken out first, as the hint says.
+  ASSERT_EQ(
+      run("train " + model + "--steps 2 --fused --lr 0.1 0.2 --output-dir two --checkpoint-at-end").code, 0);
+  const Ran array = run("evaluate " + model + "--weights two");
+  EXPECT_EQ(array.code, 4) << array.output;
+  EXPECT_NE(array.output.find("millrace fuse two@0 --out job0"), std::string::npos) << array.output;
+  ASSERT_EQ(run("fuse two@0 --out job0").code, 0);
+  EXPECT_EQ(run("evaluate " + model + "--weights job0").code, 0);
   EXPECT_EQ(run("evaluate " + model).code, 2) << "without weights";
   EXPECT_EQ(run("evaluate " + model + "--weights out --lr 0.1").code, 2);
 }
@@ -226,6 +280,24 @@ TEST_F(FirstHours, AReportComparesNothingWithAPlanOfOtherMicrobatches) {
         page.find("microbatches of 8 samples, the run had 4, so nothing is compared") != std::string::npos,
         !compares);
   }
+  // From which profile: a fresh one of this processor, an old one, one of another processor.
+  const std::string profile = bytes("profile.json"), plan = bytes("plan.json");
+  const auto date = profile.find("\"date\""), processor = profile.find("\"processor\"");
+  ASSERT_NE(date, std::string::npos) << profile;
+  ASSERT_NE(processor, std::string::npos) << profile;
+  ASSERT_EQ(plan.find("\"profiled\"") == std::string::npos, false) << plan;
+  const Ran fresh = run("report --run out8");
+  EXPECT_NE(fresh.output.find("profile of less than a minute ago, on "), std::string::npos) << fresh.output;
+  EXPECT_NE(bytes("out8/report.html").find("Profile of less than a minute ago, on "), std::string::npos);
+  std::string old = profile;
+  old.replace(old.find("20", date), 4, "2001");  // the year
+  write("old.json", old);
+  const Ran planned = run("plan --profile old.json --ranks 2 --out old-plan.json");
+  EXPECT_NE(planned.output.find("note: the predictions are of a profile "), std::string::npos)
+      << planned.output;
+  const Ran trained = run("train --model mlp --plan old-plan.json --steps 2 --output-dir old");
+  EXPECT_EQ(trained.code, 0) << trained.output;
+  EXPECT_NE(trained.output.find("days old: profile and plan again"), std::string::npos) << trained.output;
 }
 
 TEST_F(FirstHours, ReportsShowRunsSideBySideAndInAnIndex) {

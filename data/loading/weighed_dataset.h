@@ -1,0 +1,22 @@
+// Labels of a data set, and a data set that says what its samples weigh.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "data/loading/dataset.h"
+#include "runtime/model/class_weights.h"
+
+namespace millrace {
+
+/// Returns the class of each sample, in the order of the samples. It reads labels and nothing else. `fields`
+/// is the number of the model's fields, `field` the one of the labels.
+std::vector<std::int64_t> labels_of(const Dataset& dataset, std::size_t fields, int field);
+
+/// Returns `dataset` with one more thing that measure() tells: the units of a sample's class
+/// (runtime/model/class_weights.h). Throws DataError if a label is out of range.
+std::shared_ptr<const Dataset> weighed(std::shared_ptr<const Dataset> dataset, std::size_t fields,
+                                       WeighedLabels labels);
+
+}  // namespace millrace

@@ -1,0 +1,14 @@
+// Where and when something is measured or run.
+#pragma once
+
+#include <string>
+
+namespace millrace {
+
+/// Returns the processor's name as /proc/cpuinfo has it, escaped; empty: it has none.
+std::string processor_name();
+
+/// Returns the time in UTC as "2026-01-31T12:00:00Z".
+std::string utc_now();
+
+}  // namespace millrace
