@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "driver/cli/command_support.h"
+#include "driver/cli/value_flags.h"
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/console.h"
 #include "driver/launch/launch_command.h"
@@ -70,11 +71,9 @@ CommandSpec spec_of(EmulateFlags& f) {
 /// Takes out of the job what asks for values, and where its ranks run. Says what it leaves out.
 void keep_what_is_emulated(JobSpec& job) {
   const auto asks_for_values = [](const auto& setting) {
-    return std::ranges::any_of(
-        std::initializer_list<const char*>{"save-weights", "checkpoint-every", "checkpoint-at-end",
-                                           "keep-best", "resume", "resume-changes", "init-from",
-                                           "init-from-ignore", "bleu-every", "early-stop", "evaluate-every"},
-        [&](const char* name) { return setting.first == name; });
+    return std::ranges::any_of(value_flags(), [&](const ValueFlag& flag) {
+      return flag.can_be_left_out && setting.first == flag.name;
+    });
   };
   for (const auto& setting : job.train)
     if (asks_for_values(setting))

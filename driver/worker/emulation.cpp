@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "driver/cli/command_support.h"
+#include "driver/cli/value_flags.h"
 #include "runtime/base/json.h"
 #include "runtime/base/option_names.h"
 #include "runtime/emulation/emulated_model.h"
@@ -16,23 +17,12 @@ namespace {
 
 /// Flags that ask for values, which an emulated device has none of.
 Problems values_asked_for(const TrainSpec& spec) {
-  const TrainOptions& o = spec.options;
   Problems problems;
-  const std::pair<bool, const char*> asked[] = {{!o.save_weights.empty(), "--save-weights"},
-                                                {o.checkpoint_every > 0, "--checkpoint-every"},
-                                                {o.checkpoint_at_end, "--checkpoint-at-end"},
-                                                {!o.keep_best.empty(), "--keep-best"},
-                                                {!o.resume.empty(), "--resume"},
-                                                {!o.init_from.empty(), "--init-from"},
-                                                {spec.bleu.every > 0, "--bleu-every"},
-                                                {o.early_stop.has_value(), "--early-stop"},
-                                                {o.evaluate_every > 0, "--evaluate-every"},
-                                                {o.sync_batch_norm, "--sync-batch-norm"},
-                                                {spec.autograd, "--autograd"}};
-  for (const auto& [given, flag] : asked)
-    if (given)
-      problems.push_back({flag, "an emulated device computes no values", "leave it out of an emulated run"});
-  if (!spec.of_jobs.empty() || o.first_job)
+  for (const ValueFlag& flag : value_flags())
+    if (flag.given(spec))
+      problems.push_back({std::string("--") + flag.name, "an emulated device computes no values",
+                          "leave it out of an emulated run"});
+  if (!spec.of_jobs.empty() || spec.options.first_job)
     problems.push_back({"--device", "job arrays are not emulated", "give one value to each flag"});
   return problems;
 }

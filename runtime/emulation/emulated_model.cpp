@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -11,6 +12,9 @@
 
 #include "runtime/emulation/emulated_device.h"
 #include "runtime/layers/carrying_layer.h"
+#include "runtime/model/stage_layout.h"
+#include "runtime/plan/plan.h"
+#include "runtime/rules/precision.h"
 
 namespace millrace {
 namespace {
@@ -110,6 +114,69 @@ class EmulatedHead final : public Head {
   double seconds_;
 };
 
+Bytes bytes_of(const TensorSpec& spec) {
+  Bytes bytes = static_cast<Bytes>(c10::elementSize(spec.dtype));
+  for (const std::int64_t size : spec.shape) bytes *= size;
+  return bytes;
+}
+
+/// Returns by layer the bytes of the parameters that it owns, as the profiler counts them.
+std::vector<Bytes> parameter_bytes(const LayeredModel& model) {
+  std::vector<Bytes> all;
+  for (const NamedLayer& layer : model.layers) {
+    Bytes& bytes = all.emplace_back();
+    for (const ParameterSpec& spec : layer.layer->parameters())
+      if (!spec.is_buffer && !layer.is_tied(spec)) bytes += bytes_of({.shape = spec.shape});
+  }
+  return all;
+}
+
+/// Returns by layer the bytes that it makes of a microbatch.
+Result<std::vector<Bytes>> output_bytes(const LayeredModel& model, int microbatch, Precision precision) {
+  const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
+  const Result<StageLayout> layout = make_layout(model, whole, microbatch, precision);
+  if (!layout) return layout.problems();
+  std::vector<Bytes> all;
+  for (const std::vector<int>& made : layout->makes) {
+    Bytes& bytes = all.emplace_back();
+    for (const int t : made) bytes += bytes_of(layout->tensors[static_cast<std::size_t>(t)].spec);
+  }
+  return all;
+}
+
+/// Compares the sizes of the model's layers to those of the profile. Names the first layer that differs.
+Status compare_sizes(const LayeredModel& model, const LayerGraph& profile,
+                     const std::map<std::string, const LayerNode*>& nodes) {
+  const std::string hint =
+      "it was measured with other options of the model (widths, image size, classes): measure it again with "
+      "those of the run";
+  int differ = 0;
+  std::string first;
+  const auto compare = [&](const std::vector<Bytes>& run, Bytes LayerNode::*there, const char* what) {
+    for (std::size_t i = 0; i < run.size(); ++i) {
+      const std::string& name = model.layers[i].name;
+      const Bytes measured = nodes.at(name)->*there;
+      if (measured == run[i]) continue;
+      if (++differ == 1)
+        first = "layer " + name + " has " + std::to_string(measured) + " bytes of " + what + " there, and " +
+                std::to_string(run[i]) + " in the run";
+    }
+  };
+  compare(parameter_bytes(model), &LayerNode::parameter_bytes, "parameters");
+  // Where microbatches differ in length, a profile has the means of its data.
+  if (differ == 0 && model.dimensions.empty()) {
+    const Result<std::vector<Bytes>> outputs = output_bytes(
+        model, profile.microbatch, value_named<Precision>(profile.precision).value_or(Precision::Float32));
+    if (!outputs) return outputs.problems();
+    compare(*outputs, &LayerNode::activation_bytes, "output");
+  }
+  if (differ == 0) return Ok{};
+  if (differ > 1)
+    first +=
+        "; " + std::to_string(differ - 1) + (differ == 2 ? " other layer differs" : " other layers differ");
+  return Problem{"", first, hint};
+}
+
 }  // namespace
 
 Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profile) {
@@ -123,14 +190,19 @@ Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profil
                    "such models are not emulated"};
   std::map<std::string, const LayerNode*> nodes;
   for (const LayerNode& node : profile.nodes) nodes[node.name] = &node;
-  for (NamedLayer& layer : model.layers) {
-    const auto found = nodes.find(layer.name);
-    if (found == nodes.end())
-      return Problem{
-          "", "it has no layer " + layer.name,
-          "it was measured with other options of the model: measure it again with those of the run"};
-    layer.layer = std::make_shared<EmulatedLayer>(layer.layer, *found->second);
+  const std::string measured_otherwise =
+      "it was measured with other options of the model: measure it again with those of the run";
+  std::set<std::string> names;
+  for (const NamedLayer& layer : model.layers) {
+    names.insert(layer.name);
+    if (!nodes.contains(layer.name)) return Problem{"", "it has no layer " + layer.name, measured_otherwise};
   }
+  for (const LayerNode& node : profile.nodes)
+    if (!names.contains(node.name))
+      return Problem{"", "it has a layer " + node.name + ", the run has none", measured_otherwise};
+  if (const Status same = compare_sizes(model, profile, nodes); !same) return same.problems();
+  for (NamedLayer& layer : model.layers)
+    layer.layer = std::make_shared<EmulatedLayer>(layer.layer, *nodes.at(layer.name));
   const double share = profile.loss_s / static_cast<double>(std::max<std::size_t>(1, model.heads.size()));
   for (NamedHead& head : model.heads) head.head = std::make_shared<EmulatedHead>(head.head, share);
   return model;

@@ -12,8 +12,9 @@ namespace millrace {
 /// call of a layer hands the device the seconds of its layer in `profile`; each loss hands it
 /// LayerGraph::loss_s. Sums of heads are zero: a run has no losses. Times of models whose microbatches differ
 /// in length are their means.
-/// Problem: the profile is of another model, or lacks a layer; the model is trained in turns; a layer carries
-/// states from microbatch to microbatch.
+/// Problem: the profile is of another model, or its layers are others, or differ in the bytes of parameters
+/// or outputs (where microbatches have one length); the model is trained in turns; a layer carries states
+/// from microbatch to microbatch.
 Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profile);
 
 }  // namespace millrace

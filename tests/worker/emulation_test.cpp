@@ -56,13 +56,15 @@ TEST_F(Emulation, AStepInVirtualTimeIsTheSimulators) {
 TEST_F(Emulation, AJobRunsOnBothClocksWithoutWhatAsksForValues) {
   write("job.yaml",
         "name: two\nmodel: mlp\nwidth: 64\ndepth: 6\nmicrobatch: 8\nstages: 2\nmicrobatches: 4\nsteps: 4\n"
-        "data: synthetic:64\ncheckpoint_every: 2\nhosts: [nowhere.invalid:2]\noutput-dir: real\n");
+        "data: synthetic:64\ncheckpoint_every: 2\non_nonfinite: skip\nhosts: "
+        "[nowhere.invalid:2]\noutput-dir: real\n");
   double step[2];
   for (const bool wall : {false, true}) {
     const Ran ran = run("emulate job.yaml --device-profile profile.json --cluster cluster.yaml --overwrite" +
                         std::string(wall ? " --clock wall" : ""));
     ASSERT_EQ(ran.code, 0) << ran.output;
     EXPECT_NE(ran.output.find("checkpoint-every is left out"), std::string::npos) << ran.output;
+    EXPECT_NE(ran.output.find("on-nonfinite is left out"), std::string::npos) << ran.output;
     EXPECT_NE(ran.output.find("its hosts are left out"), std::string::npos) << ran.output;
     EXPECT_NE(ran.output.find("no losses (emulated)"), std::string::npos) << ran.output;
     EXPECT_EQ(ran.output.find("loss="), std::string::npos) << ran.output;
@@ -90,7 +92,12 @@ TEST_F(Emulation, WhatCannotBeIsRefused) {
         {"train " + emulated + "--device-profile absent.json", 2, "absent.json"},
         {"train --model mlp --width 32 --depth 6 --microbatch 8 --steps 1 --device emulated --device-profile "
          "profile.json",
-         0, ""},  // the same layers: the times are those of the profile
+         2, "layer layers.0.linear has "},
+        {"train --model mlp --width 64 --depth 5 --microbatch 8 --steps 1 --device emulated --device-profile "
+         "profile.json",
+         2, "it has a layer layers.5.linear, the run has none"},
+        {"train " + emulated + "--device-profile profile.json --check-finite activations", 2,
+         "--check-finite: an emulated device computes no values"},
         {"train --model mlp --depth 7 --microbatch 8 --steps 2 --device emulated --device-profile "
          "profile.json",
          2, "it has no layer layers.6.linear"},
