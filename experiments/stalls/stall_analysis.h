@@ -92,6 +92,16 @@ struct StallReport {
   std::vector<MeasuredPoint> measured;
 };
 
+/// The three phases alone, without rates and predictions.
+struct PhaseTimes {
+  std::vector<EpochSplit> repeats;
+  double hit_ratio = 1;
+  Bytes miss_bytes = 0;  ///< of one epoch
+};
+/// Runs the phases in turn, `repeats` times. A cache of everything has no misses: its epoch is the prepared
+/// one. Throws DataError.
+PhaseTimes time_phases(const StallJob& job);
+
 /// Runs the phases in turn, `repeats` times, and each of `fractions` as often. `tell(done, total)` after each
 /// epoch. Throws DataError.
 StallReport analyze_stalls(const StallJob& job, const std::vector<double>& fractions,

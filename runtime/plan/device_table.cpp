@@ -15,7 +15,8 @@
 namespace millrace {
 namespace {
 
-constexpr std::size_t kDevice = 0, kModel = 2, kBatch = 3, kSeconds = 7, kLeastColumns = 8, kStack = 11;
+constexpr std::size_t kDevice = 0, kModel = 2, kBatch = 3, kCopy = 6, kSeconds = 7, kLeastColumns = 8,
+                      kStack = 11;
 
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -85,7 +86,8 @@ Result<DeviceTable> DeviceTable::parse(std::string_view text, const std::string&
     std::vector<DeviceTime>& times = table.times_[lower(cells[kDevice])][lower(cells[kModel])];
     const auto other = std::ranges::find(times, *batch, &DeviceTime::batch);
     if (other == times.end()) {
-      times.push_back({*batch, *seconds, line, cells.size() > kStack ? cells[kStack] : ""});
+      times.push_back({*batch, *seconds, number_of<double>(cells[kCopy]).value_or(0), line,
+                       cells.size() > kStack ? cells[kStack] : ""});
     } else if (other->seconds != *seconds) {
       problems.push_back({where,
                           "line " + std::to_string(other->line) + " has another time for " + cells[kModel] +
@@ -162,6 +164,15 @@ Result<double> DeviceTable::seconds(const std::string& device, const std::string
                    "delete the lines of one of them, or give --mix-stacks"};
   }
   return interpolated(times, batch);
+}
+
+double DeviceTable::copy_seconds(const std::string& device, const std::string& model, int batch) const {
+  const std::vector<DeviceTime>& times = times_.at(lower(device)).at(lower(model));
+  const DeviceTime* nearest = nullptr;
+  for (const DeviceTime& time : times)
+    if (time.copy_s > 0 && (!nearest || std::abs(time.batch - batch) < std::abs(nearest->batch - batch)))
+      nearest = &time;
+  return nearest ? nearest->copy_s * batch / nearest->batch : 0;
 }
 
 double batch_seconds(const LayerGraph& profile) {

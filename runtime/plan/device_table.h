@@ -15,7 +15,8 @@ namespace millrace {
 struct DeviceTime {
   int batch = 0;  ///< samples
   double seconds = 0;
-  int line = 0;  ///< of the file, from 1
+  double copy_s = 0;  ///< of the copy of the batch to the device; 0: not told
+  int line = 0;       ///< of the file, from 1
   std::string
       stack;  ///< the software of the measurement, as the table's twelfth column says; empty: not told
 };
@@ -50,6 +51,9 @@ class DeviceTable {
   /// one, the time grows as the batch.
   Result<double> seconds(const std::string& device, const std::string& model, int batch,
                          const TableLeave& leave = {}) const;
+  /// Returns the seconds of the copy of such a batch to the device, in proportion to that of the nearest
+  /// batch of the table; 0 where none is told. The device and the model are there.
+  double copy_seconds(const std::string& device, const std::string& model, int batch) const;
   std::vector<std::string> devices() const;
   const std::string& name() const { return name_; }
   /// By device and model, in lower case; ascending by batch.
