@@ -25,6 +25,7 @@ struct EmulateFlags {
   std::string cluster;  ///< empty: messages take no time
   EmulatedClock clock = EmulatedClock::Virtual;
   EmulatedPayload payload = EmulatedPayload::None;
+  std::string share;  ///< empty: no other job uses the devices
   std::vector<std::string> sets;
   std::string output_dir;
   bool overwrite = false;
@@ -53,6 +54,10 @@ CommandSpec spec_of(EmulateFlags& f) {
       flag("", "payload", "NAME",
            "With --clock wall, what messages carry. none: one byte. bytes: as many as the real ones.",
            into::choice(f.payload, "payload")),
+      flag("", "share-devices", "DIR",
+           "With --clock wall: jobs that name the same folder use the same devices, by rank, in the order in "
+           "which they hand over work.",
+           into::text(f.share)),
       {.name = "set",
        .value = "KEY=VALUE",
        .help = "Set a key of the job file.",
@@ -117,6 +122,7 @@ int emulate(const EmulateFlags& flags, const std::string& file, Problems problem
   set("device-profile", flags.profile);
   set("clock", to_string(flags.clock));
   set("payload", to_string(flags.payload));
+  if (!flags.share.empty()) set("share-devices", flags.share);
   if (!flags.cluster.empty()) set("emulate-links", flags.cluster);
   if (!flags.output_dir.empty()) set("output-dir", flags.output_dir);
   if (flags.overwrite) set("overwrite", "true");

@@ -5,8 +5,11 @@
 #include <filesystem>
 #include <thread>
 
+#include "data/files/data_kinds.h"
 #include "driver/cli/command_support.h"
+#include "driver/launch/job_spec.h"
 #include "experiments/dlio/dlio_data.h"
+#include "experiments/stalls/job_stalls.h"
 #include "experiments/stalls/stall_figures.h"
 #include "experiments/stalls/stall_files.h"
 #include "runtime/base/error.h"
@@ -414,6 +417,139 @@ int figure_command(const std::vector<std::string>& args) {
   });
 }
 
+// ---- job
+// ---------------------------------------------------------------------------------------------------
+
+struct JobFlags {
+  JobStallOptions options{.out = "job-stalls"};
+  OutputFormat format = OutputFormat::Text;
+};
+
+CommandSpec job_flags(JobFlags& f) {
+  CommandSpec spec;
+  spec.command = "stalls job";
+  spec.summary =
+      "Split the step of a training job, pipelines included, into computation, preparation stall and fetch "
+      "stall. It runs on emulated devices in three phases: with made-up data, with its own data in the "
+      "kernel's "
+      "cache, and with the data read from this machine's disk.";
+  spec.positionals = {"JOB.yaml"};
+  spec.flags = {
+      {.name = "device-profile",
+       .value = "FILE",
+       .help = "The profile whose times the layers take: of `millrace profile` or `device-profile`.",
+       .required = true,
+       .target = into::text(f.options.device_profile)},
+      flag("", "cluster", "FILE",
+           "cluster.yaml: links and memory of the devices (default: messages take no time).",
+           into::text(f.options.cluster)),
+      {.name = "set",
+       .value = "KEY=VALUE",
+       .help = "Set a key of the job file.",
+       .repeatable = true,
+       .target = into::texts(f.options.sets)},
+      flag("", "steps", "N",
+           "Steps of each run (default: the job's). More than an epoch read files that the run has cached.",
+           into::integer(f.options.steps, 2, 1'000'000'000)),
+      flag("", "repeats", "N", "Run each phase so often, in turn; more give narrower intervals.",
+           into::integer(f.options.repeats, 1, 1000)),
+      flag("", "timeout", "SECONDS", "Longest time of one run.", into::duration(f.options.timeout, 1, 1e6)),
+      flag("", "out", "DIR", "Folder of job-stalls.json, and of the runs and their logs.",
+           into::text(f.options.out), 'o'),
+      flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format")),
+  };
+  spec.examples = {"millrace stalls job job.yaml --device-profile v100.json --steps 50"};
+  return spec;
+}
+
+CommandSpec job_spec() {
+  return without_targets<JobFlags>(job_flags);
+}
+
+/// All files below the files and folders that the job's data names.
+Result<std::vector<std::string>> files_of_data(const JobSpec& job) {
+  const std::string* data = job.find("data");
+  if (!data || rest_of(*data, kSyntheticData))
+    return Problem{job.source, "its data is made up: no files are read", "name a data set: data: FOLDER"};
+  std::vector<std::string> files;
+  for (const std::string& path : paths_of_data(*data)) {
+    if (fs::is_regular_file(path)) files.push_back(path);
+    if (!fs::is_directory(path)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(path))
+      if (entry.is_regular_file()) files.push_back(entry.path().string());
+  }
+  return files;
+}
+
+void print_job(const JobStalls& stalls) {
+  const auto line = [&](const char* name, const Estimate& part) {
+    std::printf("  %-18s %22s ms  %5.1f %%\n", name,
+                interval({part.mean * 1e3, part.half * 1e3}, "%.3f").c_str(),
+                100 * part.mean / stalls.step_s.mean);
+  };
+  std::printf("A step: %s ms",
+              interval({stalls.step_s.mean * 1e3, stalls.step_s.half * 1e3}, "%.3f").c_str());
+  if (stalls.steps_per_epoch > 0)
+    std::printf(", an epoch of %lld steps: %.3f s", static_cast<long long>(stalls.steps_per_epoch),
+                stalls.step_s.mean * static_cast<double>(stalls.steps_per_epoch));
+  std::printf("\n");
+  line("computation", stalls.compute_s);
+  line("preparation stall", stalls.preparation_s);
+  line("fetch stall", stalls.fetch_s);
+  std::printf("\nWaits for batches, in a step:\n");
+  std::vector<std::vector<std::string>> lines{{"RANK", "CACHED MS", "FROM DISK MS"}};
+  for (const RankData& one : stalls.ranks)
+    lines.push_back(
+        {std::to_string(one.rank), printed("%.3f", one.cached_s * 1e3), printed("%.3f", one.cold_s * 1e3)});
+  print_columns(lines);
+}
+
+int run_job_stalls(JobFlags& flags, const Arguments& given, Problems problems) {
+  flags.options.job = given.positionals().front();
+  std::vector<JobOverride> overrides;
+  for (const std::string& text : flags.options.sets) {
+    if (const Result<JobOverride> one = parse_override(text))
+      overrides.push_back(*one);
+    else
+      append(problems, one.problems());
+  }
+  const Result<JobSpec> job = load_job(flags.options.job, overrides);
+  if (!job) append(problems, job.problems());
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  try {
+    const Result<std::vector<std::string>> files = files_of_data(*job);
+    if (!files) return exit_with(ExitCode::Usage, files.problems());
+    flags.options.files = *files;
+    if (const Status made = make_writable_folder(flags.options.out); !made)
+      return exit_with(ExitCode::Usage, made.problems());
+    SteadyClock clock;
+    ProgressLine progress(clock, "stalls");
+    const JobStalls stalls = analyze_job(
+        flags.options, [&](std::int64_t done, std::int64_t total) { progress.show(done, total, "runs"); });
+    progress.clear();
+    const std::string text = job_stalls_json(stalls).dump(1) + "\n";
+    if (const Status written = write_file_atomically(fs::path(flags.options.out) / "job-stalls.json", text);
+        !written)
+      return exit_with(ExitCode::RunFailed, written.problems());
+    if (flags.format == OutputFormat::Json)
+      std::printf("%s", text.c_str());
+    else
+      print_job(stalls);
+    return 0;
+  } catch (const Error& error) {
+    return exit_with(error.code(), {{"millrace stalls job", error.what(), error.hint()}});
+  } catch (const fs::filesystem_error& error) {
+    return exit_with(ExitCode::InputData, {{error.path1().string(), error.code().message(), ""}});
+  }
+}
+
+int job_command(const std::vector<std::string>& args) {
+  JobFlags flags;
+  return run_command(job_flags(flags), args, [&](const Arguments& given, Problems problems) {
+    return run_job_stalls(flags, given, std::move(problems));
+  });
+}
+
 // ---- what-if
 // ---------------------------------------------------------------------------------------------------
 
@@ -616,9 +752,8 @@ int cache_command(const std::vector<std::string>& args) {
 }
 
 constexpr Subcommand kStallsCommands[] = {
-    {"analyze", analyze_spec, analyze_command},
-    {"figure", figure_spec, figure_command},
-    {"what-if", what_if_spec, what_if_command},
+    {"analyze", analyze_spec, analyze_command}, {"job", job_spec, job_command},
+    {"figure", figure_spec, figure_command},    {"what-if", what_if_spec, what_if_command},
     {"cache", cache_spec, cache_command},
 };
 

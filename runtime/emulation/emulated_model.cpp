@@ -7,7 +7,6 @@
 #include <utility>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include "runtime/emulation/emulated_device.h"
@@ -29,14 +28,32 @@ std::vector<TensorSpec> specs_of(std::span<const at::Tensor> tensors) {
   return specs;
 }
 
-std::vector<at::Tensor> gradients_of(const Saved& saved, std::span<const bool> needs) {
+/// What a layer or head keeps from forward to backward: shapes, and the bytes that the profile says.
+struct Kept {
+  std::vector<TensorSpec> inputs;
+  std::unique_ptr<EmulatedDevice::Block> bytes;
+};
+
+Kept& kept_in(Saved& saved) {
+  return *static_cast<Kept*>(saved.extra.get());
+}
+
+void keep(Saved& saved, std::span<const at::Tensor> inputs) {
+  const auto kept = std::make_shared<Kept>();
+  kept->inputs = specs_of(inputs);
+  saved.extra = kept;
+}
+
+std::vector<at::Tensor> gradients_of(Saved& saved, std::span<const bool> needs) {
   std::vector<at::Tensor> gradients(needs.size());
-  for (std::size_t i = 0; i < needs.size(); ++i)
-    if (needs[i]) gradients[i] = at::empty_like(saved.tensors[i]);
+  for (std::size_t i = 0; i < needs.size(); ++i) {
+    const TensorSpec& input = kept_in(saved).inputs[i];
+    if (needs[i]) gradients[i] = without_values(input.shape, input.dtype);
+  }
   return gradients;
 }
 
-/// A layer that takes the place of `layer`. It keeps its inputs, for the shapes of their gradients.
+/// A layer that takes the place of `layer`. It holds no tensor: what it keeps counts as the profile says.
 class EmulatedLayer final : public MultiLayer {
  public:
   EmulatedLayer(LayerPtr layer, const LayerNode& costs) : layer_(std::move(layer)), costs_(costs) {}
@@ -63,8 +80,8 @@ class EmulatedLayer final : public MultiLayer {
     EmulatedDevice& device = EmulatedDevice::of_thread();
     device.compute(costs_.forward_s);
     if (saved) {
-      saved->tensors.assign(inputs.begin(), inputs.end());
-      saved->extra = std::make_shared<EmulatedDevice::Block>(device, costs_.saved_bytes);
+      keep(*saved, inputs);
+      kept_in(*saved).bytes = std::make_unique<EmulatedDevice::Block>(device, costs_.saved_bytes, true);
     }
     std::vector<at::Tensor> outputs;
     for (const TensorSpec& spec : layer_->outputs(specs_of(inputs)))
@@ -74,9 +91,13 @@ class EmulatedLayer final : public MultiLayer {
   std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor>, std::span<const at::Tensor>,
                                              Saved& saved, std::span<const bool> needs) const override {
     EmulatedDevice& device = EmulatedDevice::of_thread();
-    device.touch(costs_.workspace_bytes);
+    // The gradients of the outputs are there already.
+    device.touch(std::max<Bytes>(0, costs_.workspace_bytes - costs_.activation_bytes));
     device.compute(costs_.backward_input_s);
-    return gradients_of(saved, needs);
+    std::vector<at::Tensor> gradients = gradients_of(saved, needs);
+    // What is kept for the gradients of the weights; the runner holds the gradients of the outputs.
+    kept_in(saved).bytes->resize(std::max<Bytes>(0, costs_.kept_between() - costs_.activation_bytes));
+    return gradients;
   }
   void backward_weight_all(std::span<const at::Tensor>, Saved&, std::span<at::Tensor>) const override {
     EmulatedDevice::of_thread().compute(costs_.backward_weight_s);
@@ -108,7 +129,7 @@ class EmulatedHead final : public Head {
  private:
   void run(std::span<const at::Tensor> inputs, Saved* saved) const {
     EmulatedDevice::of_thread().compute(seconds_);
-    if (saved) saved->tensors.assign(inputs.begin(), inputs.end());
+    if (saved) keep(*saved, inputs);
   }
   HeadPtr head_;
   double seconds_;
@@ -177,9 +198,27 @@ Status compare_sizes(const LayeredModel& model, const LayerGraph& profile,
   return Problem{"", first, hint};
 }
 
+/// Adds to each layer what it keeps of tensors that come from other stages. In a profile, which has one
+/// stage, the layers that made them may count them.
+void add_arrived(std::map<std::string, LayerNode>& costs, const LayerGraph& profile, const Plan& plan) {
+  std::map<std::string, int> stage_of;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s)
+    for (const std::string& layer : plan.stages[s].layers) stage_of[layer] = static_cast<int>(s);
+  // By tensor and stage: what is kept, and the layer that keeps the most of it.
+  std::map<std::pair<std::string, int>, std::pair<Bytes, std::string>> arrived;
+  for (const LayerEdge& edge : profile.edges) {
+    const std::string& to = profile.nodes[static_cast<std::size_t>(edge.consumer)].name;
+    if (stage_of[profile.nodes[static_cast<std::size_t>(edge.producer)].name] == stage_of[to]) continue;
+    auto& [bytes, layer] = arrived[{edge.tensor, stage_of[to]}];
+    if (const Bytes kept = edge.kept_bytes.value_or(edge.bytes); kept > bytes) bytes = kept, layer = to;
+  }
+  for (const auto& [tensor, kept] : arrived)
+    if (kept.first > 0) costs.at(kept.second).saved_bytes += kept.first;
+}
+
 }  // namespace
 
-Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profile) {
+Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profile, const Plan& plan) {
   if (profile.model != model.name)
     return Problem{"", "it is of model " + profile.model + ", the run trains " + model.name,
                    "measure one: millrace profile --model " + model.name};
@@ -201,8 +240,11 @@ Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profil
     if (!names.contains(node.name))
       return Problem{"", "it has a layer " + node.name + ", the run has none", measured_otherwise};
   if (const Status same = compare_sizes(model, profile, nodes); !same) return same.problems();
+  std::map<std::string, LayerNode> costs;
+  for (const LayerNode& node : profile.nodes) costs[node.name] = node;
+  add_arrived(costs, profile, plan);
   for (NamedLayer& layer : model.layers)
-    layer.layer = std::make_shared<EmulatedLayer>(layer.layer, *nodes.at(layer.name));
+    layer.layer = std::make_shared<EmulatedLayer>(layer.layer, costs.at(layer.name));
   const double share = profile.loss_s / static_cast<double>(std::max<std::size_t>(1, model.heads.size()));
   for (NamedHead& head : model.heads) head.head = std::make_shared<EmulatedHead>(head.head, share);
   return model;

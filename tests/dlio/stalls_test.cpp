@@ -215,7 +215,9 @@ TEST_F(StallCommand, MeasuresAndDrawsFigures) {
       for (const std::size_t share : {15U, 17U}) EXPECT_GE(number(share), 0) << lines[i];
       const bool heavy = lines[i].find("heavy") != std::string::npos;
       EXPECT_NEAR(number(10) / number(9), heavy ? 1 / 11.0 : 0.5, 1e-3) << "copy beside computation";
-      if (std::string(name) == "5" || std::string(name) == "6") EXPECT_EQ(number(17), 0) << lines[i];
+      if (std::string(name) == "5" || std::string(name) == "6") {
+        EXPECT_EQ(number(17), 0) << lines[i];
+      }
     }
   }
   // A file in 2 ms beside 3 ms a file of computation or 0.75: only the light model waits for storage.
