@@ -90,17 +90,6 @@ void drop_from_cache(const std::vector<std::string>& files) {
   }
 }
 
-template <class Part>
-Estimate over(const std::vector<EpochSplit>& repeats, const Part& part) {
-  std::vector<double> values;
-  for (const EpochSplit& one : repeats) values.push_back(part(one));
-  return estimate_of(values);
-}
-
-Json json_of(const Estimate& estimate) {
-  return Json::object({{"mean", estimate.mean}, {"half_interval_95", estimate.half}});
-}
-
 }  // namespace
 
 JobStalls analyze_job(const JobStallOptions& options,
@@ -153,10 +142,10 @@ JobStalls analyze_job(const JobStallOptions& options,
     }
   }
   for (const auto& [rank, data] : ranks) stalls.ranks.push_back(data);
-  stalls.step_s = over(stalls.steps, [](const EpochSplit& s) { return s.total(); });
-  stalls.compute_s = over(stalls.steps, [](const EpochSplit& s) { return s.compute_s; });
-  stalls.preparation_s = over(stalls.steps, [](const EpochSplit& s) { return s.preparation_s; });
-  stalls.fetch_s = over(stalls.steps, [](const EpochSplit& s) { return s.fetch_s; });
+  stalls.step_s = estimate_over(stalls.steps, [](const EpochSplit& s) { return s.total(); });
+  stalls.compute_s = estimate_over(stalls.steps, [](const EpochSplit& s) { return s.compute_s; });
+  stalls.preparation_s = estimate_over(stalls.steps, [](const EpochSplit& s) { return s.preparation_s; });
+  stalls.fetch_s = estimate_over(stalls.steps, [](const EpochSplit& s) { return s.fetch_s; });
   if (const Result<Json> summary = read_json((fs::path(options.out) / "cold" / "summary.json").string());
       summary)
     if (const Json* steps = summary->find("steps_per_epoch"); steps && steps->is_number())
@@ -175,10 +164,10 @@ Json job_stalls_json(const JobStalls& stalls) {
                                   {"preparation_stall_s", one.preparation_s},
                                   {"fetch_stall_s", one.fetch_s}}));
   return Json::object({{"format", "millrace-job-stalls-1"},
-                       {"step_s", json_of(stalls.step_s)},
-                       {"compute_s", json_of(stalls.compute_s)},
-                       {"preparation_stall_s", json_of(stalls.preparation_s)},
-                       {"fetch_stall_s", json_of(stalls.fetch_s)},
+                       {"step_s", to_json(stalls.step_s)},
+                       {"compute_s", to_json(stalls.compute_s)},
+                       {"preparation_stall_s", to_json(stalls.preparation_s)},
+                       {"fetch_stall_s", to_json(stalls.fetch_s)},
                        {"steps_per_epoch", stalls.steps_per_epoch},
                        {"file_bytes", stalls.file_bytes},
                        {"repeats", std::move(steps)},

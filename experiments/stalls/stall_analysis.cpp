@@ -143,6 +143,17 @@ Estimate estimate_of(const std::vector<double>& values) {
   return {mean, t * std::sqrt(squares / static_cast<double>(n - 1) / static_cast<double>(n))};
 }
 
+Json to_json(const Estimate& estimate) {
+  return Json::object({{"mean", estimate.mean}, {"half_interval_95", estimate.half}});
+}
+
+Estimate estimate_over(const std::vector<EpochSplit>& repeats,
+                       const std::function<double(const EpochSplit&)>& part) {
+  std::vector<double> values;
+  for (const EpochSplit& one : repeats) values.push_back(part(one));
+  return estimate_of(values);
+}
+
 EpochSplit split_epoch(double ingestion_s, double prepared_s, double limited_s) {
   const double compute = std::min(ingestion_s, limited_s);
   const double prepared = std::clamp(prepared_s, compute, limited_s);

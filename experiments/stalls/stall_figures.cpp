@@ -13,14 +13,6 @@ namespace {
 
 // ---- measuring
 
-/// Returns the estimate of what `part` says of each repeat.
-template <class Part>
-Estimate over(const std::vector<EpochSplit>& repeats, const Part& part) {
-  std::vector<double> values;
-  for (const EpochSplit& one : repeats) values.push_back(part(one));
-  return estimate_of(values);
-}
-
 FigurePoint point_of(StallJob job, const StepTime& step) {
   const double step_s = step.compute_s + step.copy_s;
   job.computation = {.a = step_s};
@@ -35,14 +27,15 @@ FigurePoint point_of(StallJob job, const StepTime& step) {
                     .miss_bytes = times.miss_bytes};
   const auto samples = static_cast<double>(point.samples);
   const std::vector<EpochSplit>& all = times.repeats;
-  point.epoch_s = over(all, [](const EpochSplit& s) { return s.total(); });
-  point.speed = over(all, [&](const EpochSplit& s) { return samples / s.total(); });
-  point.compute_s = over(all, [&](const EpochSplit& s) { return s.compute_s * (1 - copy_share); });
-  point.copy_s = over(all, [&](const EpochSplit& s) { return s.compute_s * copy_share; });
-  point.preparation_s = over(all, [](const EpochSplit& s) { return s.preparation_s; });
-  point.fetch_s = over(all, [](const EpochSplit& s) { return s.fetch_s; });
-  point.preparation_share = over(all, [](const EpochSplit& s) { return s.preparation_s / s.total(); });
-  point.fetch_share = over(all, [](const EpochSplit& s) { return s.fetch_s / s.total(); });
+  point.epoch_s = estimate_over(all, [](const EpochSplit& s) { return s.total(); });
+  point.speed = estimate_over(all, [&](const EpochSplit& s) { return samples / s.total(); });
+  point.compute_s = estimate_over(all, [&](const EpochSplit& s) { return s.compute_s * (1 - copy_share); });
+  point.copy_s = estimate_over(all, [&](const EpochSplit& s) { return s.compute_s * copy_share; });
+  point.preparation_s = estimate_over(all, [](const EpochSplit& s) { return s.preparation_s; });
+  point.fetch_s = estimate_over(all, [](const EpochSplit& s) { return s.fetch_s; });
+  point.preparation_share =
+      estimate_over(all, [](const EpochSplit& s) { return s.preparation_s / s.total(); });
+  point.fetch_share = estimate_over(all, [](const EpochSplit& s) { return s.fetch_s / s.total(); });
   return point;
 }
 
