@@ -41,7 +41,7 @@ FigurePoint point_of(StallJob job, const StepTime& step) {
 
 // ---- drawing
 
-constexpr double kWidth = 460, kHeight = 300, kLeft = 62, kRight = 16, kTop = 40, kBottom = 66;
+constexpr double kHeight = 300, kLeft = 62, kRight = 16, kTop = 40, kBottom = 76;
 constexpr const char* kColours[] = {"#4269d0", "#efb118", "#ff725c", "#6cc5b0",
                                     "#3ca951", "#a463f2", "#9c6b4e", "#9498a0"};
 
@@ -62,9 +62,13 @@ struct Picture {
   std::vector<Dots> dots;
 };
 
+double width_of(const Picture& picture) {
+  return std::max(460.0, kLeft + kRight + 62 * static_cast<double>(picture.stacks.size()));
+}
+
 class Painter {
  public:
-  Painter(const Picture& picture, Canvas& canvas) : p_(picture), canvas_(canvas) {}
+  Painter(const Picture& picture, Canvas& canvas) : p_(picture), canvas_(canvas), width_(width_of(picture)) {}
 
   void paint() {
     find_ranges();
@@ -76,7 +80,7 @@ class Painter {
 
  private:
   static Ink colour(std::size_t i) { return ink(kColours[i % std::size(kColours)]); }
-  double x_of(double x) const { return kLeft + (x - low_) / (high_ - low_) * (kWidth - kLeft - kRight); }
+  double x_of(double x) const { return kLeft + (x - low_) / (high_ - low_) * (width_ - kLeft - kRight); }
   double y_of(double y) const { return kHeight - kBottom - y / top_ * (kHeight - kTop - kBottom); }
 
   void find_ranges() {
@@ -97,13 +101,17 @@ class Painter {
   void axes() {
     const Ink grey = ink("#dddddd"), dark = ink("#444444");
     for (const double tick : ticks_between(0, top_, 5)) {
-      canvas_.line(kLeft, y_of(tick), kWidth - kRight, y_of(tick), grey, 0.6);
+      canvas_.line(kLeft, y_of(tick), width_ - kRight, y_of(tick), grey, 0.6);
       canvas_.text(kLeft - 5, y_of(tick) + 3, short_number(tick), {.size = 8.5, .anchor = Anchor::End});
     }
-    const auto mark = [&](double x, const std::string& text) {
-      canvas_.text(x_of(x), kHeight - kBottom + 13, text, {.size = 8.5, .anchor = Anchor::Middle});
+    const auto mark = [&](double x, const std::string& text, double lower = 0) {
+      canvas_.text(x_of(x), kHeight - kBottom + 13 + lower, text, {.size = 8.5, .anchor = Anchor::Middle});
     };
-    for (std::size_t i = 0; i < p_.stacks.size(); ++i) mark(static_cast<double>(i), p_.stacks[i].label);
+    // Long names stand in two rows.
+    for (std::size_t i = 0; i < p_.stacks.size(); ++i) {
+      const std::string& label = p_.stacks[i].label;
+      mark(static_cast<double>(i), label, i % 2 == 1 && label.size() > 6 ? 11 : 0);
+    }
     if (p_.stacks.empty()) {
       std::set<double> places;
       for (const Dots& dots : p_.dots)
@@ -111,9 +119,9 @@ class Painter {
       for (const double x : places) mark(x, short_number(x));
     }
     canvas_.line(kLeft, kTop, kLeft, kHeight - kBottom, dark, 0.8);
-    canvas_.line(kLeft, kHeight - kBottom, kWidth - kRight, kHeight - kBottom, dark, 0.8);
-    canvas_.text(kWidth / 2, 20, p_.title, {.size = 11.5, .anchor = Anchor::Middle, .bold = true});
-    canvas_.text((kLeft + kWidth - kRight) / 2, kHeight - kBottom + 30, p_.x_label,
+    canvas_.line(kLeft, kHeight - kBottom, width_ - kRight, kHeight - kBottom, dark, 0.8);
+    canvas_.text(width_ / 2, 20, p_.title, {.size = 11.5, .anchor = Anchor::Middle, .bold = true});
+    canvas_.text((kLeft + width_ - kRight) / 2, kHeight - kBottom + 40, p_.x_label,
                  {.size = 9.5, .anchor = Anchor::Middle});
     canvas_.text(16, (kTop + kHeight - kBottom) / 2, p_.y_label,
                  {.size = 9.5, .anchor = Anchor::Middle, .upwards = true});
@@ -157,12 +165,13 @@ class Painter {
     for (std::size_t i = 0; i < names.size(); ++i) {
       canvas_.rectangle(x, kHeight - 18, 8, 8, colour(i));
       canvas_.text(x + 11, kHeight - 10.5, names[i], {.size = 8.5});
-      x += 22 + 5.2 * static_cast<double>(names[i].size());
+      x += 20 + 4.4 * static_cast<double>(names[i].size());
     }
   }
 
   const Picture& p_;
   Canvas& canvas_;
+  double width_;
   double low_ = 0, high_ = 1, top_ = 1;
 };
 
@@ -200,7 +209,7 @@ Picture picture_of(const FigurePlan& plan, const std::vector<FigurePoint>& point
           "An epoch of " + points.front().model + " (" + where + ", " + to_string(policy) + " cache)";
       picture.x_label = "cached % of the data", picture.y_label = "seconds";
       picture.parts = {"computation", "copy to the device", "preparation stall", "fetch stall"};
-      Dots ideal{.name = "epoch with a cache that never evicts", .points = {}, .joined = false};
+      Dots ideal{.name = "epoch, never evicting", .points = {}, .joined = false};
       for (const FigurePoint& point : points) {
         if (point.policy != policy) {
           ideal.points.emplace_back(static_cast<double>(ideal.points.size()), point.epoch_s);
@@ -298,7 +307,7 @@ Result<std::vector<std::string>> write_figure(const std::string& folder, const F
   const Picture picture = picture_of(plan, points);
   for (const char* ending : {".svg", ".png"}) {
     files.push_back(base + ending);
-    Result<std::unique_ptr<Canvas>> canvas = make_canvas(files.back(), kWidth, kHeight);
+    Result<std::unique_ptr<Canvas>> canvas = make_canvas(files.back(), width_of(picture), kHeight);
     if (!canvas) return canvas.problems();
     Painter(picture, **canvas).paint();
     if (const Status done = (*canvas)->finish(); !done) return done.problems();
