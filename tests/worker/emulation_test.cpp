@@ -92,16 +92,17 @@ TEST_F(Emulation, APipelinesStallsAreThoseOfItsFirstAndLastStage) {
     fs::create_directories((folder_ / name).parent_path());
     write(name + ".jpg", jpeg_of(320, 240, TJPF_RGB, image));
   }
-  const std::string model = "--model resnet18 --image-size 32 --classes 3 --microbatch 4 ";
+  const std::string model = "--model squeezenet1_1 --image-size 64 --classes 3 --microbatch 4 ";
   const Ran profiled = run("profile " + model + "--repetitions 1 --blocks 1 --warmup 1 --out conv.json");
   ASSERT_EQ(profiled.code, 0) << profiled.output;
   const Ran other =
-      run("train --model resnet18 --image-size 64 --classes 3 --microbatch 4 --steps 1 --data "
+      run("train --model squeezenet1_1 --image-size 96 --classes 3 --microbatch 4 --steps 1 --data "
           "synthetic:16 --device emulated --device-profile conv.json");
   EXPECT_EQ(other.code, 2) << other.output;
   EXPECT_NE(other.output.find(" bytes of output there, and "), std::string::npos) << other.output;
   write("job.yaml",
-        "name: images\nmodel: resnet18\nimage-size: 32\nclasses: 3\ndata: images\nmicrobatch: 4\nstages: 3\n"
+        "name: images\nmodel: squeezenet1_1\nimage-size: 64\nclasses: 3\ndata: images\nmicrobatch: "
+        "4\nstages: 3\n"
         "microbatches: 2\nsteps: 3\nno-evaluation: true\n");
   const Ran ran = run("stalls job job.yaml --device-profile conv.json --repeats 1 -o stalls");
   ASSERT_EQ(ran.code, 0) << ran.output;
