@@ -1,12 +1,21 @@
-"""Real jobs beside the same jobs on emulated devices: each model is profiled with as many ranks as the run has, planned, launched, and
-then emulated from that profile on both clocks, in turn, N rounds. A figure is the median step of the slowest rank. The error is that of
-the emulation, emulated / real - 1. It is worth what the machine drifts between profile and run.
+"""Real jobs beside the same jobs on emulated devices. A round profiles each model with as many ranks as the run has, then plans each
+schedule, launches it, and emulates it from that profile on both clocks; schedules come in another order each round. Errors are
+emulated / real - 1 of one round. Before each real run a short probe profiles the model again: probe / profile is the drift of the
+machine, and the errors are given with it as well. Intervals are of 95 % of the mean over rounds (Student's t).
 
-    scripts/benchmark emulate [--models mlp,vgg16] [--schedules gpipe,1f1b,zb-h1,interleaved,pipedream] [--rounds N]
+Two more tables: whether the ranking of a model's plans is kept, among pairs that differ by more than their intervals; and the peak of
+each rank's memory, real and emulated (bytes of tensors, as the ranks' logs have them).
+
+    scripts/benchmark emulate [--models mlp,vgg16,resnet50,gnmt] [--schedules gpipe,1f1b,...,replicas] [--ranks 2] [--rounds N] [--small]
 """
 
 import argparse
+import glob
+import json
+import math
 import os
+import platform
+import random
 import statistics
 import sys
 import tempfile
@@ -17,62 +26,162 @@ MODELS = {  # name: (options of the model, samples of a microbatch, steps)
     "mlp": ({"width": 1024, "depth": 8}, 32, 20),
     "vgg16": ({"image-size": 64}, 4, 10),
     "resnet50": ({"image-size": 64}, 4, 10),
+    "gnmt": ({"layers": 2, "hidden": 256, "vocabulary": 8000, "length": 32}, 16, 12),
 }
-RANKS, MICROBATCHES = 2, 4
+SMALL = {"mlp": ({"width": 256, "depth": 4}, 16, 8), "vgg16": ({"image-size": 32}, 1, 4), "resnet50": ({"image-size": 32}, 1, 4),
+         "gnmt": ({"layers": 2, "hidden": 32, "vocabulary": 500, "length": 8}, 4, 4)}
+SCHEDULES = ["gpipe", "1f1b", "zb-h1", "interleaved", "pipedream", "replicas"]  # replicas: one stage on all ranks, 1f1b
+MICROBATCHES = 4
+QUANTILES = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228]  # of Student's t, by degrees of freedom
 
 
 def words(flags):
     return [word for key, value in flags.items() for word in (f"--{key}", value)]
 
 
-def measure(millrace, name, schedule, folder):
-    """Returns the real step and the emulated ones on the wall clock and in virtual time."""
-    model, microbatch, steps = MODELS[name]
-    profile, plan, out = (os.path.join(folder, part) for part in ("profile.json", "plan.json", "out"))
-    checked([millrace, "profile", "--model", name, *words(model), "--microbatch", microbatch, "--ranks", RANKS, "--out", profile],
-            folder, "profile")
-    checked([millrace, "plan", "--profile", profile, "--straight", "--ranks", RANKS, "--microbatches", MICROBATCHES, "--schedule",
-             schedule, "--out", plan], folder, "plan")
-    job = write_job(folder, {"model": name, **model, "microbatch": microbatch, "data": "synthetic:256", "momentum": None, "plan": plan,
-                             "steps": steps, "output-dir": out})
-    checked([millrace, "launch", job], folder, "launch")
-    found = [figure(steps_of_ranks(out, RANKS, steps), 2)]
-    for clock in ("wall", "virtual"):
-        emulated = os.path.join(folder, clock)
-        checked([millrace, "emulate", job, "--device-profile", profile, "--clock", clock, "--output-dir", emulated], folder, clock)
-        found.append(figure(steps_of_ranks(emulated, RANKS, steps), 2))
-    return found
+def seconds_of(profile):
+    """Forward, backward and loss of one microbatch."""
+    with open(profile) as opened:
+        graph = json.load(opened)
+    return graph["loss_s"] + sum(layer["forward_s"] + layer["backward_input_s"] + layer["backward_weight_s"] for layer in graph["layers"])
+
+
+def peaks_of(out):
+    """The peak of each rank's memory in bytes."""
+    peaks = []
+    for path in sorted(glob.glob(os.path.join(out, "steps.rank*.jsonl"))):
+        found = [json.loads(line).get("peak_memory_bytes") for line in open(path)]
+        peaks.append(max([peak for peak in found if peak is not None], default=0))
+    return peaks
+
+
+def interval(values):
+    """Mean, and half of the interval of 95 %."""
+    mean = statistics.mean(values)
+    if len(values) < 2:
+        return mean, 0.0
+    t = QUANTILES[min(len(values) - 2, len(QUANTILES) - 1)]
+    return mean, t * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def shown(values, factor, digits):
+    mean, half = interval(values)
+    return f"{mean * factor:.{digits}f} ± {half * factor:.{digits}f}"
+
+
+class Case:
+    def __init__(self):
+        self.real, self.wall, self.virtual, self.drift, self.memory = [], [], [], [], []
+
+
+def profile_command(millrace, name, settings, ranks, out, *more):
+    model, microbatch, _ = settings
+    return [millrace, "profile", "--model", name, *words(model), "--microbatch", microbatch, "--ranks", ranks, "--out", out, *more]
+
+
+def one_round(millrace, name, settings, schedules, ranks, cases):
+    model, microbatch, steps = settings
+    with tempfile.TemporaryDirectory() as folder:
+        profile, probe = (os.path.join(folder, part) for part in ("profile.json", "probe.json"))
+        checked(profile_command(millrace, name, settings, ranks, profile), folder, "profile")
+        for schedule in random.sample(schedules, len(schedules)):
+            plan, out = (os.path.join(folder, f"{schedule}{part}") for part in (".json", ""))
+            shape = ["--stages", 1] if schedule == "replicas" else ["--straight"]
+            checked([millrace, "plan", "--profile", profile, *shape, "--ranks", ranks, "--microbatches", MICROBATCHES, "--schedule",
+                     "1f1b" if schedule == "replicas" else schedule, "--out", plan], folder, "plan")
+            job = write_job(folder, {"model": name, **model, "microbatch": microbatch, "data": "synthetic:256", "momentum": None,
+                                     "plan": plan, "steps": steps, "output-dir": out})
+            checked(profile_command(millrace, name, settings, ranks, probe, "--blocks", 1, "--repetitions", 2, "--warmup", 1), folder,
+                    "probe")
+            checked([millrace, "launch", job], folder, "launch")
+            case = cases[name, schedule]
+            case.drift.append(seconds_of(probe) / seconds_of(profile))
+            case.real.append(figure(steps_of_ranks(out, ranks, steps), 2))
+            for clock, found in (("wall", case.wall), ("virtual", case.virtual)):
+                emulated = out + clock
+                checked([millrace, "emulate", job, "--device-profile", profile, "--clock", clock, "--output-dir", emulated], folder, clock)
+                found.append(figure(steps_of_ranks(emulated, ranks, steps), 2))
+            case.memory.append((peaks_of(out), peaks_of(out + "virtual")))
+
+
+def errors_of(case, emulated, drifts=False):
+    return [e * (d if drifts else 1) / r - 1 for e, r, d in zip(emulated, case.real, case.drift)]
+
+
+def print_steps(cases):
+    print("| model | schedule | real ms | wall clock | virtual | drift | virtual with the drift |\n|---|---|---|---|---|---|---|")
+    for (name, schedule), case in cases.items():
+        print(f"| `{name}` | {schedule} | {shown(case.real, 1e3, 1)} | {shown(errors_of(case, case.wall), 100, 1)} % "
+              f"| {shown(errors_of(case, case.virtual), 100, 1)} % | {statistics.mean(case.drift):.3f} "
+              f"| {shown(errors_of(case, case.virtual, True), 100, 1)} % |")
+    for title, emulated, drifts in (("wall clock", "wall", False), ("virtual", "virtual", False),
+                                    ("virtual with the drift", "virtual", True)):
+        means = {key: statistics.mean(errors_of(case, getattr(case, emulated), drifts)) for key, case in cases.items()}
+        worst = max(means, key=lambda key: abs(means[key]))
+        print(f"{title}: mean error {statistics.mean(map(abs, means.values())) * 100:.2f} %, worst {means[worst] * 100:+.2f} % "
+              f"({' '.join(worst)})")
+    noise = [interval(case.real)[1] / statistics.mean(case.real) for case in cases.values()]
+    print(f"intervals of the real steps: {statistics.mean(noise) * 100:.2f} % in the mean, at most {max(noise) * 100:.2f} %\n")
+
+
+def print_ranking(cases):
+    kept = told = 0
+    for name in {name for name, _ in cases}:
+        own = [(schedule, case) for (model, schedule), case in cases.items() if model == name]
+        for i, (schedule, one) in enumerate(own):
+            for other_schedule, other in own[i + 1:]:
+                (a, a_half), (b, b_half) = interval(one.real), interval(other.real)
+                if abs(a - b) <= a_half + b_half:
+                    continue
+                told += 1
+                same = (statistics.mean(one.virtual) < statistics.mean(other.virtual)) == (a < b)
+                kept += same
+                if not same:
+                    print(f"ranking of {name}: {schedule} {a * 1e3:.1f} ms and {other_schedule} {b * 1e3:.1f} ms are emulated the other "
+                          "way round")
+    print(f"ranking kept in {kept} of {told} pairs of plans that differ by more than their intervals\n")
+
+
+def print_memory(cases):
+    print("| model | schedule | rank | real MB | emulated MB | off |\n|---|---|---|---|---|---|")
+    off = []
+    for (name, schedule), case in cases.items():
+        real, emulated = case.memory[-1]
+        for rank, (a, b) in enumerate(zip(real, emulated)):
+            off.append(b / a - 1)
+            print(f"| `{name}` | {schedule} | {rank} | {a / 1e6:.1f} | {b / 1e6:.1f} | {off[-1] * 100:+.1f} % |")
+    print(f"memory: mean {statistics.mean(map(abs, off)) * 100:.1f} % off, at most {max(map(abs, off)) * 100:.1f} %")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("millrace")
-    parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--schedules", default="gpipe,1f1b,zb-h1,interleaved,pipedream")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--models", default="mlp,vgg16,resnet50")
+    parser.add_argument("--schedules", default=",".join(SCHEDULES))
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--small", action="store_true", help="tiny models and few steps: to see that it runs")
     options = parser.parse_args()
-    names = options.models.split(",")
-    for name in names:
-        if name not in MODELS:
-            sys.exit(f"benchmark emulate: there is no model '{name}': {', '.join(MODELS)}")
+    names, schedules = options.models.split(","), options.schedules.split(",")
+    settings = SMALL if options.small else MODELS
+    for kind, given, known in (("model", names, MODELS), ("schedule", schedules, SCHEDULES)):
+        for name in given:
+            if name not in known:
+                sys.exit(f"benchmark emulate: there is no {kind} '{name}': {', '.join(known)}")
     millrace = os.path.abspath(options.millrace)
-    print("| model | schedule | real ms | wall clock ms | error | virtual ms | error |\n|---|---|---|---|---|---|---|", flush=True)
-    errors = {"wall": [], "virtual": []}
-    for name in names:
-        for schedule in options.schedules.split(","):
-            rounds = []
-            for _ in range(options.rounds):
-                with tempfile.TemporaryDirectory() as folder:
-                    rounds.append(measure(millrace, name, schedule, folder))
-            real, wall, virtual = (statistics.median(column) for column in zip(*rounds))
-            # An error is of one round: its profile and its runs are minutes apart, those of others are not its.
-            off = [statistics.median(found[k] / found[0] - 1 for found in rounds) for k in (1, 2)]
-            for clock, error in zip(errors, off):
-                errors[clock].append(abs(error))
-            print(f"| `{name}` | {schedule} | {real * 1e3:.1f} | {wall * 1e3:.1f} | {off[0] * 100:+.1f} % | {virtual * 1e3:.1f} "
-                  f"| {off[1] * 100:+.1f} % |", flush=True)
-    for clock, all_of in errors.items():
-        print(f"{clock}: mean {statistics.mean(all_of) * 100:.1f} %, most {max(all_of) * 100:.1f} %")
+    random.seed(1)
+    with open("/proc/cpuinfo") as opened:
+        processor = next((line.split(":", 1)[1].strip() for line in opened if line.startswith("model name")), platform.machine())
+    print(f"{processor}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} before; {options.ranks} ranks, "
+          f"{options.rounds} rounds\n", flush=True)
+    cases = {(name, schedule): Case() for name in names for schedule in schedules}
+    for number in range(options.rounds):
+        for name in names:
+            one_round(millrace, name, settings[name], schedules, options.ranks, cases)
+            print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr, flush=True)
+    print_steps(cases)
+    print_ranking(cases)
+    print_memory(cases)
 
 
 if __name__ == "__main__":

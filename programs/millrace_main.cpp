@@ -30,6 +30,7 @@
 #include "driver/launch/run_commands.h"
 #include "driver/launch/translate_launch.h"
 #include "driver/plan/device_profile_command.h"
+#include "driver/plan/device_table_command.h"
 #include "driver/plan/plan_command.h"
 #include "driver/project/new_command.h"
 #include "driver/simulate/simulate_command.h"
@@ -124,6 +125,7 @@ constexpr Command kCommands[] = {
         return starts_profile_ranks(a) ? launch_profile(a) : hand_over(profile_spec(), "profile", a);
       }}},
     {"Plan and train", {"device-profile", device_profile_spec, device_profile_command}},
+    {"Plan and train", {"device-table", device_table_spec, device_table_command}},
     {"Plan and train", {"plan", plan_spec, plan_command}},
     {"Plan and train", {"simulate", simulate_spec, simulate_command}},
     {"Plan and train", {"train", train_spec, to_worker<train_spec>}},

@@ -303,6 +303,11 @@ CommandSpec train_spec(TrainFlags& f) {
            "Of --device emulated. none: messages have one byte, so that only --emulate-links makes them take "
            "time. bytes: they have the real number of bytes.",
            into::choice(f.emulation.payload, "payload")),
+      flag(
+          "Emulation", "share-devices", "DIR",
+          "Of --device emulated, with --clock wall: jobs of this host that name the same folder use the same "
+          "devices, by rank. Work is done in the order in which it is handed over, whichever job it is of.",
+          into::text(f.emulation.share)),
       flag("Job", "cpp-frames", "Errors of LibTorch come with their C++ frames.", into::on(f.cpp_frames)),
       flag("Job", "dry-run", "Check everything, print what would run, train nothing.", into::on(f.dry_run)),
       flag("Job", "format", "text|json", "Form of the final result on stdout.",

@@ -43,6 +43,7 @@ struct EmulationFlags {
   std::string profile;  ///< file; empty: not given
   EmulatedClock clock = EmulatedClock::Wall;
   EmulatedPayload payload = EmulatedPayload::None;
+  std::string share;  ///< folder of the time lines of devices that other jobs use too; empty: none do
 };
 
 /// `--class-weights balanced`: weights from the labels of the training set.

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "driver/cli/command_support.h"
+#include "driver/cli/value_flags.h"
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/console.h"
 #include "driver/launch/launch_command.h"
@@ -24,6 +25,7 @@ struct EmulateFlags {
   std::string cluster;  ///< empty: messages take no time
   EmulatedClock clock = EmulatedClock::Virtual;
   EmulatedPayload payload = EmulatedPayload::None;
+  std::string share;  ///< empty: no other job uses the devices
   std::vector<std::string> sets;
   std::string output_dir;
   bool overwrite = false;
@@ -52,6 +54,10 @@ CommandSpec spec_of(EmulateFlags& f) {
       flag("", "payload", "NAME",
            "With --clock wall, what messages carry. none: one byte. bytes: as many as the real ones.",
            into::choice(f.payload, "payload")),
+      flag("", "share-devices", "DIR",
+           "With --clock wall: jobs that name the same folder use the same devices, by rank, in the order in "
+           "which they hand over work.",
+           into::text(f.share)),
       {.name = "set",
        .value = "KEY=VALUE",
        .help = "Set a key of the job file.",
@@ -70,11 +76,9 @@ CommandSpec spec_of(EmulateFlags& f) {
 /// Takes out of the job what asks for values, and where its ranks run. Says what it leaves out.
 void keep_what_is_emulated(JobSpec& job) {
   const auto asks_for_values = [](const auto& setting) {
-    return std::ranges::any_of(
-        std::initializer_list<const char*>{"save-weights", "checkpoint-every", "checkpoint-at-end",
-                                           "keep-best", "resume", "resume-changes", "init-from",
-                                           "init-from-ignore", "bleu-every", "early-stop", "evaluate-every"},
-        [&](const char* name) { return setting.first == name; });
+    return std::ranges::any_of(value_flags(), [&](const ValueFlag& flag) {
+      return flag.can_be_left_out && setting.first == flag.name;
+    });
   };
   for (const auto& setting : job.train)
     if (asks_for_values(setting))
@@ -118,6 +122,7 @@ int emulate(const EmulateFlags& flags, const std::string& file, Problems problem
   set("device-profile", flags.profile);
   set("clock", to_string(flags.clock));
   set("payload", to_string(flags.payload));
+  if (!flags.share.empty()) set("share-devices", flags.share);
   if (!flags.cluster.empty()) set("emulate-links", flags.cluster);
   if (!flags.output_dir.empty()) set("output-dir", flags.output_dir);
   if (flags.overwrite) set("overwrite", "true");

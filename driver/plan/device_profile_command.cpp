@@ -12,6 +12,7 @@ namespace {
 
 struct DeviceProfileFlags {
   std::string profile, table, device, model, out;
+  TableLeave leave;
 };
 
 CommandSpec spec_of(DeviceProfileFlags& f) {
@@ -20,30 +21,37 @@ CommandSpec spec_of(DeviceProfileFlags& f) {
   spec.summary =
       "Turn a profile that was measured here into one of another device: its layers keep their shares, and a "
       "microbatch takes the time that a table has for the device.";
-  spec.flags = {{.name = "profile",
-                 .short_name = 'p',
-                 .value = "FILE",
-                 .help = "profile.json of `millrace profile`.",
-                 .required = true,
-                 .target = into::text(f.profile)},
-                {.name = "table",
-                 .value = "FILE",
-                 .help = "Times of whole models by device and batch, tab-separated: docs/formats.md.",
-                 .required = true,
-                 .target = into::text(f.table)},
-                {.name = "device",
-                 .value = "NAME",
-                 .help = "The device, as the table names it.",
-                 .required = true,
-                 .target = into::text(f.device)},
-                flag("", "table-model", "NAME", "The table's name of the model (default: the profile's).",
-                     into::text(f.model)),
-                {.name = "out",
-                 .short_name = 'o',
-                 .value = "FILE",
-                 .help = "Write the profile here.",
-                 .required = true,
-                 .target = into::text(f.out)}};
+  spec.flags = {
+      {.name = "profile",
+       .short_name = 'p',
+       .value = "FILE",
+       .help = "profile.json of `millrace profile`.",
+       .required = true,
+       .target = into::text(f.profile)},
+      {.name = "table",
+       .value = "FILE",
+       .help = "Times of whole models by device and batch, tab-separated: docs/formats.md.",
+       .required = true,
+       .target = into::text(f.table)},
+      {.name = "device",
+       .value = "NAME",
+       .help = "The device, as the table names it.",
+       .required = true,
+       .target = into::text(f.device)},
+      flag("", "table-model", "NAME", "The table's name of the model (default: the profile's).",
+           into::text(f.model)),
+      flag("", "extrapolate",
+           "Take a time for a microbatch smaller or larger than all of the table's: the line through "
+           "the two nearest goes on.",
+           into::on(f.leave.extrapolate)),
+      flag("", "mix-stacks", "Take a time between two that were measured with different software.",
+           into::on(f.leave.mix_stacks)),
+      {.name = "out",
+       .short_name = 'o',
+       .value = "FILE",
+       .help = "Write the profile here.",
+       .required = true,
+       .target = into::text(f.out)}};
   spec.examples = {
       "millrace device-profile --profile profile.json --table gpus.tsv --device v100 --out v100.json"};
   return spec;
@@ -62,8 +70,12 @@ int rescale(const DeviceProfileFlags& f) {
   const Result<DeviceTable> table = DeviceTable::load(f.table);
   if (!table) return exit_with(ExitCode::InputData, table.problems());
   const Result<double> there =
-      table->seconds(f.device, f.model.empty() ? profile->model : f.model, profile->microbatch);
+      table->seconds(f.device, f.model.empty() ? profile->model : f.model, profile->microbatch, f.leave);
   if (!there) return exit_with(ExitCode::InputData, there.problems());
+  if (f.leave.extrapolate && !table->seconds(f.device, f.model.empty() ? profile->model : f.model,
+                                             profile->microbatch, {.mix_stacks = f.leave.mix_stacks}))
+    std::fprintf(stderr, "note: %s has no times around a microbatch of %d: the time is extrapolated\n",
+                 f.table.c_str(), profile->microbatch);
   if (const Status free = may_replace(f.out, "millrace-profile"); !free)
     return exit_with(ExitCode::Usage, free.problems());
   const std::string file = std::filesystem::path(f.table).filename().string();

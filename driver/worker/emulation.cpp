@@ -1,10 +1,14 @@
 #include "driver/worker/emulation.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <utility>
 
 #include "driver/cli/command_support.h"
+#include "driver/cli/value_flags.h"
+#include "runtime/base/error.h"
+#include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/option_names.h"
 #include "runtime/emulation/emulated_model.h"
@@ -16,23 +20,12 @@ namespace {
 
 /// Flags that ask for values, which an emulated device has none of.
 Problems values_asked_for(const TrainSpec& spec) {
-  const TrainOptions& o = spec.options;
   Problems problems;
-  const std::pair<bool, const char*> asked[] = {{!o.save_weights.empty(), "--save-weights"},
-                                                {o.checkpoint_every > 0, "--checkpoint-every"},
-                                                {o.checkpoint_at_end, "--checkpoint-at-end"},
-                                                {!o.keep_best.empty(), "--keep-best"},
-                                                {!o.resume.empty(), "--resume"},
-                                                {!o.init_from.empty(), "--init-from"},
-                                                {spec.bleu.every > 0, "--bleu-every"},
-                                                {o.early_stop.has_value(), "--early-stop"},
-                                                {o.evaluate_every > 0, "--evaluate-every"},
-                                                {o.sync_batch_norm, "--sync-batch-norm"},
-                                                {spec.autograd, "--autograd"}};
-  for (const auto& [given, flag] : asked)
-    if (given)
-      problems.push_back({flag, "an emulated device computes no values", "leave it out of an emulated run"});
-  if (!spec.of_jobs.empty() || o.first_job)
+  for (const ValueFlag& flag : value_flags())
+    if (flag.given(spec))
+      problems.push_back({std::string("--") + flag.name, "an emulated device computes no values",
+                          "leave it out of an emulated run"});
+  if (!spec.of_jobs.empty() || spec.options.first_job)
     problems.push_back({"--device", "job arrays are not emulated", "give one value to each flag"});
   return problems;
 }
@@ -72,9 +65,15 @@ Status Emulation::set_up(TrainSpec& spec) {
     return problems;
   }
   append(problems, compare(spec, *profile));
+  if (!spec.emulation.share.empty() && spec.emulation.clock == EmulatedClock::Virtual)
+    problems.push_back(
+        {"--share-devices", "each process has a virtual time of its own", "give --clock wall"});
+  if (!spec.emulation.share.empty())
+    if (const Status made = make_writable_folder(spec.emulation.share); !made)
+      append(problems, made.problems());
   if (!problems.empty()) return problems;
   for (LayeredModel& network : spec.networks) {
-    Result<LayeredModel> emulated = emulated_model(std::move(network), *profile);
+    Result<LayeredModel> emulated = emulated_model(std::move(network), *profile, spec.pipeline);
     if (!emulated) return about_file(spec.emulation.profile, emulated.problems());
     network = *std::move(emulated);
   }
@@ -105,25 +104,33 @@ bool Emulation::is_virtual() const {
 }
 
 std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
+  constexpr Bytes kLoadedAhead = 8;  // LoaderOptions::prefetch
   std::map<std::string, const LayerNode*> nodes;
-  Bytes all = 0;
-  for (const LayerNode& node : profile_.nodes) {
-    nodes[node.name] = &node;
-    all += node.parameter_bytes;
-  }
+  for (const LayerNode& node : profile_.nodes) nodes[node.name] = &node;
   EmulatedCosts costs{.update_s_per_byte = profile_.update_s_per_byte,
                       .update_copy_s_per_byte = profile_.update_copy_s_per_byte,
                       .memory = memory_.at(static_cast<std::size_t>(rank.value))};
-  if (all > 0) costs.state_per_byte = double(profile_.rule_state_bytes) / double(all);
+  const bool lowers = profile_.precision != to_string(Precision::Float32);
   for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
     if (std::ranges::find(plan_.stages[s].ranks, rank) == plan_.stages[s].ranks.end()) continue;
     const int stage = static_cast<int>(s);
     for (const std::string& layer : plan_.stages[s].layers) {
-      costs.stage_bytes[stage] += nodes.at(layer)->parameter_bytes;
-      costs.untouched_bytes[stage] += nodes.at(layer)->untouched_bytes;
+      const LayerNode& node = *nodes.at(layer);
+      // Copies in lower precision and tied values are tensors, and count as such.
+      if (!lowers) costs.copy_bytes[stage] += node.lowered_bytes - node.tied_bytes;
+      costs.untouched_bytes[stage] += node.untouched_bytes;
+      costs.fixed_bytes += kLoadedAhead * node.field_bytes;
     }
   }
-  return std::make_shared<EmulatedDevice>(*clock_, "emulated " + profile_.device, costs);
+  auto device = std::make_shared<EmulatedDevice>(*clock_, "emulated " + profile_.device, costs);
+  if (!flags_.share.empty()) {
+    const std::filesystem::path file =
+        std::filesystem::path(flags_.share) / ("device" + std::to_string(rank.value));
+    Result<std::shared_ptr<SharedTimeline>> timeline = SharedTimeline::open(file.string(), clock_->now());
+    if (!timeline) throw ConfigError(to_string(timeline.problems()));
+    device->share(*std::move(timeline));
+  }
+  return device;
 }
 
 std::vector<ChannelDecorator> Emulation::decorators(

@@ -111,6 +111,11 @@ class Laboratory {
   PreciseWait wait_{std::chrono::microseconds(50)};
 };
 
+/// The epochs after which a cache is as it stays: one that evicts needs some to settle.
+int fills_of(CachePolicy policy) {
+  return policy != CachePolicy::MinIo && policy != CachePolicy::None ? 3 : 1;
+}
+
 double device_bytes() {
   const Json lines = proc_lines("/proc/self/io");
   const Json* line = lines.find("read_bytes");
@@ -136,6 +141,17 @@ Estimate estimate_of(const std::vector<double>& values) {
   const double t =
       n - 2 < std::size(kQuantiles) ? kQuantiles[n - 2] : 1.96 + 2.4 / static_cast<double>(n - 1);
   return {mean, t * std::sqrt(squares / static_cast<double>(n - 1) / static_cast<double>(n))};
+}
+
+Json to_json(const Estimate& estimate) {
+  return Json::object({{"mean", estimate.mean}, {"half_interval_95", estimate.half}});
+}
+
+Estimate estimate_over(const std::vector<EpochSplit>& repeats,
+                       const std::function<double(const EpochSplit&)>& part) {
+  std::vector<double> values;
+  for (const EpochSplit& one : repeats) values.push_back(part(one));
+  return estimate_of(values);
 }
 
 EpochSplit split_epoch(double ingestion_s, double prepared_s, double limited_s) {
@@ -180,6 +196,32 @@ double simulated_miss_share(const std::vector<Bytes>& sizes, CachePolicy policy,
   return missed / kLast / static_cast<double>(share_of_bytes(sizes, 1));
 }
 
+PhaseTimes time_phases(const StallJob& job) {
+  Laboratory laboratory(job);
+  laboratory.epoch({.computes = false});  // brings the files into memory
+  const std::unique_ptr<Cache> cache =
+      make_cache(job.policy, share_of_bytes(job.sizes, job.cache_fraction), derive_seed(job.seed, "cache"));
+  const bool limited = job.cache_fraction < 1;
+  if (limited)
+    for (int i = 0; i < fills_of(job.policy); ++i) laboratory.epoch({.decodes = false, .cache = cache.get()});
+  PhaseTimes times;
+  std::int64_t hits = 0, reads = 0;
+  for (int repeat = 0; repeat < job.repeats; ++repeat) {
+    const double ingestion_s = laboratory.epoch({.reads = false}).wall_s;
+    const double prepared_s = laboratory.epoch({}).wall_s;
+    double limited_s = prepared_s;
+    if (limited) {
+      const EpochResult result = laboratory.epoch({.cache = cache.get()});
+      limited_s = result.wall_s;
+      hits += result.counts.hits, reads += result.counts.hits + result.counts.misses;
+      times.miss_bytes += result.counts.miss_bytes / job.repeats;
+    }
+    times.repeats.push_back(split_epoch(ingestion_s, prepared_s, limited_s));
+  }
+  if (reads > 0) times.hit_ratio = static_cast<double>(hits) / static_cast<double>(reads);
+  return times;
+}
+
 StallReport analyze_stalls(const StallJob& job, const std::vector<double>& fractions,
                            const std::function<void(std::int64_t done, std::int64_t total)>& tell) {
   Laboratory laboratory(job);
@@ -189,8 +231,7 @@ StallReport analyze_stalls(const StallJob& job, const std::vector<double>& fract
   // Each repeat: five epochs, and one for each fraction. Before: one that brings the files into memory, and
   // one or more that fill each cache.
   const auto kinds = static_cast<std::int64_t>(fractions.size());
-  const bool settles = job.policy != CachePolicy::MinIo && job.policy != CachePolicy::None;
-  const int fills = settles ? 3 : 1;  // a cache that evicts needs some epochs to settle
+  const int fills = fills_of(job.policy);
   const std::int64_t total = 1 + (1 + kinds) * fills + job.repeats * (5 + kinds);
   std::int64_t done = 0;
   const auto run = [&](const EpochKind& kind) {

@@ -20,6 +20,7 @@ struct Estimate {
   double mean = 0, half = 0;
 };
 Estimate estimate_of(const std::vector<double>& values);
+Json to_json(const Estimate& estimate);
 
 struct StallJob {
   SampleSource source;       ///< one sample a file
@@ -47,6 +48,9 @@ struct EpochSplit {
   double total() const { return compute_s + preparation_s + fetch_s; }
 };
 EpochSplit split_epoch(double ingestion_s, double prepared_s, double limited_s);
+/// The estimate of what `part` says of each repeat.
+Estimate estimate_over(const std::vector<EpochSplit>& repeats,
+                       const std::function<double(const EpochSplit&)>& part);
 
 /// Speeds in samples per second, each alone: of the device (G), of decoding (P), and of storage where nothing
 /// is cached (S).
@@ -91,6 +95,16 @@ struct StallReport {
   std::int64_t samples = 0, steps = 0;
   std::vector<MeasuredPoint> measured;
 };
+
+/// The three phases alone, without rates and predictions.
+struct PhaseTimes {
+  std::vector<EpochSplit> repeats;
+  double hit_ratio = 1;
+  Bytes miss_bytes = 0;  ///< of one epoch
+};
+/// Runs the phases in turn, `repeats` times. A cache of everything has no misses: its epoch is the prepared
+/// one. Throws DataError.
+PhaseTimes time_phases(const StallJob& job);
 
 /// Runs the phases in turn, `repeats` times, and each of `fractions` as often. `tell(done, total)` after each
 /// epoch. Throws DataError.

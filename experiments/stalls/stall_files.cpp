@@ -13,16 +13,12 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kFormat = "millrace-stalls-1";
 
-Json json_of(const Estimate& estimate) {
-  return Json::object({{"mean", estimate.mean}, {"half_interval_95", estimate.half}});
-}
-
 Json json_of(const MeasuredPoint& point) {
   return Json::object({{"cache_fraction", point.predicted.cache_fraction},
                        {"miss_share", point.predicted.miss_share},
                        {"predicted_samples_per_s", point.predicted.speed},
                        {"bound", point.predicted.bound},
-                       {"measured_samples_per_s", json_of(point.speed)},
+                       {"measured_samples_per_s", to_json(point.speed)},
                        {"hit_ratio", point.hit_ratio}});
 }
 
@@ -67,9 +63,9 @@ Json stalls_json(const StallJob& job, const StallReport& report) {
                        {"compute_s", report.split.compute_s},
                        {"preparation_stall_s", report.split.preparation_s},
                        {"fetch_stall_s", report.split.fetch_s},
-                       {"phases", Json::object({{"ingestion_s", json_of(report.ingestion_s)},
-                                                {"prepared_s", json_of(report.prepared_s)},
-                                                {"limited_s", json_of(report.limited_s)},
+                       {"phases", Json::object({{"ingestion_s", to_json(report.ingestion_s)},
+                                                {"prepared_s", to_json(report.prepared_s)},
+                                                {"limited_s", to_json(report.limited_s)},
                                                 {"first_epoch_s", report.first_epoch_s}})},
                        {"rates_samples_per_s", Json::object({{"device", report.rates.device},
                                                              {"preparation", report.rates.preparation},

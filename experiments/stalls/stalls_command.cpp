@@ -5,14 +5,19 @@
 #include <filesystem>
 #include <thread>
 
+#include "data/files/data_kinds.h"
 #include "data/files/images.h"
 #include "driver/cli/command_support.h"
+#include "driver/launch/job_spec.h"
 #include "experiments/dlio/dlio_data.h"
+#include "experiments/stalls/job_stalls.h"
+#include "experiments/stalls/stall_figures.h"
 #include "experiments/stalls/stall_files.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/device_table.h"
 
 namespace millrace {
 namespace {
@@ -79,6 +84,20 @@ StallJob job_of(const AnalyzeFlags& flags, const DlioConfig& config) {
   for (const std::string& file : job.source.files)
     job.sizes.push_back(static_cast<Bytes>(fs::file_size(file)));
   return job;
+}
+
+/// What keeps the files of a workload from being read.
+Problems check_readable(const DlioConfig& config, const AnalyzeFlags& flags) {
+  Problems problems;
+  if (!flags.images && config.dataset.num_samples_per_file != 1)
+    problems.push_back({"workload.dataset.num_samples_per_file",
+                        std::to_string(config.dataset.num_samples_per_file) +
+                            " samples in a file; the analysis reads whole files",
+                        "a workload with one sample a file"});
+  if (config.reader.synthetic)
+    problems.push_back(
+        {"workload.reader.data_loader", "synthetic: no files are read", "pytorch or tensorflow"});
+  return problems;
 }
 
 void generate(const DlioConfig& config) {
@@ -176,14 +195,7 @@ int run_analyze(const AnalyzeFlags& flags, const Arguments& given, Problems prob
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   const Result<DlioConfig> config = load_dlio_config(given.positionals());
   if (!config) return exit_with(ExitCode::Usage, config.problems());
-  if (!flags.images && config->dataset.num_samples_per_file != 1)
-    problems.push_back({"workload.dataset.num_samples_per_file",
-                        std::to_string(config->dataset.num_samples_per_file) +
-                            " samples in a file; the analysis reads whole files",
-                        "a workload with one sample a file"});
-  if (config->reader.synthetic)
-    problems.push_back(
-        {"workload.reader.data_loader", "synthetic: no files are read", "pytorch or tensorflow"});
+  append(problems, check_readable(*config, flags));
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   try {
     if (const Status made = make_writable_folder(flags.out); !made)
@@ -214,6 +226,325 @@ int analyze_command(const std::vector<std::string>& args) {
   AnalyzeFlags flags;
   return run_command(analyze_flags(flags), args, [&](const Arguments& given, Problems problems) {
     return run_analyze(flags, given, std::move(problems));
+  });
+}
+
+// ---- figure
+// ---------------------------------------------------------------------------------------------------
+
+struct FigureFlags {
+  std::string images, table, device, out = "figure";
+  std::vector<std::string> models;
+  std::vector<double> caches;
+  std::vector<int> threads;
+  std::optional<StorageSpec> storage;
+  std::optional<CachePolicy> policy;
+  int gpus = 1, fetch_threads = 4, repeats = 3;
+  TableLeave leave;
+  std::chrono::milliseconds timeout{300'000};
+};
+
+CommandSpec figure_flags(FigureFlags& f) {
+  CommandSpec spec;
+  spec.command = "stalls figure";
+  spec.summary =
+      "Measure a figure of the paper on data stalls, and draw it: 3 (fetch stall by model), 4a (an epoch by "
+      "size of the cache), 4b (the same beside a cache that never evicts), 5 (speed by decoding threads), 6 "
+      "(preparation stall by model). Steps take the times of a table of devices.";
+  spec.positionals = {"3|4a|4b|5|6", "workload=NAME|FILE..."};
+  spec.flags = {
+      flag("", "images", "DIR", "Read all JPEG files below this folder instead of the workload's files.",
+           into::text(f.images)),
+      {.name = "table",
+       .value = "FILE",
+       .help = "Times of whole models by device and batch, tab-separated: docs/formats.md.",
+       .required = true,
+       .target = into::text(f.table)},
+      {.name = "device",
+       .value = "NAME",
+       .help = "The device, as the table names it.",
+       .required = true,
+       .target = into::text(f.device)},
+      flag("", "gpus", "N",
+           "Devices that share a batch and a loader; each has its own copy, and no time is taken to exchange "
+           "gradients.",
+           into::integer(f.gpus, 1, 1024)),
+      flag("", "models", "NAME,...", "Models of the table (default: those of the figure that it has).",
+           into::list(f.models)),
+      flag("", "cache", "F,F,...", "Shares of the data's bytes (default: 0.35; of 4a and 4b six sizes).",
+           into::numbers(f.caches)),
+      flag("", "threads", "N,N,...",
+           "Threads that decode (default: reader.read_threads of the workload; of 5: 1,2,3,6,12,24).",
+           into::integers(f.threads, 1, 1024)),
+      flag("", "storage", "NAME|LATENCY,BANDWIDTH[,DEPTH]",
+           "What a miss costs (default: sata-ssd; of 4b: hdd). Presets: " + storage_presets() + ".",
+           {.read = [&f](const std::vector<std::string>& words) -> std::optional<Problem> {
+             const Result<StorageSpec> storage = storage_from(words.back());
+             if (!storage) return storage.problems().front();
+             f.storage = *storage;
+             return std::nullopt;
+           }}),
+      flag("", "policy", "none|random|lru|fifo|minio",
+           "What the cache keeps (default: random, the model of the kernel's page cache).",
+           into::choice(f.policy, "policy")),
+      flag("", "fetch-threads", "N", "Requests to storage at once.", into::integer(f.fetch_threads, 1, 1024)),
+      flag("", "repeats", "N", "Measure each phase so often, in turn; error bars need two.",
+           into::integer(f.repeats, 1, 1000)),
+      flag("", "extrapolate", "Take times of batches outside of the table's.", into::on(f.leave.extrapolate)),
+      flag("", "timeout", "SECONDS", "Longest wait for a batch.", into::duration(f.timeout, 1, 1e6)),
+      flag("", "out", "DIR", "Folder of figureN.csv, figureN.svg and figureN.png.", into::text(f.out), 'o'),
+  };
+  spec.interrupted = "nothing was written but generated data";
+  spec.examples = {
+      "millrace stalls figure 4a workload=default --images photos/train ++workload.reader.batch_size=64 "
+      "--table gpus.tsv --device v100"};
+  return spec;
+}
+
+CommandSpec figure_spec() {
+  return without_targets<FigureFlags>(figure_flags);
+}
+
+/// The models of a figure in the project that reproduced it.
+std::vector<std::string> models_of(StallFigure figure) {
+  switch (figure) {
+    case StallFigure::FetchByModel:
+      return {"shufflenet_v2_x0_5", "alexnet",      "resnet18", "squeezenet1_0",
+              "squeezenet1_1",      "mobilenet_v2", "resnet50", "vgg11"};
+    case StallFigure::EpochByCache:
+    case StallFigure::EpochAndIdeal:
+      return {"resnet18"};
+    case StallFigure::SpeedByThreads:
+    case StallFigure::PreparationByModel:
+      return {"alexnet", "resnet18", "mobilenet_v2", "resnet50"};
+  }
+  return {};
+}
+
+Result<std::vector<StepTime>> step_times(const FigureFlags& flags, StallFigure figure, std::int64_t batch) {
+  const Result<DeviceTable> table = DeviceTable::load(flags.table);
+  if (!table) return table.problems();
+  if (batch % flags.gpus != 0)
+    return Problem{"--gpus",
+                   printed("a batch of %lld does not divide among %d devices", static_cast<long long>(batch),
+                           flags.gpus),
+                   "set ++workload.reader.batch_size to a multiple"};
+  const int share = static_cast<int>(batch / flags.gpus);
+  std::vector<StepTime> steps;
+  Problems problems;
+  for (const std::string& model : flags.models.empty() ? models_of(figure) : flags.models) {
+    const Result<double> seconds = table->seconds(flags.device, model, share, flags.leave);
+    if (seconds)
+      steps.push_back({model, *seconds, table->copy_seconds(flags.device, model, share)});
+    else
+      append(problems, seconds.problems());
+  }
+  if (!problems.empty()) return problems;
+  return steps;
+}
+
+int run_figure(const FigureFlags& flags, const Arguments& given, Problems problems) {
+  const std::optional<StallFigure> figure = value_named<StallFigure>(given.positionals().front());
+  if (!figure) problems.push_back({given.positionals().front(), "is not a figure", "one of 3, 4a, 4b, 5, 6"});
+  append(problems, check_fractions(flags.caches, "--cache"));
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  const bool by_cache = *figure == StallFigure::EpochByCache || *figure == StallFigure::EpochAndIdeal;
+  const std::vector<std::string> workload(given.positionals().begin() + 1, given.positionals().end());
+  const Result<DlioConfig> config = load_dlio_config(workload);
+  if (!config) return exit_with(ExitCode::Usage, config.problems());
+  AnalyzeFlags analysis{
+      .storage = flags.storage ? *flags.storage
+                               : *storage_from(*figure == StallFigure::EpochAndIdeal ? "hdd" : "sata-ssd"),
+      .policy = flags.policy.value_or(CachePolicy::Random),
+      .fetch_threads = flags.fetch_threads,
+      .repeats = flags.repeats,
+      .timeout = flags.timeout};
+  if (!flags.images.empty()) analysis.images = flags.images;
+  append(problems, check_readable(*config, analysis));
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  const Result<std::vector<StepTime>> steps = step_times(flags, *figure, config->reader.batch_size);
+  if (!steps) return exit_with(ExitCode::InputData, steps.problems());
+  try {
+    if (const Status made = make_writable_folder(flags.out); !made)
+      return exit_with(ExitCode::Usage, made.problems());
+    if (!analysis.images && config->workflow.generate_data) generate(*config);
+    FigurePlan plan{.figure = *figure,
+                    .models = *steps,
+                    .caches = flags.caches,
+                    .threads = flags.threads,
+                    .job = job_of(analysis, *config)};
+    if (plan.caches.empty())
+      plan.caches = by_cache ? std::vector{0.22, 0.4, 0.59, 0.77, 0.96, 1.0} : std::vector{0.35};
+    if (plan.threads.empty())
+      plan.threads = *figure == StallFigure::SpeedByThreads ? std::vector{1, 2, 3, 6, 12, 24}
+                                                            : std::vector{plan.job.decode_threads};
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    if (std::ranges::max(plan.threads) > cores)
+      std::fprintf(stderr, "note: up to %d decoding threads share %d cores of this machine\n",
+                   std::ranges::max(plan.threads), cores);
+    SteadyClock clock;
+    ProgressLine progress(clock, "stalls");
+    const std::vector<FigurePoint> points = measure_figure(
+        plan, [&](std::int64_t done, std::int64_t total) { progress.show(done, total, "points"); });
+    progress.clear();
+    const Result<std::vector<std::string>> written = write_figure(flags.out, plan, points);
+    if (!written) return exit_with(ExitCode::RunFailed, written.problems());
+    std::vector<std::vector<std::string>> lines{{"MODEL", "CACHED", "POLICY", "THREADS", "SAMPLES/S",
+                                                 "EPOCH S", "COMPUTE", "COPY", "PREPARATION", "FETCH",
+                                                 "HITS"}};
+    for (const FigurePoint& p : points)
+      lines.push_back({p.model, printed("%.0f %%", 100 * p.cache), to_string(p.policy),
+                       std::to_string(p.threads), interval(p.speed, "%.1f"), interval(p.epoch_s, "%.3f"),
+                       printed("%.3f", p.compute_s.mean), printed("%.3f", p.copy_s.mean),
+                       printed("%.1f %%", 100 * p.preparation_share.mean),
+                       printed("%.1f %%", 100 * p.fetch_share.mean), printed("%.1f %%", 100 * p.hit_ratio)});
+    print_columns(lines);
+    for (const std::string& file : *written) std::printf("wrote %s\n", file.c_str());
+    return 0;
+  } catch (const Error& error) {
+    return exit_with(error.code(), {{"millrace stalls figure", error.what(), error.hint()}});
+  } catch (const fs::filesystem_error& error) {
+    return exit_with(ExitCode::InputData, {{error.path1().string(), error.code().message(), ""}});
+  }
+}
+
+int figure_command(const std::vector<std::string>& args) {
+  FigureFlags flags;
+  return run_command(figure_flags(flags), args, [&](const Arguments& given, Problems problems) {
+    return run_figure(flags, given, std::move(problems));
+  });
+}
+
+// ---- job
+// ---------------------------------------------------------------------------------------------------
+
+struct JobFlags {
+  JobStallOptions options{.out = "job-stalls"};
+  OutputFormat format = OutputFormat::Text;
+};
+
+CommandSpec job_flags(JobFlags& f) {
+  CommandSpec spec;
+  spec.command = "stalls job";
+  spec.summary =
+      "Split the step of a training job, pipelines included, into computation, preparation stall and fetch "
+      "stall. It runs on emulated devices in three phases: with made-up data, with its own data in the "
+      "kernel's "
+      "cache, and with the data read from this machine's disk.";
+  spec.positionals = {"JOB.yaml"};
+  spec.flags = {
+      {.name = "device-profile",
+       .value = "FILE",
+       .help = "The profile whose times the layers take: of `millrace profile` or `device-profile`.",
+       .required = true,
+       .target = into::text(f.options.device_profile)},
+      flag("", "cluster", "FILE",
+           "cluster.yaml: links and memory of the devices (default: messages take no time).",
+           into::text(f.options.cluster)),
+      {.name = "set",
+       .value = "KEY=VALUE",
+       .help = "Set a key of the job file.",
+       .repeatable = true,
+       .target = into::texts(f.options.sets)},
+      flag("", "steps", "N",
+           "Steps of each run (default: the job's). More than an epoch read files that the run has cached.",
+           into::integer(f.options.steps, 2, 1'000'000'000)),
+      flag("", "repeats", "N", "Run each phase so often, in turn; more give narrower intervals.",
+           into::integer(f.options.repeats, 1, 1000)),
+      flag("", "timeout", "SECONDS", "Longest time of one run.", into::duration(f.options.timeout, 1, 1e6)),
+      flag("", "out", "DIR", "Folder of job-stalls.json, and of the runs and their logs.",
+           into::text(f.options.out), 'o'),
+      flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format")),
+  };
+  spec.examples = {"millrace stalls job job.yaml --device-profile v100.json --steps 50"};
+  return spec;
+}
+
+CommandSpec job_spec() {
+  return without_targets<JobFlags>(job_flags);
+}
+
+/// All files below the files and folders that the job's data names.
+Result<std::vector<std::string>> files_of_data(const JobSpec& job) {
+  const std::string* data = job.find("data");
+  if (!data || rest_of(*data, kSyntheticData))
+    return Problem{job.source, "its data is made up: no files are read", "name a data set: data: FOLDER"};
+  std::vector<std::string> files;
+  for (const std::string& path : paths_of_data(*data)) {
+    if (fs::is_regular_file(path)) files.push_back(path);
+    if (!fs::is_directory(path)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(path))
+      if (entry.is_regular_file()) files.push_back(entry.path().string());
+  }
+  return files;
+}
+
+void print_job(const JobStalls& stalls) {
+  const auto line = [&](const char* name, const Estimate& part) {
+    std::printf("  %-18s %22s ms  %5.1f %%\n", name,
+                interval({part.mean * 1e3, part.half * 1e3}, "%.3f").c_str(),
+                100 * part.mean / stalls.step_s.mean);
+  };
+  std::printf("A step: %s ms",
+              interval({stalls.step_s.mean * 1e3, stalls.step_s.half * 1e3}, "%.3f").c_str());
+  if (stalls.steps_per_epoch > 0)
+    std::printf(", an epoch of %lld steps: %.3f s", static_cast<long long>(stalls.steps_per_epoch),
+                stalls.step_s.mean * static_cast<double>(stalls.steps_per_epoch));
+  std::printf("\n");
+  line("computation", stalls.compute_s);
+  line("preparation stall", stalls.preparation_s);
+  line("fetch stall", stalls.fetch_s);
+  std::printf("\nWaits for batches, in a step:\n");
+  std::vector<std::vector<std::string>> lines{{"RANK", "CACHED MS", "FROM DISK MS"}};
+  for (const RankData& one : stalls.ranks)
+    lines.push_back(
+        {std::to_string(one.rank), printed("%.3f", one.cached_s * 1e3), printed("%.3f", one.cold_s * 1e3)});
+  print_columns(lines);
+}
+
+int run_job_stalls(JobFlags& flags, const Arguments& given, Problems problems) {
+  flags.options.job = given.positionals().front();
+  std::vector<JobOverride> overrides;
+  for (const std::string& text : flags.options.sets) {
+    if (const Result<JobOverride> one = parse_override(text))
+      overrides.push_back(*one);
+    else
+      append(problems, one.problems());
+  }
+  const Result<JobSpec> job = load_job(flags.options.job, overrides);
+  if (!job) append(problems, job.problems());
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  try {
+    const Result<std::vector<std::string>> files = files_of_data(*job);
+    if (!files) return exit_with(ExitCode::Usage, files.problems());
+    flags.options.files = *files;
+    if (const Status made = make_writable_folder(flags.options.out); !made)
+      return exit_with(ExitCode::Usage, made.problems());
+    SteadyClock clock;
+    ProgressLine progress(clock, "stalls");
+    const JobStalls stalls = analyze_job(
+        flags.options, [&](std::int64_t done, std::int64_t total) { progress.show(done, total, "runs"); });
+    progress.clear();
+    const std::string text = job_stalls_json(stalls).dump(1) + "\n";
+    if (const Status written = write_file_atomically(fs::path(flags.options.out) / "job-stalls.json", text);
+        !written)
+      return exit_with(ExitCode::RunFailed, written.problems());
+    if (flags.format == OutputFormat::Json)
+      std::printf("%s", text.c_str());
+    else
+      print_job(stalls);
+    return 0;
+  } catch (const Error& error) {
+    return exit_with(error.code(), {{"millrace stalls job", error.what(), error.hint()}});
+  } catch (const fs::filesystem_error& error) {
+    return exit_with(ExitCode::InputData, {{error.path1().string(), error.code().message(), ""}});
+  }
+}
+
+int job_command(const std::vector<std::string>& args) {
+  JobFlags flags;
+  return run_command(job_flags(flags), args, [&](const Arguments& given, Problems problems) {
+    return run_job_stalls(flags, given, std::move(problems));
   });
 }
 
@@ -419,8 +750,8 @@ int cache_command(const std::vector<std::string>& args) {
 }
 
 constexpr Subcommand kStallsCommands[] = {
-    {"analyze", analyze_spec, analyze_command},
-    {"what-if", what_if_spec, what_if_command},
+    {"analyze", analyze_spec, analyze_command}, {"job", job_spec, job_command},
+    {"figure", figure_spec, figure_command},    {"what-if", what_if_spec, what_if_command},
     {"cache", cache_spec, cache_command},
 };
 

@@ -1,12 +1,10 @@
 #include "runtime/emulation/emulated_device.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/check.h"
-#include "runtime/base/error.h"
-#include "runtime/base/text.h"
 #include "runtime/base/units.h"
-#include "runtime/device/failures.h"
 
 namespace millrace {
 
@@ -16,10 +14,6 @@ thread_local EmulatedDevice* bound = nullptr;
 
 TimePoint::duration duration_of(double seconds) {
   return std::chrono::duration_cast<TimePoint::duration>(Seconds(seconds));
-}
-
-std::string mib(std::int64_t bytes) {
-  return printed("%.1f MiB", double(bytes) / double(kMiB));
 }
 
 }  // namespace
@@ -40,12 +34,14 @@ class EmulatedMark final : public DeviceMark {
 };
 
 EmulatedDevice::EmulatedDevice(Clock& clock, std::string name, const EmulatedCosts& costs)
-    : clock_(clock), name_(std::move(name)), costs_(costs), free_(clock.now()) {
-  // Weights, gradients and rule state.
-  for (const auto& [stage, bytes] : costs_.stage_bytes) {
-    take(bytes * 2 + saturating_bytes(double(bytes) * costs_.state_per_byte));
-    weights_[stage] = bytes;
-  }
+    : clock_(clock),
+      name_(std::move(name)),
+      costs_(costs),
+      memory_(std::make_shared<EmulatedMemory>(costs.memory)),
+      free_(clock.now()),
+      copies_(costs.copy_bytes) {
+  memory_->take(costs_.fixed_bytes);
+  for (const auto& [stage, bytes] : copies_) memory_->take(bytes);
 }
 
 EmulatedDevice& EmulatedDevice::of_thread() {
@@ -55,6 +51,7 @@ EmulatedDevice& EmulatedDevice::of_thread() {
 
 void EmulatedDevice::bind_thread() {
   bound = this;
+  EmulatedMemory::count_tensors_of_thread(memory_);
 }
 
 TimePoint EmulatedDevice::next() const {
@@ -63,7 +60,7 @@ TimePoint EmulatedDevice::next() const {
 
 void EmulatedDevice::compute(double seconds) {
   const std::lock_guard lock(mutex_);
-  free_ = next() + duration_of(seconds);
+  free_ = shared_ ? shared_->append(next(), duration_of(seconds)) : next() + duration_of(seconds);
   late_ = {};
 }
 
@@ -102,45 +99,28 @@ void EmulatedDevice::updated(const UpdateWork& work) {
       work.bytes - (passed_over == costs_.untouched_bytes.end() ? 0 : passed_over->second);
   compute(double(changed) * costs_.update_s_per_byte +
           (work.copied ? double(work.bytes) * costs_.update_copy_s_per_byte : 0));
-  const std::lock_guard lock(mutex_);
-  std::int64_t& held = weights_[work.stage];
-  take(work.bytes * work.versions - held);
-  held = work.bytes * work.versions;
-}
-
-void EmulatedDevice::take(std::int64_t bytes) {
-  if (bytes > 0 && costs_.memory > 0 && current_ + bytes > costs_.memory)
-    throw OutOfMemory("out of memory on the emulated device: no room for " + mib(bytes) + "; " +
-                          mib(current_) + " of " + mib(costs_.memory) + " are taken",
-                      kLessMemory);
-  current_ += bytes;
-  peak_ = std::max(peak_, current_);
+  const auto copies = costs_.copy_bytes.find(work.stage);
+  if (copies == costs_.copy_bytes.end()) return;
+  std::int64_t more = copies->second * work.versions;
+  {
+    const std::lock_guard lock(mutex_);
+    more -= std::exchange(copies_[work.stage], more);
+  }
+  more > 0 ? memory_->take(more) : memory_->give_back(-more);
 }
 
 void EmulatedDevice::touch(std::int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  take(bytes);
-  take(-bytes);
+  memory_->take(bytes);
+  memory_->give_back(bytes);
 }
 
-DeviceMemory EmulatedDevice::memory() const {
-  const std::lock_guard lock(mutex_);
-  return {.current = current_, .peak = peak_, .total = costs_.memory};
+EmulatedDevice::Block::Block(EmulatedDevice& device, std::int64_t bytes, bool soon)
+    : memory_(device.memory_), bytes_(bytes) {
+  soon ? memory_->take_soon(bytes) : memory_->take(bytes);
 }
 
-void EmulatedDevice::reset_peak_memory() {
-  const std::lock_guard lock(mutex_);
-  peak_ = current_;
-}
-
-EmulatedDevice::Block::Block(EmulatedDevice& device, std::int64_t bytes) : device_(device), bytes_(bytes) {
-  const std::lock_guard lock(device.mutex_);
-  device.take(bytes);
-}
-
-EmulatedDevice::Block::~Block() {
-  const std::lock_guard lock(device_.mutex_);
-  device_.take(-bytes_);
+void EmulatedDevice::Block::resize(std::int64_t bytes) {
+  memory_->take_soon(bytes - std::exchange(bytes_, bytes));
 }
 
 }  // namespace millrace

@@ -7,26 +7,31 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "runtime/base/clock.h"
 #include "runtime/device/device.h"
+#include "runtime/emulation/emulated_memory.h"
+#include "runtime/emulation/shared_timeline.h"
 
 namespace millrace {
 
 /// The costs of a device that do not belong to a layer. Seconds and bytes.
 struct EmulatedCosts {
-  double update_s_per_byte = 0;                   ///< LayerGraph::update_s_per_byte
-  double update_copy_s_per_byte = 0;              ///< LayerGraph::update_copy_s_per_byte
-  std::int64_t memory = 0;                        ///< of the device; 0: unlimited
-  std::map<int, std::int64_t> stage_bytes{};      ///< bytes of the parameters of each stage that it holds
-  std::map<int, std::int64_t> untouched_bytes{};  ///< of them, bytes that an update passes over
-  double state_per_byte = 0;                      ///< bytes of rule state for a byte of parameters
+  double update_s_per_byte = 0;       ///< LayerGraph::update_s_per_byte
+  double update_copy_s_per_byte = 0;  ///< LayerGraph::update_copy_s_per_byte
+  std::int64_t memory = 0;            ///< of the device; 0: unlimited
+  std::int64_t fixed_bytes = 0;       ///< taken from the start to the end, besides tensors
+  /// By stage that it holds: bytes of the copies that layers make of their parameters, for each version.
+  std::map<int, std::int64_t> copy_bytes{};
+  /// By stage that it holds: bytes of the parameters that an update passes over.
+  std::map<int, std::int64_t> untouched_bytes{};
 };
 
 /// Work is done in the order in which it was handed over, like the kernels of a GPU's stream: it begins when
 /// the work before it has ended, and not before it was handed over. The host goes on meanwhile, and waits by
 /// marks. A wait that ended late, because the host was busy, does not delay the work that follows it.
-/// Thread-safe.
+/// Tensors that a bound thread makes on the device count in its memory. Thread-safe.
 class EmulatedDevice final : public Device {
  public:
   /// `clock` must outlive it.
@@ -34,6 +39,9 @@ class EmulatedDevice final : public Device {
 
   /// Returns the device that the calling thread is bound to. Throws InternalError if there is none.
   static EmulatedDevice& of_thread();
+
+  /// Lets other jobs use the device too: work waits for theirs. Before any work is handed over.
+  void share(std::shared_ptr<SharedTimeline> timeline) { shared_ = std::move(timeline); }
 
   /// Hands over work of `seconds`.
   void compute(double seconds);
@@ -46,13 +54,16 @@ class EmulatedDevice final : public Device {
   /// with the sizes, where the device has no more.
   class Block {
    public:
-    Block(EmulatedDevice& device, std::int64_t bytes);
-    ~Block();
+    /// `soon`: tensors that the bytes stand for are about to be freed (EmulatedMemory::take_soon).
+    Block(EmulatedDevice& device, std::int64_t bytes, bool soon = false);
+    ~Block() { memory_->give_back(bytes_); }
     Block(const Block&) = delete;
     Block& operator=(const Block&) = delete;
+    /// Changes the bytes, as the constructor takes them with `soon`.
+    void resize(std::int64_t bytes);
 
    private:
-    EmulatedDevice& device_;
+    std::shared_ptr<EmulatedMemory> memory_;
     std::int64_t bytes_;
   };
   /// Takes `bytes` and gives them back at once: what a layer's backward works with.
@@ -65,24 +76,24 @@ class EmulatedDevice final : public Device {
   at::Tensor upload(at::Tensor host) override;
   std::unique_ptr<DeviceMark> mark() override;
   void synchronize() override { wait(); }
-  DeviceMemory memory() const override;
-  void reset_peak_memory() override;
+  DeviceMemory memory() const override { return memory_->now(); }
+  void reset_peak_memory() override { memory_->reset_peak(); }
   void updated(const UpdateWork& work) override;
 
  private:
   friend class EmulatedMark;
   TimePoint next() const;  // when work handed over now would begin
   void wait_until(TimePoint when);
-  void take(std::int64_t bytes);  // with mutex_ held; negative: gives back
 
   Clock& clock_;
   const std::string name_;
   const EmulatedCosts costs_;
-  mutable std::mutex mutex_;    // guards what follows
-  TimePoint free_{};            // when all work that was handed over is done
-  TimePoint::duration late_{};  // by how much the host's newest wait for the device ended too late
-  std::int64_t current_ = 0, peak_ = 0;
-  std::map<int, std::int64_t> weights_;  // by stage: bytes of all versions that lived after its newest update
+  const std::shared_ptr<EmulatedMemory> memory_;
+  std::shared_ptr<SharedTimeline> shared_;  // null: the device is this job's alone
+  mutable std::mutex mutex_;                // guards what follows
+  TimePoint free_{};                        // when all work that was handed over is done
+  TimePoint::duration late_{};          // by how much the host's newest wait for the device ended too late
+  std::map<int, std::int64_t> copies_;  // by stage: bytes of copies of all versions after its newest update
 };
 
 }  // namespace millrace

@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include "runtime/emulation/emulated_device.h"
 #include "runtime/layers/carrying_layer.h"
+#include "runtime/model/stage_layout.h"
+#include "runtime/plan/plan.h"
+#include "runtime/rules/precision.h"
 
 namespace millrace {
 namespace {
@@ -25,14 +28,32 @@ std::vector<TensorSpec> specs_of(std::span<const at::Tensor> tensors) {
   return specs;
 }
 
-std::vector<at::Tensor> gradients_of(const Saved& saved, std::span<const bool> needs) {
+/// What a layer or head keeps from forward to backward: shapes, and the bytes that the profile says.
+struct Kept {
+  std::vector<TensorSpec> inputs;
+  std::unique_ptr<EmulatedDevice::Block> bytes;
+};
+
+Kept& kept_in(Saved& saved) {
+  return *static_cast<Kept*>(saved.extra.get());
+}
+
+void keep(Saved& saved, std::span<const at::Tensor> inputs) {
+  const auto kept = std::make_shared<Kept>();
+  kept->inputs = specs_of(inputs);
+  saved.extra = kept;
+}
+
+std::vector<at::Tensor> gradients_of(Saved& saved, std::span<const bool> needs) {
   std::vector<at::Tensor> gradients(needs.size());
-  for (std::size_t i = 0; i < needs.size(); ++i)
-    if (needs[i]) gradients[i] = at::empty_like(saved.tensors[i]);
+  for (std::size_t i = 0; i < needs.size(); ++i) {
+    const TensorSpec& input = kept_in(saved).inputs[i];
+    if (needs[i]) gradients[i] = without_values(input.shape, input.dtype);
+  }
   return gradients;
 }
 
-/// A layer that takes the place of `layer`. It keeps its inputs, for the shapes of their gradients.
+/// A layer that takes the place of `layer`. It holds no tensor: what it keeps counts as the profile says.
 class EmulatedLayer final : public MultiLayer {
  public:
   EmulatedLayer(LayerPtr layer, const LayerNode& costs) : layer_(std::move(layer)), costs_(costs) {}
@@ -59,8 +80,8 @@ class EmulatedLayer final : public MultiLayer {
     EmulatedDevice& device = EmulatedDevice::of_thread();
     device.compute(costs_.forward_s);
     if (saved) {
-      saved->tensors.assign(inputs.begin(), inputs.end());
-      saved->extra = std::make_shared<EmulatedDevice::Block>(device, costs_.saved_bytes);
+      keep(*saved, inputs);
+      kept_in(*saved).bytes = std::make_unique<EmulatedDevice::Block>(device, costs_.saved_bytes, true);
     }
     std::vector<at::Tensor> outputs;
     for (const TensorSpec& spec : layer_->outputs(specs_of(inputs)))
@@ -70,9 +91,13 @@ class EmulatedLayer final : public MultiLayer {
   std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor>, std::span<const at::Tensor>,
                                              Saved& saved, std::span<const bool> needs) const override {
     EmulatedDevice& device = EmulatedDevice::of_thread();
-    device.touch(costs_.workspace_bytes);
+    // The gradients of the outputs are there already.
+    device.touch(std::max<Bytes>(0, costs_.workspace_bytes - costs_.activation_bytes));
     device.compute(costs_.backward_input_s);
-    return gradients_of(saved, needs);
+    std::vector<at::Tensor> gradients = gradients_of(saved, needs);
+    // What is kept for the gradients of the weights; the runner holds the gradients of the outputs.
+    kept_in(saved).bytes->resize(std::max<Bytes>(0, costs_.kept_between() - costs_.activation_bytes));
+    return gradients;
   }
   void backward_weight_all(std::span<const at::Tensor>, Saved&, std::span<at::Tensor>) const override {
     EmulatedDevice::of_thread().compute(costs_.backward_weight_s);
@@ -104,15 +129,96 @@ class EmulatedHead final : public Head {
  private:
   void run(std::span<const at::Tensor> inputs, Saved* saved) const {
     EmulatedDevice::of_thread().compute(seconds_);
-    if (saved) saved->tensors.assign(inputs.begin(), inputs.end());
+    if (saved) keep(*saved, inputs);
   }
   HeadPtr head_;
   double seconds_;
 };
 
+Bytes bytes_of(const TensorSpec& spec) {
+  Bytes bytes = static_cast<Bytes>(c10::elementSize(spec.dtype));
+  for (const std::int64_t size : spec.shape) bytes *= size;
+  return bytes;
+}
+
+/// Returns by layer the bytes of the parameters that it owns, as the profiler counts them.
+std::vector<Bytes> parameter_bytes(const LayeredModel& model) {
+  std::vector<Bytes> all;
+  for (const NamedLayer& layer : model.layers) {
+    Bytes& bytes = all.emplace_back();
+    for (const ParameterSpec& spec : layer.layer->parameters())
+      if (!spec.is_buffer && !layer.is_tied(spec)) bytes += bytes_of({.shape = spec.shape});
+  }
+  return all;
+}
+
+/// Returns by layer the bytes that it makes of a microbatch.
+Result<std::vector<Bytes>> output_bytes(const LayeredModel& model, int microbatch, Precision precision) {
+  const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
+  const Result<StageLayout> layout = make_layout(model, whole, microbatch, precision);
+  if (!layout) return layout.problems();
+  std::vector<Bytes> all;
+  for (const std::vector<int>& made : layout->makes) {
+    Bytes& bytes = all.emplace_back();
+    for (const int t : made) bytes += bytes_of(layout->tensors[static_cast<std::size_t>(t)].spec);
+  }
+  return all;
+}
+
+/// Compares the sizes of the model's layers to those of the profile. Names the first layer that differs.
+Status compare_sizes(const LayeredModel& model, const LayerGraph& profile,
+                     const std::map<std::string, const LayerNode*>& nodes) {
+  const std::string hint =
+      "it was measured with other options of the model (widths, image size, classes): measure it again with "
+      "those of the run";
+  int differ = 0;
+  std::string first;
+  const auto compare = [&](const std::vector<Bytes>& run, Bytes LayerNode::*there, const char* what) {
+    for (std::size_t i = 0; i < run.size(); ++i) {
+      const std::string& name = model.layers[i].name;
+      const Bytes measured = nodes.at(name)->*there;
+      if (measured == run[i]) continue;
+      if (++differ == 1)
+        first = "layer " + name + " has " + std::to_string(measured) + " bytes of " + what + " there, and " +
+                std::to_string(run[i]) + " in the run";
+    }
+  };
+  compare(parameter_bytes(model), &LayerNode::parameter_bytes, "parameters");
+  // Where microbatches differ in length, a profile has the means of its data.
+  if (differ == 0 && model.dimensions.empty()) {
+    const Result<std::vector<Bytes>> outputs = output_bytes(
+        model, profile.microbatch, value_named<Precision>(profile.precision).value_or(Precision::Float32));
+    if (!outputs) return outputs.problems();
+    compare(*outputs, &LayerNode::activation_bytes, "output");
+  }
+  if (differ == 0) return Ok{};
+  if (differ > 1)
+    first +=
+        "; " + std::to_string(differ - 1) + (differ == 2 ? " other layer differs" : " other layers differ");
+  return Problem{"", first, hint};
+}
+
+/// Adds to each layer what it keeps of tensors that come from other stages. In a profile, which has one
+/// stage, the layers that made them may count them.
+void add_arrived(std::map<std::string, LayerNode>& costs, const LayerGraph& profile, const Plan& plan) {
+  std::map<std::string, int> stage_of;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s)
+    for (const std::string& layer : plan.stages[s].layers) stage_of[layer] = static_cast<int>(s);
+  // By tensor and stage: what is kept, and the layer that keeps the most of it.
+  std::map<std::pair<std::string, int>, std::pair<Bytes, std::string>> arrived;
+  for (const LayerEdge& edge : profile.edges) {
+    const std::string& to = profile.nodes[static_cast<std::size_t>(edge.consumer)].name;
+    if (stage_of[profile.nodes[static_cast<std::size_t>(edge.producer)].name] == stage_of[to]) continue;
+    auto& [bytes, layer] = arrived[{edge.tensor, stage_of[to]}];
+    if (const Bytes kept = edge.kept_bytes.value_or(edge.bytes); kept > bytes) bytes = kept, layer = to;
+  }
+  for (const auto& [tensor, kept] : arrived)
+    if (kept.first > 0) costs.at(kept.second).saved_bytes += kept.first;
+}
+
 }  // namespace
 
-Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profile) {
+Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profile, const Plan& plan) {
   if (profile.model != model.name)
     return Problem{"", "it is of model " + profile.model + ", the run trains " + model.name,
                    "measure one: millrace profile --model " + model.name};
@@ -123,14 +229,22 @@ Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profil
                    "such models are not emulated"};
   std::map<std::string, const LayerNode*> nodes;
   for (const LayerNode& node : profile.nodes) nodes[node.name] = &node;
-  for (NamedLayer& layer : model.layers) {
-    const auto found = nodes.find(layer.name);
-    if (found == nodes.end())
-      return Problem{
-          "", "it has no layer " + layer.name,
-          "it was measured with other options of the model: measure it again with those of the run"};
-    layer.layer = std::make_shared<EmulatedLayer>(layer.layer, *found->second);
+  const std::string measured_otherwise =
+      "it was measured with other options of the model: measure it again with those of the run";
+  std::set<std::string> names;
+  for (const NamedLayer& layer : model.layers) {
+    names.insert(layer.name);
+    if (!nodes.contains(layer.name)) return Problem{"", "it has no layer " + layer.name, measured_otherwise};
   }
+  for (const LayerNode& node : profile.nodes)
+    if (!names.contains(node.name))
+      return Problem{"", "it has a layer " + node.name + ", the run has none", measured_otherwise};
+  if (const Status same = compare_sizes(model, profile, nodes); !same) return same.problems();
+  std::map<std::string, LayerNode> costs;
+  for (const LayerNode& node : profile.nodes) costs[node.name] = node;
+  add_arrived(costs, profile, plan);
+  for (NamedLayer& layer : model.layers)
+    layer.layer = std::make_shared<EmulatedLayer>(layer.layer, costs.at(layer.name));
   const double share = profile.loss_s / static_cast<double>(std::max<std::size_t>(1, model.heads.size()));
   for (NamedHead& head : model.heads) head.head = std::make_shared<EmulatedHead>(head.head, share);
   return model;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "runtime/base/files.h"
@@ -13,7 +15,8 @@
 namespace millrace {
 namespace {
 
-constexpr std::size_t kDevice = 0, kModel = 2, kBatch = 3, kSeconds = 7, kLeastColumns = 8;
+constexpr std::size_t kDevice = 0, kModel = 2, kBatch = 3, kCopy = 6, kSeconds = 7, kLeastColumns = 8,
+                      kStack = 11;
 
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -83,7 +86,8 @@ Result<DeviceTable> DeviceTable::parse(std::string_view text, const std::string&
     std::vector<DeviceTime>& times = table.times_[lower(cells[kDevice])][lower(cells[kModel])];
     const auto other = std::ranges::find(times, *batch, &DeviceTime::batch);
     if (other == times.end()) {
-      times.push_back({*batch, *seconds, line});
+      times.push_back({*batch, *seconds, number_of<double>(cells[kCopy]).value_or(0), line,
+                       cells.size() > kStack ? cells[kStack] : ""});
     } else if (other->seconds != *seconds) {
       problems.push_back({where,
                           "line " + std::to_string(other->line) + " has another time for " + cells[kModel] +
@@ -102,7 +106,36 @@ std::vector<std::string> DeviceTable::devices() const {
   return keys_of(times_);
 }
 
-Result<double> DeviceTable::seconds(const std::string& device, const std::string& model, int batch) const {
+double interpolated(const std::vector<DeviceTime>& times, int batch) {
+  constexpr double kFilling = 0.7, kFull = 0.9;  // powers of the batch with which the time grows
+  const auto above = std::ranges::lower_bound(times, batch, {}, &DeviceTime::batch);
+  if (above->batch == batch) return above->seconds;
+  const DeviceTime &low = *std::prev(above), &high = *above;
+  const double share = double(batch - low.batch) / double(high.batch - low.batch);
+  const double power =
+      std::log(high.seconds / low.seconds) / std::log(double(high.batch) / double(low.batch));
+  if (high.batch > 2 * low.batch || power < kFilling || power > kFull)
+    return std::lerp(low.seconds, high.seconds, share);
+  return double(batch) / std::lerp(low.batch / low.seconds, high.batch / high.seconds, share);
+}
+
+namespace {
+
+/// The time of a batch outside of `times`.
+double extrapolated(const std::vector<DeviceTime>& times, int batch) {
+  if (times.size() == 1) return times[0].seconds * batch / times[0].batch;
+  const bool above = batch > times.back().batch;
+  const DeviceTime& end = above ? times.back() : times.front();
+  const DeviceTime& next = above ? times[times.size() - 2] : times[1];
+  const double slope = std::max(0.0, (end.seconds - next.seconds) / (end.batch - next.batch));
+  // Time never falls to nothing: below the table at least what the samples' share would be.
+  return std::max(end.seconds + slope * (batch - end.batch), above ? 0.0 : end.seconds * batch / end.batch);
+}
+
+}  // namespace
+
+Result<double> DeviceTable::seconds(const std::string& device, const std::string& model, int batch,
+                                    const TableLeave& leave) const {
   const auto models = times_.find(lower(device));
   if (models == times_.end()) return not_found(name_, "device", device, devices());
   const auto found = models->second.find(lower(model));
@@ -111,18 +144,35 @@ Result<double> DeviceTable::seconds(const std::string& device, const std::string
   const std::vector<DeviceTime>& times = found->second;
   const auto above = std::ranges::lower_bound(times, batch, {}, &DeviceTime::batch);
   if (above == times.end() || (above == times.begin() && above->batch != batch)) {
+    if (leave.extrapolate) return extrapolated(times, batch);
     std::vector<std::string> batches;
     for (const DeviceTime& one : times) batches.push_back(std::to_string(one.batch));
     return Problem{name_,
                    "it has " + model + " on " + device + " in batches of " + listed(batches) + ", not of " +
                        std::to_string(batch),
                    "times are not extended beyond what was measured: profile with --microbatch " +
-                       batches.front() + (batches.size() > 1 ? " to " + batches.back() : "")};
+                       batches.front() + (batches.size() > 1 ? " to " + batches.back() : "") +
+                       ", or give --extrapolate"};
   }
-  if (above->batch == batch) return above->seconds;
-  const DeviceTime &low = *std::prev(above), &high = *above;
-  return low.seconds +
-         (high.seconds - low.seconds) * double(batch - low.batch) / double(high.batch - low.batch);
+  if (above->batch != batch && std::prev(above)->stack != above->stack && !leave.mix_stacks) {
+    const auto told = [](const DeviceTime& one) {
+      return "line " + std::to_string(one.line) + " (" + (one.stack.empty() ? "not told" : one.stack) + ")";
+    };
+    return Problem{name_,
+                   "the software differs between " + told(*std::prev(above)) + " and " + told(*above) +
+                       ", and a batch of " + std::to_string(batch) + " lies between them",
+                   "delete the lines of one of them, or give --mix-stacks"};
+  }
+  return interpolated(times, batch);
+}
+
+double DeviceTable::copy_seconds(const std::string& device, const std::string& model, int batch) const {
+  const std::vector<DeviceTime>& times = times_.at(lower(device)).at(lower(model));
+  const DeviceTime* nearest = nullptr;
+  for (const DeviceTime& time : times)
+    if (time.copy_s > 0 && (!nearest || std::abs(time.batch - batch) < std::abs(nearest->batch - batch)))
+      nearest = &time;
+  return nearest ? nearest->copy_s * batch / nearest->batch : 0;
 }
 
 double batch_seconds(const LayerGraph& profile) {

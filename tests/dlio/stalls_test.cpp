@@ -11,6 +11,7 @@
 #include "experiments/stalls/stall_analysis.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
+#include "runtime/base/text.h"
 #include "tests/driver/temporary_folder.h"
 #include "tests/harness/shell.h"
 
@@ -190,6 +191,64 @@ TEST_F(StallCommand, ImagesAreOfEveryKindThatTrainingReads) {
       "++workload.train.computation_time=0.001 ++workload.reader.batch_size=4");
   EXPECT_EQ(answer.code, 0) << answer.text;
   EXPECT_NE(answer.text.find("12 files, "), std::string::npos) << answer.text;
+}
+
+TEST_F(StallCommand, MeasuresAndDrawsFigures) {
+  std::ofstream(folder_.path("gpus.tsv"))
+      << "p100\t\tlight\t4\t\t\t0.001\t0.002\np100\t\theavy\t4\t\t\t0.001\t0.005\n";
+  const auto figure = [&](const std::string& name, const std::string& models, const std::string& rest) {
+    return stalls("figure " + name +
+                  " workload=default ++workload.dataset.num_files_train=24 ++workload.reader.batch_size=4 "
+                  "++workload.workflow.generate_data=True --table gpus.tsv --device P100 --models " +
+                  models +
+                  " "
+                  "--repeats 2 -o out " +
+                  rest);
+  };
+  for (const auto& [name, models, rest, points] :
+       {std::tuple("3", "light,heavy", "--storage 2ms,50MB,2", 2),
+        {"4a", "heavy", "--cache 0.25,1 --storage 2ms,50MB,2", 2},
+        {"4b", "heavy", "--cache 0.25,0.5 --storage 2ms,50MB,2", 4},
+        {"5", "light,heavy", "--threads 1,2", 4},
+        {"6", "light,heavy", "", 2}}) {
+    const Answer answer = figure(name, models, rest);
+    ASSERT_EQ(answer.code, 0) << name << ": " << answer.text;
+    const std::string file = std::string("out/figure") + name;
+    EXPECT_GT(fs::file_size(folder_.path(file + ".png")), 1000U);
+    EXPECT_NE(read_file(folder_.path(file + ".svg"))->find("</svg>"), std::string::npos);
+    std::vector<std::string> lines = split(*read_file(folder_.path(file + ".csv")), '\n');
+    lines.pop_back();
+    ASSERT_EQ(lines.size(), static_cast<std::size_t>(points) + 1) << name;
+    for (std::size_t i = 1; i < lines.size(); ++i) {
+      // The storage's name has commas, in quotes.
+      const std::vector<std::string> quoted = split(lines[i], '"');
+      const std::vector<std::string> cells = split(quoted.at(2), ',');
+      const auto number = [&](std::size_t column) { return std::strtod(cells.at(column).c_str(), nullptr); };
+      EXPECT_EQ(number(3), 24) << lines[i];
+      EXPECT_NEAR(number(7) * number(5), 24, 0.2 * 24)
+          << "speed is samples that were read / epoch: " << lines[i];
+      EXPECT_NEAR(number(9) + number(10) + number(11) + number(13), number(5), 0.005 * number(5)) << lines[i];
+      for (const std::size_t share : {15U, 17U}) EXPECT_GE(number(share), 0) << lines[i];
+      const bool heavy = lines[i].find("heavy") != std::string::npos;
+      EXPECT_NEAR(number(10) / number(9), heavy ? 0.2 : 0.5, 1e-3) << "copy beside computation";
+      if (std::string(name) == "5" || std::string(name) == "6") {
+        EXPECT_EQ(number(17), 0) << lines[i];
+      }
+    }
+  }
+  // A file in 2 ms beside a step of 3 ms or of 6: the light model waits more for storage.
+  const std::vector<std::string> by_model = split(*read_file(folder_.path("out/figure3.csv")), '\n');
+  const auto fetch_share = [&](int row) {
+    return std::strtod(split(split(by_model.at(row), '"').at(2), ',').at(17).c_str(), nullptr);
+  };
+  EXPECT_GT(fetch_share(1), fetch_share(2));
+  EXPECT_EQ(figure("7", "light", "").code, 2);
+  const Answer other = figure("6", "vgg11", "");
+  EXPECT_EQ(other.code, 3);
+  EXPECT_NE(other.text.find("no figure of P100 for model vgg11"), std::string::npos) << other.text;
+  EXPECT_NE(figure("6", "light", "++workload.reader.batch_size=8").text.find("--extrapolate"),
+            std::string::npos);
+  EXPECT_NE(figure("6", "light", "--gpus 3").text.find("does not divide among 3 devices"), std::string::npos);
 }
 
 TEST_F(StallCommand, SaysWhatIsWrong) {

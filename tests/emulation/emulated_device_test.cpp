@@ -1,6 +1,8 @@
 // A device that is not there: its time line, its memory, and messages that wait for it.
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 
@@ -8,6 +10,7 @@
 #include "runtime/base/units.h"
 #include "runtime/emulation/emulated_device.h"
 #include "runtime/emulation/emulated_transfers.h"
+#include "tests/driver/temporary_folder.h"
 
 namespace millrace {
 namespace {
@@ -83,9 +86,9 @@ TEST(EmulatedDevice, CountsItsMemoryAndRunsOutOfIt) {
                         {.update_s_per_byte = 1e-3,
                          .update_copy_s_per_byte = 2e-3,
                          .memory = 1000,
-                         .stage_bytes = {{0, 100}},
-                         .state_per_byte = 1});
-  EXPECT_EQ(device.memory().current, 300) << "weights, gradients, state";
+                         .fixed_bytes = 200,
+                         .copy_bytes = {{0, 100}}});
+  EXPECT_EQ(device.memory().current, 300);
   {
     const EmulatedDevice::Block stash(device, 500);
     EXPECT_EQ(device.memory().current, 800);
@@ -98,7 +101,7 @@ TEST(EmulatedDevice, CountsItsMemoryAndRunsOutOfIt) {
   device.reset_peak_memory();
   EXPECT_EQ(device.memory().peak, 300);
   device.updated({.stage = 0, .bytes = 100, .versions = 3, .copied = true});
-  EXPECT_EQ(device.memory().current, 500) << "two more versions";
+  EXPECT_EQ(device.memory().current, 500) << "copies of two more versions";
   device.synchronize();
   EXPECT_NEAR(seconds(clock), 0.3, 1e-9);
 }
@@ -113,6 +116,59 @@ TEST(EmulatedDevice, TensorsHaveShapesAndNoValues) {
   EXPECT_THROW(EmulatedDevice::of_thread(), InternalError);
   device.bind_thread();
   EXPECT_EQ(&EmulatedDevice::of_thread(), &device);
+}
+
+TEST(EmulatedDevice, TensorsCountInTheMemoryOfTheThreadsDevice) {
+  VirtualClock clock;
+  EmulatedDevice device(clock, "test", {.memory = 10'000});
+  const auto made = [](std::int64_t floats) {
+    return at::empty({floats}, at::TensorOptions(at::kFloat).device(at::kMeta));
+  };
+  std::jthread([&] {
+    device.bind_thread();
+    {
+      const at::Tensor one = made(100);
+      const at::Tensor view = one.view({10, 10});
+      EXPECT_EQ(device.memory().current, 400) << "a view takes nothing";
+      {
+        // What a layer keeps of a tensor that goes: the two are not there at one time.
+        const EmulatedDevice::Block kept(device, 400, true);
+        { const at::Tensor gone = made(100); }
+        EXPECT_EQ(device.memory().current, 800);
+      }
+      EXPECT_THROW(made(2401), OutOfMemory);
+    }
+    EXPECT_EQ(device.memory().current, 0);
+    EXPECT_EQ(device.memory().peak, 1200);
+    EmulatedMemory::count_tensors_of_thread(nullptr);
+    const at::Tensor other = made(5000);
+    EXPECT_EQ(device.memory().current, 0);
+  });
+}
+
+TEST(EmulatedDevice, JobsThatShareItTakeTurns) {
+  const TemporaryFolder folder;
+  VirtualClock clock;
+  const auto timeline = [&] { return *SharedTimeline::open(folder.path("device0"), clock.now()); };
+  for (const int jobs : {1, 2, 3}) {
+    std::vector<std::unique_ptr<EmulatedDevice>> devices;
+    for (int job = 0; job < jobs; ++job) {
+      devices.push_back(std::make_unique<EmulatedDevice>(clock, "test", EmulatedCosts{}));
+      devices.back()->share(timeline());
+    }
+    const double start = seconds(clock);
+    std::vector<std::unique_ptr<DeviceMark>> ends(devices.size());
+    for (int step = 0; step < 10; ++step) {
+      for (std::size_t job = 0; job < devices.size(); ++job) {
+        if (ends[job]) ends[job]->wait();
+        devices[job]->compute(1);
+        ends[job] = devices[job]->mark();
+      }
+    }
+    for (const auto& end : ends) end->wait();
+    EXPECT_NEAR(seconds(clock) - start, 10 * jobs, 1e-9) << jobs << " jobs";
+  }
+  EXPECT_FALSE(SharedTimeline::open(folder.path("absent/device0"), clock.now()));
 }
 
 /// Remembers what was posted, and when.

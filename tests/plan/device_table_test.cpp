@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "runtime/plan/device_table.h"
+#include "runtime/plan/device_table_check.h"
 
 namespace millrace {
 namespace {
@@ -27,7 +28,86 @@ TEST(DeviceTable, HasTimesByDeviceModelAndBatch) {
   EXPECT_EQ(*table->seconds("V100", "resnet50", 64), 0.184);
   EXPECT_EQ(*table->seconds("p100", "resnet50", 64), 0.3) << "not that of wide_resnet50_2";
   EXPECT_EQ(*table->seconds("P100", "wide_resnet50_2", 64), 0.55);
+  EXPECT_NEAR(table->copy_seconds("P100", "resnet50", 120), 0.0067 * 120 / 128, 1e-12);
   EXPECT_NEAR(*table->seconds("p100", "resnet50", 96), 0.44, 1e-12) << "half-way";
+}
+
+DeviceTable parsed(const std::string& text, const std::string& name) {
+  Result<DeviceTable> table = DeviceTable::parse(text, name);
+  EXPECT_TRUE(table) << to_string(table.problems());
+  return *std::move(table);
+}
+
+std::string row(const std::string& device, const std::string& model, int batch, double seconds,
+                const std::string& stack = "") {
+  return device + "\t\t" + model + "\t" + std::to_string(batch) + "\t\t\t\t" + std::to_string(seconds) +
+         "\t\t\t\t" + stack + "\n";
+}
+
+TEST(DeviceTable, TimesBetweenBatchesNeverFall) {
+  // Powers of the batch: 0.01 (flat), 0.8 (filling), 1 (full).
+  const std::vector<DeviceTime> times = {
+      {1, 1, 0, 1, ""}, {2, 1.01, 0, 2, ""}, {4, 1.7585, 0, 3, ""}, {8, 3.517, 0, 4, ""}};
+  double before = 0;
+  for (int batch = 1; batch <= 8; ++batch) {
+    EXPECT_GT(interpolated(times, batch), before) << batch;
+    before = interpolated(times, batch);
+  }
+  EXPECT_NEAR(interpolated(times, 3), 3 / ((2 / 1.01 + 4 / 1.7585) / 2), 1e-12) << "throughput half-way";
+  EXPECT_GT(interpolated(times, 3), (1.01 + 1.7585) / 2) << "above the line";
+  EXPECT_NEAR(interpolated(times, 6), (1.7585 + 3.517) / 2, 1e-12) << "on the line";
+}
+
+TEST(DeviceTable, GoesBeyondItsTimesOnlyIfTold) {
+  const DeviceTable table =
+      parsed(row("a", "m", 8, 1, "cudnn") + row("a", "m", 16, 1.5) + row("a", "one", 8, 1), "t.tsv");
+  EXPECT_FALSE(table.seconds("a", "m", 32));
+  EXPECT_NEAR(*table.seconds("a", "m", 32, {.extrapolate = true}), 2.5, 1e-12);
+  EXPECT_NEAR(*table.seconds("a", "m", 4, {.extrapolate = true}), 0.75, 1e-12);
+  EXPECT_NEAR(*table.seconds("a", "one", 12, {.extrapolate = true}), 1.5, 1e-12);
+  const std::string mixed = problems_of(table.seconds("a", "m", 12));
+  EXPECT_NE(mixed.find("line 1 (cudnn) and line 2 (not told)"), std::string::npos) << mixed;
+  EXPECT_NEAR(*table.seconds("a", "m", 12, {.mix_stacks = true}), 1.25, 1e-12);
+}
+
+TEST(DeviceTable, FindsLabelsThatCannotBeRight) {
+  std::string fast, slow, wrong, invented;
+  for (int i = 0; i < 6; ++i) {
+    const std::string model = "m" + std::to_string(i);
+    const double seconds = 0.1 * (i + 1);
+    fast += row("v100", model, 64, seconds);
+    slow += row("v100", model, 64, seconds * (i % 2 ? 2.5 : 3));
+    wrong += row("k80", model, 64, seconds * (i % 2 ? 0.95 : 1.02));
+  }
+  invented = row("quick", "m0", 64, 1e-4);
+  const DeviceReport good = check_devices({parsed(fast, "one.tsv")});
+  EXPECT_TRUE(good.suspects.empty()) << to_string(good.suspects);
+  const DeviceReport bad =
+      check_devices({parsed(fast + invented, "one.tsv"), parsed(slow + wrong, "two.tsv")});
+  const std::string text = to_string(bad.suspects);
+  ASSERT_EQ(bad.suspects.size(), 3U) << text;
+  EXPECT_NE(text.find("it has the times of k80 (two.tsv)"), std::string::npos) << text;
+  EXPECT_NE(text.find("they are of other software"), std::string::npos) << text;
+  EXPECT_NE(text.find("quick (one.tsv): it is at least 1000 times as fast"), std::string::npos) << text;
+  const DeviceReport falls = check_devices({parsed(row("a", "m", 1, 2) + row("a", "m", 2, 1), "t.tsv")});
+  EXPECT_NE(to_string(falls.suspects).find("falls by 50.0 %"), std::string::npos)
+      << to_string(falls.suspects);
+}
+
+TEST(DeviceTable, ForetellsHeldOutBatches) {
+  std::string text;
+  for (int batch = 1; batch <= 8; ++batch) text += row("a", "line", batch, 1 + 0.1 * batch);
+  text += row("a", "three", 64, 1) + row("a", "three", 96, 1.6) + row("a", "three", 100, 2);
+  const std::vector<HeldOut> errors = held_out_errors(parsed(text, "t.tsv"));
+  ASSERT_EQ(errors.size(), 2U);
+  EXPECT_EQ(errors[0].model, "line");
+  EXPECT_EQ(errors[0].known, 4);
+  EXPECT_EQ(errors[0].held_out, 4);
+  EXPECT_NEAR(errors[0].mean, 0, 1e-6);
+  EXPECT_GT(errors[0].proportional, 0.1);
+  EXPECT_EQ(errors[1].held_out, 1);
+  EXPECT_NEAR(errors[1].mean, errors[1].line, 1e-6);
+  EXPECT_NEAR(errors[1].line, (1 + 32.0 / 36) / 1.6 - 1, 1e-6);
 }
 
 TEST(DeviceTable, RefusesWhatItHasNotMeasured) {
@@ -71,9 +151,16 @@ TEST(DeviceTable, APublishedTableIsRead) {
   ASSERT_TRUE(slow) << to_string(slow.problems());
   EXPECT_EQ(*fast->seconds("p100", "resnet50", 64), 0.3017);
   EXPECT_EQ(*slow->seconds("P100", "resnet50", 64), 0.8224);
-  // Held out: of three batches the middle one lies near the line between the others.
-  EXPECT_NEAR(*fast->seconds("p100", "resnet50", 128) / 0.5753, 1, 1e-9);
   EXPECT_FALSE(slow->seconds("P100", "densenet161", 64)) << "its cells are N/A";
+  const std::string suspects = to_string(check_devices({*fast, *slow}).suspects);
+  EXPECT_NE(suspects.find("fast (gpufs_profile_cudnn.tsv): it is at least"), std::string::npos) << suspects;
+  EXPECT_NE(suspects.find("it takes 0.35 times as long as p100 (osre_profile_nocudnn_b64.tsv)"),
+            std::string::npos)
+      << suspects;
+  for (const HeldOut& one : held_out_errors(*fast)) {
+    EXPECT_EQ(one.held_out, 1) << one.model << ": batch 128";
+    EXPECT_LT(one.mean, 0.16) << one.model;
+  }
 }
 
 TEST(DeviceTable, RescaledLayersKeepTheirShares) {

@@ -1,7 +1,10 @@
 // Jobs on devices that are not there: steps take the time that the simulator predicts, and what such a run
 // cannot have is refused or left out.
+#include <thread>
+
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
+#include "tests/data/jpeg_maker.h"
 #include "tests/worker/job_fixture.h"
 
 namespace millrace {
@@ -56,13 +59,15 @@ TEST_F(Emulation, AStepInVirtualTimeIsTheSimulators) {
 TEST_F(Emulation, AJobRunsOnBothClocksWithoutWhatAsksForValues) {
   write("job.yaml",
         "name: two\nmodel: mlp\nwidth: 64\ndepth: 6\nmicrobatch: 8\nstages: 2\nmicrobatches: 4\nsteps: 4\n"
-        "data: synthetic:64\ncheckpoint_every: 2\nhosts: [nowhere.invalid:2]\noutput-dir: real\n");
+        "data: synthetic:64\ncheckpoint_every: 2\non_nonfinite: skip\nhosts: "
+        "[nowhere.invalid:2]\noutput-dir: real\n");
   double step[2];
   for (const bool wall : {false, true}) {
     const Ran ran = run("emulate job.yaml --device-profile profile.json --cluster cluster.yaml --overwrite" +
                         std::string(wall ? " --clock wall" : ""));
     ASSERT_EQ(ran.code, 0) << ran.output;
     EXPECT_NE(ran.output.find("checkpoint-every is left out"), std::string::npos) << ran.output;
+    EXPECT_NE(ran.output.find("on-nonfinite is left out"), std::string::npos) << ran.output;
     EXPECT_NE(ran.output.find("its hosts are left out"), std::string::npos) << ran.output;
     EXPECT_NE(ran.output.find("no losses (emulated)"), std::string::npos) << ran.output;
     EXPECT_EQ(ran.output.find("loss="), std::string::npos) << ran.output;
@@ -81,6 +86,90 @@ TEST_F(Emulation, AJobRunsOnBothClocksWithoutWhatAsksForValues) {
   EXPECT_NE(bytes("real-emulated/report.html").find("Emulated"), std::string::npos);
 }
 
+TEST_F(Emulation, APipelinesStallsAreThoseOfItsFirstAndLastStage) {
+  for (int image = 0; image < 24; ++image) {
+    const std::string name = "images/train/class" + std::to_string(image % 3) + "/" + std::to_string(image);
+    fs::create_directories((folder_ / name).parent_path());
+    write(name + ".jpg", jpeg_of(320, 240, TJPF_RGB, image));
+  }
+  const std::string model = "--model squeezenet1_1 --image-size 64 --classes 3 --microbatch 4 ";
+  const Ran profiled = run("profile " + model + "--repetitions 1 --blocks 1 --warmup 1 --out conv.json");
+  ASSERT_EQ(profiled.code, 0) << profiled.output;
+  const Ran other =
+      run("train --model squeezenet1_1 --image-size 96 --classes 3 --microbatch 4 --steps 1 --data "
+          "synthetic:16 --device emulated --device-profile conv.json");
+  EXPECT_EQ(other.code, 2) << other.output;
+  EXPECT_NE(other.output.find(" bytes of output there, and "), std::string::npos) << other.output;
+  write("job.yaml",
+        "name: images\nmodel: squeezenet1_1\nimage-size: 64\nclasses: 3\ndata: images\nmicrobatch: "
+        "4\nstages: 3\n"
+        "microbatches: 2\nsteps: 3\nno-evaluation: true\n");
+  const Ran ran = run("stalls job job.yaml --device-profile conv.json --repeats 1 -o stalls");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("an epoch of 3 steps"), std::string::npos) << ran.output;
+  const Json stalls = json("stalls/job-stalls.json");
+  const auto mean = [&](const char* name) { return stalls.find(name)->find("mean")->as_double(); };
+  EXPECT_NEAR(mean("compute_s") + mean("preparation_stall_s") + mean("fetch_stall_s"), mean("step_s"),
+              0.005 * mean("step_s"));
+  for (const char* part : {"compute_s", "preparation_stall_s", "fetch_stall_s"})
+    EXPECT_GE(mean(part), 0) << part;
+  EXPECT_GT(stalls.find("file_bytes")->as_double(), 24 * 1000);
+  const std::vector<Json>& ranks = stalls.find("ranks")->items();
+  ASSERT_EQ(ranks.size(), 3U);
+  EXPECT_EQ(ranks[1].find("data_wait_cold_s")->as_double(), 0) << "the middle stage reads no data";
+  const Ran made_up = run("stalls job job.yaml --device-profile conv.json --set data=synthetic");
+  EXPECT_EQ(made_up.code, 2);
+  EXPECT_NE(made_up.output.find("its data is made up"), std::string::npos) << made_up.output;
+  const Ran failed = run("stalls job job.yaml --device-profile profile.json -o failed");
+  EXPECT_EQ(failed.code, 3) << failed.output;
+  EXPECT_NE(failed.output.find("it is of microbatches of 8"), std::string::npos) << failed.output;
+}
+
+TEST_F(Emulation, ItsMemoryIsTheRealRuns) {
+  write("job.yaml",
+        "name: m\nmodel: mlp\nwidth: 256\ndepth: 6\nmicrobatch: 8\nstages: 2\nmicrobatches: 4\nsteps: 3\n"
+        "data: synthetic:64\noutput-dir: real\nno-evaluation: true\n");
+  // Small enough weights are less than what drawing them takes for a moment.
+  const Ran profiled =
+      run("profile --model mlp --width 256 --depth 6 --microbatch 8 --blocks 1 --out wide.json");
+  ASSERT_EQ(profiled.code, 0) << profiled.output;
+  const Ran real = run("launch job.yaml"), ran = run("emulate job.yaml --device-profile wide.json");
+  ASSERT_EQ(real.code, 0) << real.output;
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  for (const char* rank : {"0", "1"}) {
+    const auto peak = [&](const std::string& folder) {
+      std::vector<std::string> lines = split(bytes(folder + "/steps.rank" + rank + ".jsonl"), '\n');
+      while (lines.back().empty()) lines.pop_back();
+      return parse_json(lines.back(), folder)->find("peak_memory_bytes")->as_double();
+    };
+    EXPECT_NEAR(peak("real-emulated") / peak("real"), 1, 0.02) << "rank " << rank;
+  }
+}
+
+TEST_F(Emulation, JobsThatShareADeviceTakeTurns) {
+  write("job.yaml",
+        "name: s\nmodel: mlp\nwidth: 64\ndepth: 6\nmicrobatch: 8\nmicrobatches: 1\nsteps: 60\n"
+        "data: synthetic:64\nno-evaluation: true\n");
+  const std::string command =
+      "emulate job.yaml --device-profile profile.json --clock wall --share-devices shared --output-dir ";
+  const Ran refused = run("emulate job.yaml --device-profile profile.json --share-devices shared");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.output.find("give --clock wall"), std::string::npos) << refused.output;
+  Ran other;
+  std::jthread beside([&] {
+    const std::string line = "cd " + folder_.string() + " && timeout 100 " MILLRACE_BIN_DIR "/millrace " +
+                             command + "two >two.log 2>&1";
+    other.code = std::system(line.c_str());
+  });
+  const Ran one = run(command + "one");
+  beside.join();
+  ASSERT_EQ(one.code, 0) << one.output;
+  ASSERT_EQ(other.code, 0) << bytes("two.log");
+  // Alone a step takes 30 ms. The two begin at about the same time.
+  const double step = json("one/summary.json").find("median_step_s")->as_double();
+  EXPECT_GT(step, 0.055) << "half of the device for each";
+}
+
 TEST_F(Emulation, WhatCannotBeIsRefused) {
   write("small.yaml",
         "hosts: [{name: a, devices: 1}, {name: b, devices: 1}]\nnetwork: {bandwidth: 1e9}\nmemory: 64KiB\n");
@@ -90,7 +179,12 @@ TEST_F(Emulation, WhatCannotBeIsRefused) {
         {"train " + emulated + "--device-profile absent.json", 2, "absent.json"},
         {"train --model mlp --width 32 --depth 6 --microbatch 8 --steps 1 --device emulated --device-profile "
          "profile.json",
-         0, ""},  // the same layers: the times are those of the profile
+         2, "layer layers.0.linear has "},
+        {"train --model mlp --width 64 --depth 5 --microbatch 8 --steps 1 --device emulated --device-profile "
+         "profile.json",
+         2, "it has a layer layers.5.linear, the run has none"},
+        {"train " + emulated + "--device-profile profile.json --check-finite activations", 2,
+         "--check-finite: an emulated device computes no values"},
         {"train --model mlp --depth 7 --microbatch 8 --steps 2 --device emulated --device-profile "
          "profile.json",
          2, "it has no layer layers.6.linear"},
