@@ -22,6 +22,7 @@ Problems values_asked_for(const TrainSpec& spec) {
                                                 {!o.keep_best.empty(), "--keep-best"},
                                                 {spec.bleu.every > 0, "--bleu-every"},
                                                 {o.early_stop.has_value(), "--early-stop"},
+                                                {o.rule.shard_state, "--zero-1"},
                                                 {spec.autograd, "--autograd"}};
   for (const auto& [given, flag] : asked)
     if (given)
@@ -52,6 +53,7 @@ Status sleep(TrainSpec& spec) {
     network = *std::move(idle);
   }
   spec.options.waits = std::make_shared<const MeasuredTimes>(*std::move(times));
+  spec.options.nonfinite = {};  // tensors hold anything
   // A run that computes does not go on from this one's checkpoints.
   spec.options.settings.emplace_back("variant", to_string(*spec.variant));
   return Ok{};

@@ -51,6 +51,7 @@ Json to_json(const ExperimentSpec& spec, const ExperimentResults& results) {
   for (const Comparison& one : results.comparisons)
     comparisons.push_back(Json::object({{"group", one.group},
                                         {"variant", one.variant},
+                                        {"beside", one.beside},
                                         {"what", one.what},
                                         {"mean_ratio", one.mean},
                                         {"least", one.least},
@@ -70,8 +71,8 @@ void print_results(const ExperimentSpec& spec, const ExperimentResults& results)
                     : ("run " + duration_figure(one.run_s) + ", " + figure(one.samples_per_s) + " samples/s")
                           .c_str());
   for (const Comparison& one : results.comparisons)
-    std::printf("%s, %s: %s %+.2f %% of the original's (%+.2f to %+.2f)\n", one.group.c_str(),
-                one.variant.c_str(), one.what.c_str(), (one.mean - 1) * 100, (one.least - 1) * 100,
+    std::printf("%s, %s beside %s: %s %+.2f %% (%+.2f to %+.2f)\n", one.group.c_str(), one.variant.c_str(),
+                one.beside.c_str(), one.what.c_str(), (one.mean - 1) * 100, (one.least - 1) * 100,
                 (one.most - 1) * 100);
 }
 

@@ -108,15 +108,16 @@ class ExperimentPage {
   std::string comparison_card() const {
     std::string rows;
     for (const Comparison& one : results_.comparisons)
-      rows += grid_row({one.group, one.variant, one.what, printed("%+.2f %%", (one.mean - 1) * 100),
-                        printed("%+.2f to %+.2f %%", (one.least - 1) * 100, (one.most - 1) * 100),
-                        std::to_string(one.ratios.size())});
+      rows +=
+          grid_row({one.group, one.variant, one.beside, one.what, printed("%+.2f %%", (one.mean - 1) * 100),
+                    printed("%+.2f to %+.2f %%", (one.least - 1) * 100, (one.most - 1) * 100),
+                    std::to_string(one.ratios.size())});
     if (rows.empty()) return "";
     return html_card(
-        "Variants beside the original",
-        "Each variant over the original of the same repeat. run: steps, evaluations and checkpoints "
+        "Variants beside each other",
+        "Each variant over another of the same repeat. run: steps, evaluations and checkpoints "
         "together; step: the median; compute: forwards, backwards and updates of all ranks.",
-        grid_table({"Group", "Variant", "Of", "Mean", "Least to most", "Repeats"}, rows) +
+        grid_table({"Group", "Variant", "Beside", "Of", "Mean", "Least to most", "Repeats"}, rows) +
             csv_link("comparisons.csv"));
   }
 

@@ -241,27 +241,34 @@ void compare_variants(const ExperimentSpec& spec, ExperimentResults& results) {
   std::map<std::string, const CellResult*> by_key;
   for (const CellResult& result : results.cells)
     if (result.exit_code == 0) by_key[spec.key_of(spec.cells[result.cell])] = &result;
-  for (const CellResult& result : results.cells) {
-    const ExperimentCell& cell = spec.cells[result.cell];
-    ExperimentCell other = cell;
-    other.variant = RunVariant::Original;
-    const auto original = by_key.find(spec.key_of(other));
-    if (cell.variant == RunVariant::Original || result.exit_code != 0 || original == by_key.end()) continue;
-    const CellResult& base = *original->second;
-    for (const auto& [what, own, of_original] : {std::tuple("run", result.run_s, base.run_s),
-                                                 {"step", middle_of(result.step_s), middle_of(base.step_s)},
-                                                 {"compute", result.compute_s, base.compute_s}}) {
-      if (!(of_original > 0)) continue;
-      const std::string group = spec.group_of(cell), variant = to_string(cell.variant);
-      auto found = std::ranges::find_if(results.comparisons, [&, w = what](const Comparison& one) {
-        return one.group == group && one.variant == variant && one.what == w;
+  const auto add = [&](const CellResult& result, RunVariant beside) {
+    ExperimentCell other = spec.cells[result.cell];
+    other.variant = beside;
+    const auto found = by_key.find(spec.key_of(other));
+    if (found == by_key.end()) return;
+    const CellResult& base = *found->second;
+    for (const auto& [what, own, of_other] : {std::tuple("run", result.run_s, base.run_s),
+                                              {"step", middle_of(result.step_s), middle_of(base.step_s)},
+                                              {"compute", result.compute_s, base.compute_s}}) {
+      if (!(of_other > 0)) continue;
+      Comparison made{.group = spec.group_of(other),
+                      .variant = to_string(spec.cells[result.cell].variant),
+                      .beside = to_string(beside),
+                      .what = what,
+                      .ratios = {}};
+      auto known = std::ranges::find_if(results.comparisons, [&](const Comparison& one) {
+        return one.group == made.group && one.variant == made.variant && one.beside == made.beside &&
+               one.what == made.what;
       });
-      if (found == results.comparisons.end()) {
-        results.comparisons.push_back({.group = group, .variant = variant, .what = what, .ratios = {}});
-        found = results.comparisons.end() - 1;
-      }
-      found->ratios.push_back(own / of_original);
+      if (known == results.comparisons.end()) known = results.comparisons.insert(known, std::move(made));
+      known->ratios.push_back(own / of_other);
     }
+  };
+  for (const CellResult& result : results.cells) {
+    const RunVariant variant = spec.cells[result.cell].variant;
+    if (result.exit_code != 0 || variant == RunVariant::Original) continue;
+    add(result, RunVariant::Original);
+    if (variant == RunVariant::Sleep) add(result, RunVariant::Instrumented);
   }
   for (Comparison& one : results.comparisons) {
     one.mean = mean_of(one.ratios);
@@ -317,7 +324,7 @@ Status write_experiment_tables(const ExperimentSpec& spec, const ExperimentResul
   std::string steps = std::string(kPlaces) + ",step,step_s\n";
   std::string phases = std::string(kPlaces) + ",rank,phase,mean_s\n";
   std::string fits = std::string(kPlaces) + ",family,parameters,bic,ks,values\n";
-  std::string comparisons = "group,variant,what,mean_ratio,least,most,repeats\n";
+  std::string comparisons = "group,variant,beside,what,mean_ratio,least,most,repeats\n";
   for (const CellResult& one : results.cells) {
     const std::string at = places(spec, one);
     cells += spec.key_of(spec.cells[one.cell]) + "," + at + "," + std::to_string(one.exit_code);
@@ -343,8 +350,8 @@ Status write_experiment_tables(const ExperimentSpec& spec, const ExperimentResul
     }
   }
   for (const Comparison& one : results.comparisons)
-    comparisons += csv_cell(one.group) + "," + one.variant + "," + one.what + "," + csv_number(one.mean) +
-                   "," + csv_number(one.least) + "," + csv_number(one.most) + "," +
+    comparisons += csv_cell(one.group) + "," + one.variant + "," + one.beside + "," + one.what + "," +
+                   csv_number(one.mean) + "," + csv_number(one.least) + "," + csv_number(one.most) + "," +
                    std::to_string(one.ratios.size()) + "\n";
   for (const auto& [name, text] : {std::pair("cells.csv", &cells),
                                    {"steps.csv", &steps},

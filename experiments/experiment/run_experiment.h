@@ -34,9 +34,10 @@ struct CellResult {
   std::optional<double> cached_before, cached_after;  ///< shares of the data's pages; none: no files
 };
 
-/// How a variant compares with the original of the same group and repeat.
+/// How a variant compares with another of the same group and repeat: with the original, and a sleeping one
+/// also with the instrumented one, whose times it has.
 struct Comparison {
-  std::string group, variant;
+  std::string group, variant, beside;
   std::string what;            ///< "run", "step", "compute"
   std::vector<double> ratios;  ///< by repeat
   double mean = 0, least = 0, most = 0;

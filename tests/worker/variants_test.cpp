@@ -67,7 +67,7 @@ TEST_F(Variants, AJobInItsFourVariants) {
   ASSERT_EQ(generated.code, 0) << generated.output;
   EXPECT_EQ(json("g/summary.json").find("data")->as_string().substr(0, 10), "synthetic:");
   EXPECT_GT(kinds("g/trace.rank0.json")["load"], 0);
-  const Ran exported = run("trace convert --run i --format mllog");
+  const Ran exported = run("trace convert i --to mllog --out i/export");
   ASSERT_EQ(exported.code, 0) << exported.output;
   const std::string mllog = bytes("i/export/run.mllog");
   for (const char* key :
@@ -151,7 +151,7 @@ TEST_F(Experiments, AGridThatWasKilledGoesOnAndAFailedCellEndsNobody) {
   EXPECT_EQ(count(bytes("out/journal.jsonl"), "\"key\":\"cells/"), 6u);
   const std::string cells = bytes("out/cells.csv");
   EXPECT_EQ(count(cells, "\n"), 7u) << cells;
-  EXPECT_NE(bytes("out/comparisons.csv").find("sleep,compute"), std::string::npos);
+  EXPECT_NE(bytes("out/comparisons.csv").find("sleep,instrumented,compute"), std::string::npos);
   EXPECT_NE(bytes("out/phases.csv").find("preprocess"), std::string::npos);
   EXPECT_NE(bytes("out/report.html").find("Where a step"), std::string::npos);
   for (const char* file : {"launch-manifest.json", "job.yaml", "summary.json", "trace.rank0.json"})
