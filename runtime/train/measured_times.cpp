@@ -97,31 +97,41 @@ const std::vector<double>* MeasuredTimes::find(RunPart part, SpanKind kind, int 
   return of(part == RunPart::Steps ? RunPart::FirstStep : RunPart::Steps);
 }
 
-ComputeWaits::ComputeWaits(const MeasuredTimes& times, std::uint64_t seed, int rank, Clock& clock)
-    : times_(times),
-      seed_(derive_seed(seed, "compute waits", static_cast<std::uint64_t>(rank), 0)),
-      clock_(clock) {}
+ComputeWaits::ComputeWaits(const MeasuredTimes& times, std::uint64_t seed, const Plan& plan, RankId rank,
+                           Clock& clock)
+    : times_(times), seed_(derive_seed(seed, "compute waits")), clock_(clock) {
+  for (int stage = 0; stage < plan.num_stages(); ++stage) {
+    const std::vector<RankId>& ranks = plan.stages[stage].ranks;
+    const auto place = std::ranges::find(ranks, rank);
+    if (place != ranks.end())
+      replica_of_[stage] = {static_cast<int>(place - ranks.begin()), static_cast<int>(ranks.size())};
+  }
+}
 
 double ComputeWaits::draw(RunPart part, SpanKind kind, int stage) {
-  Deck& deck = decks_[{part, kind, stage}];
-  if (deck.seconds.empty()) {
+  const auto [replica, replicas] = replica_of_.at(stage);
+  auto [found, is_new] = decks_.try_emplace({part, kind, stage});
+  Deck& deck = found->second;
+  if (is_new) {
     const std::vector<double>* measured = times_.find(part, kind, stage);
     if (!measured)
       throw ConfigError(times_.source() + " has no time of a " + to_string(kind) + " of stage " +
                             std::to_string(stage) + " in " + name_of(part),
                         "instrument a run with the same schedule and evaluations");
     deck.seconds = *measured;
-    deck.next = deck.seconds.size();
+    deck.next = replica;
   }
-  if (deck.next == deck.seconds.size()) {
-    deck.next = 0;
+  const std::int64_t size = std::ssize(deck.seconds);
+  for (; deck.shuffle < deck.next / size; ++deck.shuffle) {
     RandomStream random(derive_seed(seed_, to_string(kind),
                                     static_cast<std::uint64_t>(stage) * 4 + static_cast<std::uint64_t>(part),
-                                    deck.shuffles++));
+                                    static_cast<std::uint64_t>(deck.shuffle + 1)));
     for (std::size_t i = deck.seconds.size(); i > 1; --i)
       std::swap(deck.seconds[i - 1], deck.seconds[random.below(i)]);
   }
-  return deck.seconds[deck.next++];
+  const double seconds = deck.seconds[static_cast<std::size_t>(deck.next % size)];
+  deck.next += replicas;
+  return seconds;
 }
 
 void ComputeWaits::wait(RunPart part, SpanKind kind, int stage, TimePoint begin) {

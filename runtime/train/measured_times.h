@@ -6,9 +6,11 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/ids.h"
 #include "runtime/base/result.h"
 #include "runtime/plan/plan.h"
 #include "runtime/trace/trace.h"
@@ -40,11 +42,12 @@ class MeasuredTimes {
 
 /// Lets one rank wait instead of computing. Each length is drawn from those that were measured, without
 /// putting it back until all were drawn: so long runs take the same time in total, not only on average.
-/// Not thread-safe.
+/// Replicas of a stage draw from one deck in turn. Not thread-safe.
 class ComputeWaits {
  public:
-  /// All must outlive it. The draws depend on `seed` and `rank` alone.
-  ComputeWaits(const MeasuredTimes& times, std::uint64_t seed, int rank, Clock& clock);
+  /// `times` and `clock` must outlive it. The draws depend on `seed` and on the rank's place among the
+  /// replicas of each stage in `plan`.
+  ComputeWaits(const MeasuredTimes& times, std::uint64_t seed, const Plan& plan, RankId rank, Clock& clock);
 
   /// Waits until work that began at `begin` has taken as long as the drawn one. A wait that ends too late,
   /// because the cores are busy, shortens the next ones. Throws ConfigError if nothing of the kind was
@@ -56,14 +59,15 @@ class ComputeWaits {
 
  private:
   struct Deck {
-    std::vector<double> seconds;
-    std::size_t next = 0;
-    std::uint64_t shuffles = 0;
+    std::vector<double> seconds;  ///< as shuffled for the `shuffle`-th time
+    std::int64_t next = 0;        ///< place of the next draw among those of all replicas
+    std::int64_t shuffle = -1;
   };
   double draw(RunPart part, SpanKind kind, int stage);
 
   const MeasuredTimes& times_;
   std::uint64_t seed_;
+  std::map<int, std::pair<int, int>> replica_of_;  ///< by stage: this rank's place among how many
   Clock& clock_;
   std::map<std::tuple<RunPart, SpanKind, int>, Deck> decks_;
   TimePoint::duration late_{};

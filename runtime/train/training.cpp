@@ -60,7 +60,7 @@ Training::Training(World w, const std::vector<TrainedArray>& arrays, Plan p, Tra
   // The loader's threads live in the host's time.
   if (options.phases && &world.clock == &steady_clock()) loader_spans = std::make_shared<SpanList>();
   if (options.waits)
-    waits = std::make_unique<ComputeWaits>(*options.waits, options.seed, world.communicator.rank().value,
+    waits = std::make_unique<ComputeWaits>(*options.waits, options.seed, plan, world.communicator.rank(),
                                            world.clock);
 }
 

@@ -92,8 +92,7 @@ TEST_F(Variants, WhatMakesNoSenseIsRefused) {
         {"--variant sleep --variant-from i --output-dir x --save-weights w.safetensors",
          "computes no values"},
         {"--variant sleep --variant-from i --output-dir x --stages 1", "other layers"},
-        {"--variant sleep --variant-from i --output-dir x --microbatch 2", "4 samples, this run's 2"},
-        {"--variant sleep --variant-from i --output-dir x --device emulated --device-profile p", "emulat"}}) {
+        {"--variant sleep --variant-from i --output-dir x --microbatch 2", "4 samples, this run's 2"}}) {
     const std::string flags = arguments.find("--stages") != std::string::npos
                                   ? "--model mlp --width 16 --depth 2 --microbatch 4 --steps 2 "
                               : arguments.find("--microbatch") != std::string::npos
@@ -111,7 +110,8 @@ class Experiments : public Variants {
       "name: tiny\nvariants: [original, instrumented, sleep]\nworkloads:\n"
       "  - {name: m, job: {model: mlp, width: 16, depth: 2, steps: 12, data: 'synthetic:64', threads: 1},\n"
       "     ranks: [1], batch: [4]}\n"
-      "  - {name: wrong, job: {model: mlp, width: 16, depth: 2, steps: 12, threads: 1, lr: 1e30}, ranks: "
+      "  - {name: wrong, job: {model: mlp, width: 16, depth: 2, steps: 12, threads: 1,\n"
+      "     env: {MILLRACE_FAILPOINTS: 'update:rank=0:step=2:action=nan'}}, ranks: "
       "[1],\n"
       "     batch: [4], data: ['synthetic:64']}\n";
   std::size_t count(const std::string& text, const std::string& part) {
@@ -163,7 +163,7 @@ TEST_F(Experiments, AGridThatIsWrongSaysWhere) {
        {std::pair<std::string, std::string>{"workload: []\n", "workload"},
         {"workloads: []\n", "workloads is empty"},
         {"workloads: [{job: {model: mpl}}]\n", "mpl"},
-        {"workloads: [{job: {model: mlp}, batches: [1]}]\n", "did you mean batch"},
+        {"workloads: [{job: {model: mlp}, batches: [1]}]\n", "did you mean 'batch'"},
         {"variants: [sleep]\nworkloads: [{job: {model: mlp}}]\n", "add instrumented"},
         {"cache: [hot]\nworkloads: [{job: {model: mlp}}]\n", "hot"},
         {"workloads: [{job: {model: mlp}, data: ['kits:{}', {path: 'kits:{}'}]}]\n", "nothing generates"}}) {
