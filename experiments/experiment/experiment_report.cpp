@@ -115,8 +115,9 @@ class ExperimentPage {
     if (rows.empty()) return "";
     return html_card(
         "Variants beside each other",
-        "Each variant over another of the same repeat. run: steps, evaluations and checkpoints "
-        "together; step: the median; compute: forwards, backwards and updates of all ranks.",
+        "Each variant over the original of the same repeat, and sleep over the instrumented run whose times "
+        "it has. run: steps, evaluations and checkpoints together; step: the median; compute: forwards, "
+        "backwards and updates of all ranks.",
         grid_table({"Group", "Variant", "Beside", "Of", "Mean", "Least to most", "Repeats"}, rows) +
             csv_link("comparisons.csv"));
   }

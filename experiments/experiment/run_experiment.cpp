@@ -243,6 +243,7 @@ void compare_variants(const ExperimentSpec& spec, ExperimentResults& results) {
     if (result.exit_code == 0) by_key[spec.key_of(spec.cells[result.cell])] = &result;
   const auto add = [&](const CellResult& result, RunVariant beside) {
     ExperimentCell other = spec.cells[result.cell];
+    if (beside == RunVariant::Instrumented) other = spec.source_of(other);
     other.variant = beside;
     const auto found = by_key.find(spec.key_of(other));
     if (found == by_key.end()) return;

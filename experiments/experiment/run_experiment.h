@@ -34,8 +34,8 @@ struct CellResult {
   std::optional<double> cached_before, cached_after;  ///< shares of the data's pages; none: no files
 };
 
-/// How a variant compares with another of the same group and repeat: with the original, and a sleeping one
-/// also with the instrumented one, whose times it has.
+/// How a variant compares with the original of the same group and repeat, and a sleeping one also with the
+/// instrumented one whose times it has.
 struct Comparison {
   std::string group, variant, beside;
   std::string what;            ///< "run", "step", "compute"
