@@ -87,7 +87,7 @@ CommandSpec line_of(SweptFlags& f) {
               "Run jobs in variants over ranks, batches and data: original, instrumented, sleeping and on "
               "generated data; compare them.",
           .positionals = {"GRID.yaml"},
-          .flags = swept_flags(f, "experiment", "Check everything, print the cells, start nothing.",
+          .flags = swept_flags(f, "grid", "Check everything, print the cells, start nothing.",
                                "Form of the results on stdout."),
           .examples = {"millrace experiment experiments/grids/unet3d.yaml --output-dir out",
                        "millrace experiment grid.yaml --dry-run"}};

@@ -117,7 +117,7 @@ class ExperimentPage {
         "Variants beside each other",
         "Each variant over the original of the same repeat, and sleep over the instrumented run whose times "
         "it has. run: steps, evaluations and checkpoints together; step: the median; compute: forwards, "
-        "backwards and updates of all ranks.",
+        "backwards and updates of all ranks; cpu: processor time of the whole job.",
         grid_table({"Group", "Variant", "Beside", "Of", "Mean", "Least to most", "Repeats"}, rows) +
             csv_link("comparisons.csv"));
   }

@@ -223,7 +223,11 @@ ExperimentResults read_results(const ExperimentSpec& spec, const Journal& journa
     CellResult& result = results.cells.emplace_back(CellResult{.cell = i});
     result.exit_code = static_cast<int>(number_in(*record, "exit_code"));
     if (const Json* error = record->find("error")) result.error = error->as_string();
-    if (const Json* counters = record->find("counters")) result.wall_s = Counters::from(*counters).seconds;
+    if (const Json* json = record->find("counters")) {
+      const Counters counters = Counters::from(*json);
+      result.wall_s = counters.seconds;
+      result.cpu_s = counters.cpu_s;
+    }
     result.cached_before = share_in(*record, "cached_before");
     result.cached_after = share_in(*record, "cached_after");
     if (result.exit_code == 0) read_cell((fs::path(spec.output_dir) / key).string(), result);
@@ -250,7 +254,8 @@ void compare_variants(const ExperimentSpec& spec, ExperimentResults& results) {
     const CellResult& base = *found->second;
     for (const auto& [what, own, of_other] : {std::tuple("run", result.run_s, base.run_s),
                                               {"step", middle_of(result.step_s), middle_of(base.step_s)},
-                                              {"compute", result.compute_s, base.compute_s}}) {
+                                              {"compute", result.compute_s, base.compute_s},
+                                              {"cpu", result.cpu_s, base.cpu_s}}) {
       if (!(of_other > 0)) continue;
       Comparison made{.group = spec.group_of(other),
                       .variant = to_string(spec.cells[result.cell].variant),
@@ -320,7 +325,7 @@ std::optional<FamilyFit> best_fit(const std::vector<double>& values) {
 
 Status write_experiment_tables(const ExperimentSpec& spec, const ExperimentResults& results) {
   std::string cells = std::string("cell,") + kPlaces +
-                      ",exit_code,wall_s,run_s,median_step_s,samples_per_s,compute_s,drawn_s,waited_s,"
+                      ",exit_code,wall_s,cpu_s,run_s,median_step_s,samples_per_s,compute_s,drawn_s,waited_s,"
                       "cached_before,cached_after,error\n";
   std::string steps = std::string(kPlaces) + ",step,step_s\n";
   std::string phases = std::string(kPlaces) + ",rank,phase,mean_s\n";
@@ -329,8 +334,8 @@ Status write_experiment_tables(const ExperimentSpec& spec, const ExperimentResul
   for (const CellResult& one : results.cells) {
     const std::string at = places(spec, one);
     cells += spec.key_of(spec.cells[one.cell]) + "," + at + "," + std::to_string(one.exit_code);
-    for (const double value : {one.wall_s, one.run_s, middle_of(one.step_s), one.samples_per_s, one.compute_s,
-                               one.drawn_s, one.waited_s})
+    for (const double value : {one.wall_s, one.cpu_s, one.run_s, middle_of(one.step_s), one.samples_per_s,
+                               one.compute_s, one.drawn_s, one.waited_s})
       cells += "," + csv_number(value);
     cells += "," + share_text(one.cached_before) + "," + share_text(one.cached_after) + "," +
              csv_cell(one.error) + "\n";

@@ -23,6 +23,7 @@ struct CellResult {
   std::size_t cell = 0;  ///< in ExperimentSpec::cells
   int exit_code = 0;
   std::string error;                 ///< empty: it came to its end
+  double cpu_s = 0;                  ///< processor time of all its processes, with their start
   double wall_s = 0;                 ///< with the start of its processes
   double run_s = 0;                  ///< its steps, evaluations and checkpoints
   double samples_per_s = 0;          ///< median
@@ -38,7 +39,7 @@ struct CellResult {
 /// instrumented one whose times it has.
 struct Comparison {
   std::string group, variant, beside;
-  std::string what;            ///< "run", "step", "compute"
+  std::string what;            ///< "run", "step", "compute", "cpu"
   std::vector<double> ratios;  ///< by repeat
   double mean = 0, least = 0, most = 0;
 };

@@ -82,10 +82,8 @@ TEST_F(Variants, WhatMakesNoSenseIsRefused) {
   const std::string job = std::string(kJob) + "--steps 2 --data synthetic:64 ";
   ASSERT_EQ(run("train " + job + "--variant instrumented --output-dir i").code, 0);
   for (const auto& [arguments, part] :
-       {std::pair<std::string, std::string>{"--variant quick", "unknown variant 'quick'"},
-        {"--variant instrumented", "--output-dir"},
+       {std::pair<std::string, std::string>{"--variant instrumented", "--output-dir"},
         {"--variant-from i", "--variant sleep or generated"},
-        {"--variant original --variant-from i", "only sleep and generated"},
         {"--variant generated --output-dir x", "generated already"},
         {"--variant sleep --output-dir x", "give --variant-from DIR"},
         {"--variant sleep --variant-from absent --output-dir x", "is no finished run"},
@@ -107,7 +105,7 @@ TEST_F(Variants, WhatMakesNoSenseIsRefused) {
 class Experiments : public Variants {
  protected:
   static constexpr const char* kGrid =
-      "name: tiny\nvariants: [original, instrumented, sleep]\nworkloads:\n"
+      "name: tiny\nvariants: [instrumented, sleep]\nworkloads:\n"
       "  - {name: m, job: {model: mlp, width: 16, depth: 2, steps: 12, data: 'synthetic:64', threads: 1},\n"
       "     ranks: [1], batch: [4]}\n"
       "  - {name: wrong, job: {model: mlp, width: 16, depth: 2, steps: 12, threads: 1,\n"
@@ -125,7 +123,7 @@ TEST_F(Experiments, AGridThatWasKilledGoesOnAndAFailedCellEndsNobody) {
   write("grid.yaml", kGrid);
   const Ran dry = run("experiment grid.yaml --dry-run --output-dir out");
   ASSERT_EQ(dry.code, 0) << dry.output;
-  EXPECT_EQ(count(dry.output, "cells/"), 6u) << dry.output;
+  EXPECT_EQ(count(dry.output, "cells/"), 4u) << dry.output;
   EXPECT_FALSE(fs::exists(folder_ / "out"));
   // Killed when the first cell is on record.
   ASSERT_EQ(
@@ -139,18 +137,18 @@ TEST_F(Experiments, AGridThatWasKilledGoesOnAndAFailedCellEndsNobody) {
   const std::string before = bytes("out/journal.jsonl");
   const std::size_t done = count(before, "\"key\":\"cells/");
   ASSERT_GE(done, 1u) << bytes("first.log");
-  ASSERT_LT(done, 6u) << "it was killed on its way";
-  const auto first = fs::last_write_time(folder_ / "out/cells/m-own-r1-b4-warm-original-1/summary.json");
+  ASSERT_LT(done, 4u) << "it was killed on its way";
+  const auto first = fs::last_write_time(folder_ / "out/cells/m-own-r1-b4-warm-instrumented-1/summary.json");
   const Ran second = run("experiment grid.yaml --output-dir out");
   EXPECT_EQ(second.code, 1) << second.output;
-  EXPECT_NE(second.output.find("3 cells failed"), std::string::npos) << second.output;
+  EXPECT_NE(second.output.find("2 cells failed"), std::string::npos) << second.output;
   EXPECT_NE(second.output.find("its instrumented run"), std::string::npos) << second.output;
-  EXPECT_EQ(fs::last_write_time(folder_ / "out/cells/m-own-r1-b4-warm-original-1/summary.json"), first)
+  EXPECT_EQ(fs::last_write_time(folder_ / "out/cells/m-own-r1-b4-warm-instrumented-1/summary.json"), first)
       << "a finished cell is not run again";
   EXPECT_TRUE(bytes("out/journal.jsonl").starts_with(before));
-  EXPECT_EQ(count(bytes("out/journal.jsonl"), "\"key\":\"cells/"), 6u);
+  EXPECT_EQ(count(bytes("out/journal.jsonl"), "\"key\":\"cells/"), 4u);
   const std::string cells = bytes("out/cells.csv");
-  EXPECT_EQ(count(cells, "\n"), 7u) << cells;
+  EXPECT_EQ(count(cells, "\n"), 5u) << cells;
   EXPECT_NE(bytes("out/comparisons.csv").find("sleep,instrumented,compute"), std::string::npos);
   EXPECT_NE(bytes("out/phases.csv").find("preprocess"), std::string::npos);
   EXPECT_NE(bytes("out/report.html").find("Where a step"), std::string::npos);
