@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -61,21 +62,23 @@ Result<MeasuredTimes> MeasuredTimes::read(const std::string& folder, const Plan&
     const std::string name = (path / run_files::kTrace.of(rank)).string();
     const Result<std::string> text = read_file(name, 16 * kGiB);
     if (!text) return Problem{name, "cannot be read: " + text.problems().front().what, hint};
-    const Result<std::vector<Span>> spans = spans_from_json(*text, name);
+    Result<std::vector<Span>> spans = spans_from_json(*text, name);
     if (!spans) return spans.problems();
-    times.add(*spans);
+    times.add(*std::move(spans));
   }
   if (times.seconds_.empty()) return Problem{folder, "recorded no computation", hint};
   return times;
 }
 
-void MeasuredTimes::add(const std::vector<Span>& spans) {
+void MeasuredTimes::add(std::vector<Span> spans) {
   std::vector<std::pair<std::int64_t, std::int64_t>> evaluations;
   std::int64_t first = INT64_MAX;
   for (const Span& span : spans) {
     if (span.kind == SpanKind::Eval) evaluations.emplace_back(span.start, span.end);
     if (is_replaced(span.kind)) first = std::min(first, span.step);
   }
+  std::ranges::stable_sort(spans, {}, [](const Span& span) { return std::pair(span.step, span.microbatch); });
+  std::map<std::tuple<RunPart, SpanKind, int>, std::vector<double>> of_rank;
   for (const Span& span : spans) {
     if (!is_replaced(span.kind)) continue;
     const bool evaluates = std::ranges::any_of(
@@ -83,11 +86,12 @@ void MeasuredTimes::add(const std::vector<Span>& spans) {
     const RunPart part = evaluates            ? RunPart::Evaluation
                          : span.step == first ? RunPart::FirstStep
                                               : RunPart::Steps;
-    seconds_[{part, span.kind, span.stage}].push_back(double(span.end - span.start) * 1e-9);
+    of_rank[{part, span.kind, span.stage}].push_back(double(span.end - span.start) * 1e-9);
   }
+  for (auto& [key, seconds] : of_rank) seconds_[key].push_back(std::move(seconds));
 }
 
-const std::vector<double>* MeasuredTimes::find(RunPart part, SpanKind kind, int stage) const {
+const std::vector<std::vector<double>>* MeasuredTimes::find(RunPart part, SpanKind kind, int stage) const {
   const auto of = [&](RunPart one) {
     const auto found = seconds_.find({one, kind, stage});
     return found == seconds_.end() ? nullptr : &found->second;
@@ -103,35 +107,31 @@ ComputeWaits::ComputeWaits(const MeasuredTimes& times, std::uint64_t seed, const
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     const std::vector<RankId>& ranks = plan.stages[stage].ranks;
     const auto place = std::ranges::find(ranks, rank);
-    if (place != ranks.end())
-      replica_of_[stage] = {static_cast<int>(place - ranks.begin()), static_cast<int>(ranks.size())};
+    if (place != ranks.end()) replica_of_[stage] = static_cast<std::size_t>(place - ranks.begin());
   }
 }
 
 double ComputeWaits::draw(RunPart part, SpanKind kind, int stage) {
-  const auto [replica, replicas] = replica_of_.at(stage);
-  auto [found, is_new] = decks_.try_emplace({part, kind, stage});
-  Deck& deck = found->second;
-  if (is_new) {
-    const std::vector<double>* measured = times_.find(part, kind, stage);
+  Deck& deck = decks_[{part, kind, stage}];
+  if (deck.seconds.empty()) {
+    const auto* measured = times_.find(part, kind, stage);
     if (!measured)
       throw ConfigError(times_.source() + " has no time of a " + to_string(kind) + " of stage " +
                             std::to_string(stage) + " in " + name_of(part),
                         "instrument a run with the same schedule and evaluations");
-    deck.seconds = *measured;
-    deck.next = replica;
+    deck.seconds = (*measured)[replica_of_.at(stage) % measured->size()];
+    deck.order.resize(deck.seconds.size());
+    deck.next = deck.order.size();
   }
-  const std::int64_t size = std::ssize(deck.seconds);
-  for (; deck.shuffle < deck.next / size; ++deck.shuffle) {
-    RandomStream random(derive_seed(seed_, to_string(kind),
-                                    static_cast<std::uint64_t>(stage) * 4 + static_cast<std::uint64_t>(part),
-                                    static_cast<std::uint64_t>(deck.shuffle + 1)));
-    for (std::size_t i = deck.seconds.size(); i > 1; --i)
-      std::swap(deck.seconds[i - 1], deck.seconds[random.below(i)]);
+  if (deck.next == deck.order.size()) {
+    // Decks of one size are shuffled alike.
+    RandomStream random(derive_seed(seed_, name_of(part), deck.order.size(), deck.shuffles++));
+    std::iota(deck.order.begin(), deck.order.end(), std::size_t{0});
+    for (std::size_t i = deck.order.size(); i > 1; --i)
+      std::swap(deck.order[i - 1], deck.order[random.below(i)]);
+    deck.next = 0;
   }
-  const double seconds = deck.seconds[static_cast<std::size_t>(deck.next % size)];
-  deck.next += replicas;
-  return seconds;
+  return deck.seconds[deck.order[deck.next++]];
 }
 
 void ComputeWaits::wait(RunPart part, SpanKind kind, int stage, TimePoint begin) {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "runtime/base/clock.h"
@@ -28,25 +27,25 @@ class MeasuredTimes {
   /// step.
   static Result<MeasuredTimes> read(const std::string& folder, const Plan& plan, int microbatch);
 
-  /// Adds the spans of one rank, in any order.
-  void add(const std::vector<Span>& spans);
-  /// Returns null where none was recorded. A run of one step has only a first step, which then stands for
-  /// all.
-  const std::vector<double>* find(RunPart part, SpanKind kind, int stage) const;
+  /// Adds the spans of the next rank, in the order of the ranks.
+  void add(std::vector<Span> spans);
+  /// Returns the times by replica of the stage, each in the order of steps and microbatches; null where none
+  /// was recorded. A run of one step has only a first step, which then stands for all.
+  const std::vector<std::vector<double>>* find(RunPart part, SpanKind kind, int stage) const;
   const std::string& source() const { return source_; }
 
  private:
   std::string source_;
-  std::map<std::tuple<RunPart, SpanKind, int>, std::vector<double>> seconds_;
+  std::map<std::tuple<RunPart, SpanKind, int>, std::vector<std::vector<double>>> seconds_;
 };
 
 /// Lets one rank wait instead of computing. Each length is drawn from those that were measured, without
 /// putting it back until all were drawn: so long runs take the same time in total, not only on average.
-/// Replicas of a stage draw from one deck in turn. Not thread-safe.
+/// Ranks, stages, forwards and backwards draw alike: what was slow together stays together. Not thread-safe.
 class ComputeWaits {
  public:
-  /// `times` and `clock` must outlive it. The draws depend on `seed` and on the rank's place among the
-  /// replicas of each stage in `plan`.
+  /// `times` and `clock` must outlive it. Replica k of a stage in `plan` takes the times of the measured
+  /// replica k, or of k modulo their number where the run had fewer.
   ComputeWaits(const MeasuredTimes& times, std::uint64_t seed, const Plan& plan, RankId rank, Clock& clock);
 
   /// Waits until work that began at `begin` has taken as long as the drawn one. A wait that ends too late,
@@ -59,15 +58,16 @@ class ComputeWaits {
 
  private:
   struct Deck {
-    std::vector<double> seconds;  ///< as shuffled for the `shuffle`-th time
-    std::int64_t next = 0;        ///< place of the next draw among those of all replicas
-    std::int64_t shuffle = -1;
+    std::vector<double> seconds;
+    std::vector<std::size_t> order;  ///< as shuffled for the `shuffles`-th time
+    std::size_t next = 0;            ///< in `order`
+    std::uint64_t shuffles = 0;
   };
   double draw(RunPart part, SpanKind kind, int stage);
 
   const MeasuredTimes& times_;
   std::uint64_t seed_;
-  std::map<int, std::pair<int, int>> replica_of_;  ///< by stage: this rank's place among how many
+  std::map<int, std::size_t> replica_of_;  ///< by stage that the rank holds
   Clock& clock_;
   std::map<std::tuple<RunPart, SpanKind, int>, Deck> decks_;
   TimePoint::duration late_{};

@@ -15,16 +15,21 @@ Span span(SpanKind kind, std::int64_t step, std::int64_t start, std::int64_t len
   return {.kind = kind, .stage = 0, .microbatch = step, .step = step, .start = start, .end = start + length};
 }
 
-/// Steps of 1, 2, ..., 10 ms after a first one of 100 ms, and an evaluation of 7 ms.
+/// Of two ranks: steps of 1, 2, ..., 10 ms (rank 1: 11 to 20) after a first one of 100 ms, their backwards
+/// twice as long, and an evaluation of 7 ms.
 MeasuredTimes measured() {
   constexpr std::int64_t kMs = 1'000'000;
-  std::vector<Span> spans{span(SpanKind::Forward, 0, 0, 100 * kMs)};
-  for (std::int64_t step = 1; step <= 10; ++step)
-    spans.push_back(span(SpanKind::Forward, step, (100 + step * 20) * kMs, step * kMs));
-  spans.push_back(span(SpanKind::Forward, 11, 1000 * kMs, 7 * kMs));
-  spans.push_back(span(SpanKind::Eval, 10, 999 * kMs, 9 * kMs));
   MeasuredTimes times;
-  times.add(spans);
+  for (const std::int64_t more : {0, 10}) {
+    std::vector<Span> spans{span(SpanKind::Forward, 0, 0, 100 * kMs)};
+    for (std::int64_t step = 1; step <= 10; ++step) {
+      spans.push_back(span(SpanKind::Backward, step, (150 + step * 100) * kMs, 2 * (step + more) * kMs));
+      spans.push_back(span(SpanKind::Forward, step, (100 + step * 100) * kMs, (step + more) * kMs));
+    }
+    spans.push_back(span(SpanKind::Forward, 11, 5000 * kMs, 7 * kMs));
+    spans.push_back(span(SpanKind::Eval, 10, 4999 * kMs, 9 * kMs));
+    times.add(std::move(spans));
+  }
   return times;
 }
 
@@ -53,13 +58,14 @@ Plan plan() {
   return plan;
 }
 
-std::vector<double> draws(const MeasuredTimes& times, std::uint64_t seed, int rank, int count) {
+std::vector<double> draws(const MeasuredTimes& times, std::uint64_t seed, int rank, SpanKind kind,
+                          int count) {
   VirtualClock clock;
   ComputeWaits waits(times, seed, plan(), RankId(rank), clock);
   std::vector<double> all;
   for (int i = 0; i < count; ++i) {
     const TimePoint begin = clock.now();
-    waits.wait(RunPart::Steps, SpanKind::Forward, 0, begin);
+    waits.wait(RunPart::Steps, kind, 0, begin);
     all.push_back(Seconds(clock.now() - begin).count());
   }
   return all;
@@ -67,18 +73,27 @@ std::vector<double> draws(const MeasuredTimes& times, std::uint64_t seed, int ra
 
 TEST(ComputeWaits, EachMeasuredTimeComesOnceBeforeAnyComesAgain) {
   const MeasuredTimes times = measured();
-  const std::vector<double> first = draws(times, 1, 0, 15), second = draws(times, 1, 1, 15);
-  for (std::size_t round = 0; round < 3; ++round) {  // of both replicas together
-    std::vector<double> sorted;
-    for (const auto* of : {&first, &second})
-      sorted.insert(sorted.end(), of->begin() + static_cast<std::ptrdiff_t>(round * 5),
-                    of->begin() + static_cast<std::ptrdiff_t>(round * 5 + 5));
+  const std::vector<double> all = draws(times, 1, 0, SpanKind::Forward, 30);
+  for (std::size_t round = 0; round < 3; ++round) {
+    std::vector<double> sorted(all.begin() + static_cast<std::ptrdiff_t>(round * 10),
+                               all.begin() + static_cast<std::ptrdiff_t>(round * 10 + 10));
     std::ranges::sort(sorted);
     for (std::size_t i = 0; i < 10; ++i) EXPECT_NEAR(sorted[i], double(i + 1) * 1e-3, 1e-9) << round;
   }
-  EXPECT_FALSE(std::equal(first.begin(), first.begin() + 5, first.begin() + 5)) << "in another order";
-  EXPECT_EQ(draws(times, 1, 0, 15), first) << "the seed decides";
-  EXPECT_NE(draws(times, 2, 0, 15), first);
+  EXPECT_FALSE(std::equal(all.begin(), all.begin() + 10, all.begin() + 10)) << "in another order";
+  EXPECT_EQ(draws(times, 1, 0, SpanKind::Forward, 30), all) << "the seed decides";
+  EXPECT_NE(draws(times, 2, 0, SpanKind::Forward, 30), all);
+}
+
+TEST(ComputeWaits, WhatWasSlowTogetherStaysTogether) {
+  const MeasuredTimes times = measured();
+  const std::vector<double> forward = draws(times, 1, 0, SpanKind::Forward, 30),
+                            backward = draws(times, 1, 0, SpanKind::Backward, 30),
+                            other = draws(times, 1, 1, SpanKind::Forward, 30);
+  for (std::size_t i = 0; i < forward.size(); ++i) {
+    EXPECT_NEAR(backward[i], 2 * forward[i], 1e-9) << i;
+    EXPECT_NEAR(other[i], forward[i] + 0.01, 1e-9) << "the other replica's own times, of the same steps";
+  }
 }
 
 TEST(ComputeWaits, PartsOfARunAreApart) {
@@ -89,7 +104,7 @@ TEST(ComputeWaits, PartsOfARunAreApart) {
   EXPECT_NEAR(waits.drawn_s(), 0.1, 1e-9);
   waits.wait(RunPart::Evaluation, SpanKind::Forward, 0, clock.now());
   EXPECT_NEAR(waits.drawn_s(), 0.107, 1e-9);
-  EXPECT_THROW(waits.wait(RunPart::Steps, SpanKind::Backward, 0, clock.now()), ConfigError);
+  EXPECT_THROW(waits.wait(RunPart::Steps, SpanKind::Update, 0, clock.now()), ConfigError);
   EXPECT_THROW(waits.wait(RunPart::Steps, SpanKind::Forward, 1, clock.now()), ConfigError);
 }
 
@@ -97,9 +112,9 @@ TEST(ComputeWaits, LateWakeUpsAddNothingToTheTotal) {
   const MeasuredTimes times = measured();
   LateClock clock;
   ComputeWaits waits(times, 1, plan(), RankId(0), clock);
-  for (int i = 0; i < 2000; ++i) waits.wait(RunPart::Steps, SpanKind::Forward, 0, clock.now());
-  EXPECT_NEAR(waits.drawn_s(), 11, 1);
-  EXPECT_NEAR(waits.waited_s() / waits.drawn_s(), 1, 1e-3) << "0.6 s of lateness, of which one wake-up stays";
+  for (int i = 0; i < 1000; ++i) waits.wait(RunPart::Steps, SpanKind::Forward, 0, clock.now());
+  EXPECT_NEAR(waits.drawn_s(), 5.5, 1e-9);
+  EXPECT_NEAR(waits.waited_s() / waits.drawn_s(), 1, 1e-3) << "0.3 s of lateness, of which one wake-up stays";
 }
 
 }  // namespace
