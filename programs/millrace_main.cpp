@@ -36,6 +36,7 @@
 #include "driver/simulate/simulate_command.h"
 #include "experiments/data/data_command.h"
 #include "experiments/dlio/dlio_command.h"
+#include "experiments/experiment/experiment_command.h"
 #include "experiments/export/convert_command.h"
 #include "experiments/instrument/instrument_command.h"
 #include "experiments/report/report_command.h"
@@ -164,6 +165,7 @@ constexpr Command kCommands[] = {
     {"Study I/O and traces", {"dlio", dlio_spec, dlio_command}},
     {"Study I/O and traces", {"trace", trace_spec, trace_command, trace_subcommands}},
     {"Study I/O and traces", {"instrument", instrument_spec, instrument_command, instrument_subcommands}},
+    {"Study I/O and traces", {"experiment", experiment_spec, experiment_command}},
     {"Study I/O and traces", {"stalls", stalls_spec, stalls_command, stalls_subcommands}},
     {"Set up", {"new", new_spec, new_command}},
     {"Set up", {"completion", completion_spec, completion_command}},

@@ -12,6 +12,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/read_time.h"
 
 namespace millrace {
 namespace {
@@ -160,6 +161,7 @@ std::string_view FileReader::read(std::int64_t offset, std::int64_t bytes, Align
   const std::int64_t end =
       options_.direct ? (offset + bytes + kAlignment - 1) / kAlignment * kAlignment : offset + bytes;
   buffer.resize(end - begin);
+  const CountedRead counted;
   std::int64_t transfer = options_.transfer_size > 0 ? options_.transfer_size : end - begin;
   if (options_.direct) transfer = std::max(kAlignment, transfer / kAlignment * kAlignment);
   for (std::int64_t at = begin; at < offset + bytes;) {

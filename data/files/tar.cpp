@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "runtime/base/numbers.h"
+#include "runtime/base/read_time.h"
 
 namespace millrace {
 namespace {
@@ -33,6 +34,7 @@ struct File {
     if (fd >= 0) ::close(fd);
   }
   bool read(std::int64_t offset, char* to, std::int64_t bytes) const {
+    const CountedRead counted;
     while (bytes > 0) {
       const ssize_t got = ::pread(fd, to, static_cast<std::size_t>(bytes), offset);
       if (got < 0 && errno == EINTR) continue;

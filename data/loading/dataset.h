@@ -137,6 +137,7 @@ struct LoaderOptions {
   bool page_locked = false;  ///< puts batches into memory that a GPU can copy asynchronously; needs a GPU
   /// Returns whether this rank will ask for a position; such positions are prefetched. Empty: all are.
   std::function<bool(std::int64_t position)> mine;
+  std::shared_ptr<SpanList> spans{};  ///< gets a Load and a Preprocess of each microbatch; null: nobody asks
 
   /// Copies the model's fields and the numbers of its dimensions and counts.
   void read_for(const LayeredModel& model) {

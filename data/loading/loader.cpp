@@ -20,6 +20,8 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
+#include "runtime/base/read_time.h"
+#include "runtime/trace/trace.h"
 
 namespace millrace {
 namespace {
@@ -44,6 +46,8 @@ Effort effort() {
   return {std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec), use.ru_nvcsw};
 }
 
+thread_local int worker_of_thread = -1;  // -1: it is none of a loader's
+
 class Loader final : public BatchSource {
  public:
   Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
@@ -55,7 +59,10 @@ class Loader final : public BatchSource {
     const bool reads = std::ranges::find(options_.wanted, 1) != options_.wanted.end();
     if (!reads) options_.workers = 0;  // no field is wanted: only extents are
     for (int i = 0; i < options_.workers; ++i)
-      workers_.emplace_back([this](std::stop_token stop) { work(stop); });
+      workers_.emplace_back([this, i](std::stop_token stop) {
+        worker_of_thread = i;
+        work(stop);
+      });
   }
 
   ~Loader() override {
@@ -241,6 +248,25 @@ class Loader final : public BatchSource {
   }
 
   Batch make(std::int64_t position) {
+    if (!options_.spans) return make_untraced(position);
+    const TimePoint start = steady_clock().now();
+    const std::chrono::nanoseconds before = read_time_of_thread();
+    Batch batch = make_untraced(position);
+    // Reads and the rest alternate from sample to sample. They are shown one behind the other.
+    const TimePoint read = start + (read_time_of_thread() - before), end = steady_clock().now();
+    const auto record = [&](SpanKind kind, TimePoint from, TimePoint to) {
+      options_.spans->record({.kind = kind,
+                              .peer = worker_of_thread,
+                              .microbatch = position,
+                              .start = from.time_since_epoch().count(),
+                              .end = to.time_since_epoch().count()});
+    };
+    record(SpanKind::Load, start, read);
+    record(SpanKind::Preprocess, read, end);
+    return batch;
+  }
+
+  Batch make_untraced(std::int64_t position) {
     const auto [epoch, rows] = rows_of(position);
     const std::shared_ptr<const Order> order = order_of(epoch);
     const BatchExtent extent = extent_of(epoch, rows);
@@ -342,6 +368,7 @@ MakeBatches batches_of(std::shared_ptr<const Dataset> train, std::shared_ptr<con
       LoaderOptions read = options;
       read.wanted = of.fields;
       read.mine = of.mine;
+      read.spans = of.spans;
       return read;
     };
     BatchSources sources;

@@ -308,6 +308,16 @@ CommandSpec train_spec(TrainFlags& f) {
           "Of --device emulated, with --clock wall: jobs of this host that name the same folder use the same "
           "devices, by rank. Work is done in the order in which it is handed over, whichever job it is of.",
           into::text(f.emulation.share)),
+      flag("Variant", "variant", "original|instrumented|sleep|generated",
+           "For I/O studies (docs/experiments.md). original: nothing is traced. instrumented: every phase of "
+           "every step. sleep: waits in the place of the computation. generated: made-up data in the place "
+           "of --data. The last two are instrumented too.",
+           into::choice(f.variant, "variant")),
+      flag("Variant", "variant-from", "PATH",
+           "Of --variant sleep: the output folder of an instrumented run, from whose times the waits are "
+           "drawn. Of --variant generated: the data to take, as --data has it; without it as many samples as "
+           "--data has, made up in memory.",
+           into::text(f.variant_from)),
       flag("Job", "cpp-frames", "Errors of LibTorch come with their C++ frames.", into::on(f.cpp_frames)),
       flag("Job", "dry-run", "Check everything, print what would run, train nothing.", into::on(f.dry_run)),
       flag("Job", "format", "text|json", "Form of the final result on stdout.",

@@ -49,6 +49,17 @@ struct EmulationFlags {
 /// `--class-weights balanced`: weights from the labels of the training set.
 inline constexpr const char* kBalancedClasses = "balanced";
 
+/// The variants of a job that I/O studies compare.
+enum class RunVariant {
+  Original,      ///< nothing is traced
+  Instrumented,  ///< every phase of every step is traced
+  Sleep,         ///< traced too; waits of measured lengths in the place of the computation
+  Generated      ///< traced too; generated data in the place of the real
+};
+constexpr auto names_of(RunVariant) {
+  return std::to_array<std::string_view>({"original", "instrumented", "sleep", "generated"});
+}
+
 struct TrainFlags {
   ModelFlags model;
   TrainOptions options{.steps = 100, .microbatch = 8, .trace_first = 1};
@@ -61,6 +72,9 @@ struct TrainFlags {
   std::string schedule_file;
   bool recompute = false;
   int microbatches = 0;
+  // -- the variant; `variant_from`: a run folder or data, or empty --
+  std::optional<RunVariant> variant;
+  std::string variant_from;
   // -- files of scalars; empty: none --
   std::string tensorboard, scalars;
   // -- the data --

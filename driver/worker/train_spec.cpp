@@ -8,6 +8,7 @@
 #include "driver/worker/emulation.h"
 #include "driver/worker/rounds.h"
 #include "driver/worker/train_arrays.h"
+#include "driver/worker/variant.h"
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
 #include "models/exported/exported_model.h"
@@ -334,6 +335,7 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
     record_sampler(mine);
     if (jobs[job].data_seed) mine.emplace_back("data-seed", std::to_string(*jobs[job].data_seed));
   }
+  if (const Status variant = apply_variant(spec); !variant) return variant.problems();
   return spec;
 }
 

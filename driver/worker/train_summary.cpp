@@ -9,6 +9,7 @@
 #include "driver/launch/shell_words.h"
 #include "driver/worker/emulation.h"
 #include "driver/worker/train_arrays.h"
+#include "driver/worker/variant.h"
 #include "driver/worker/worker_data_report.h"
 #include "driver/worker/worker_environment.h"
 #include "runtime/base/files.h"
@@ -91,7 +92,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
     if (one.step >= 0) best[one.metric] = Json::object({{"value", one.value}, {"step", one.step}});
   Json losses = Json::array(), lost = Json::array();
   for (const std::string& one : report.lost) lost.push_back(one);
-  const bool has_losses = !report.losses.empty() && !spec.emulated;
+  const bool has_losses = !report.losses.empty() && spec.options.has_losses();
   if (has_losses)
     for (double loss : report.losses) losses.push_back(loss);
   const std::optional<LossScaleState>& scale = report.loss_scale;
@@ -132,6 +133,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
                                {"data_files", files},
                                {"losses", losses}});
   if (spec.emulated) summary["emulated"] = spec.emulated->as_json();
+  if (spec.variant) summary["variant"] = variant_as_json(spec, report);
   if (best.size() > 0) {
     summary["best"] = std::move(best);
     summary["early_stop"] = report.stopped_improving;
@@ -189,15 +191,17 @@ void print_scores(const RunReport& report) {
               report.reached_target ? "; the target is reached" : "");
 }
 
-void print_result(const RunReport& report, bool emulated) {
+/// `without`: why there are no losses; empty: there are.
+void print_result(const RunReport& report, const char* without) {
   if (report.losses.empty()) {
     std::printf("steps 0: nothing was trained%s\n",
                 report.first_step > 0
                     ? (", the checkpoint is of step " + std::to_string(report.first_step)).c_str()
                     : "");
-  } else if (emulated) {
-    std::printf("steps %lld, no losses (emulated), %.2f ms per step (median), %.1f samples/s\n",
-                static_cast<long long>(report.steps), report.median_step_s * 1e3, report.samples_per_s);
+  } else if (*without) {
+    std::printf("steps %lld, no losses (%s), %.2f ms per step (median), %.1f samples/s\n",
+                static_cast<long long>(report.steps), without, report.median_step_s * 1e3,
+                report.samples_per_s);
   } else {
     std::printf("steps %lld, final loss %.6f, %.2f ms per step (median), %.1f samples/s\n",
                 static_cast<long long>(report.steps), report.losses.back(), report.median_step_s * 1e3,
@@ -268,7 +272,7 @@ Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
     if (!spec.options.first_job) std::printf("%s\n", summary.dump(1).c_str());
     return summary;
   }
-  print_result(report, spec.emulated != nullptr);
+  print_result(report, spec.emulated ? "emulated" : spec.options.waits ? "sleeping" : "");
   for (std::size_t b = 0; b < report.jobs.size(); ++b) {
     std::string settings;
     for (const auto& [flag, values] : spec.lists) settings += " " + flag + "=" + values[b];

@@ -78,6 +78,29 @@ void add_steps(EventLog& log, const RankRun& rank) {
   log.phases.push_back({rank.rank, "run", first, ends.rbegin()->second});
 }
 
+/// What happened between steps, as far as it was traced.
+void add_pauses(EventLog& log, const RankRun& rank, std::int64_t offset) {
+  for (const Span& span : rank.spans) {
+    if (span.kind != SpanKind::Eval && span.kind != SpanKind::Checkpoint) continue;
+    log.phases.push_back({rank.rank, span.kind == SpanKind::Eval ? "eval" : "checkpoint", span.start + offset,
+                          span.end + offset});
+  }
+}
+
+/// Epochs that have steps, if the run says how long one is. They end with their last step.
+void add_epochs(EventLog& log, const RankRun& rank, const Json& summary) {
+  const Json* length = summary.find("steps_per_epoch");
+  if (!length || length->kind() != Json::Kind::Int || length->as_int() < 1) return;
+  const std::map<std::int64_t, std::int64_t> ends = ends_of(log, rank);
+  for (const StepLine& s : rank.steps) {
+    const std::int64_t epoch = s.step / length->as_int() + 1, end = ends.at(s.step);
+    if (log.phases.empty() || log.phases.back().name != "epoch" || log.phases.back().rank != rank.rank ||
+        log.phases.back().number != epoch)
+      log.phases.push_back({rank.rank, "epoch", end - nanoseconds(s.step_s), end, epoch});
+    log.phases.back().end = end;
+  }
+}
+
 /// Evaluations and BLEU, at the end of the step that they follow.
 void add_scores(EventLog& log, const RunData& run) {
   const RankRun* rank = loss_rank(run);
@@ -108,6 +131,9 @@ void add_facts(EventLog& log, const RunData& run) {
   for (const auto& [key, value] : members_of(run.summary)) {
     if (value.is_number() || value.is_string()) log.facts.emplace_back(key, value);
   }
+  const Json *samples = run.summary.find("microbatch"), *count = run.summary.find("microbatches");
+  if (samples && count && samples->kind() == Json::Kind::Int && count->kind() == Json::Kind::Int)
+    log.facts.emplace_back("global_batch_size", samples->as_int() * count->as_int());
   if (!run.plan) return;
   log.facts.emplace_back("pipeline_parallelism", static_cast<int>(run.plan->stages.size()));
   log.facts.emplace_back("model", run.plan->model);
@@ -134,7 +160,10 @@ Result<EventLog> from_run(const std::string& folder) {
       const std::string kind = to_string(span.kind);
       spans.emplace_back(log.spans.size(), &span);
       log.spans.push_back({.rank = rank.rank,
-                           .lane = is_communication(span.kind) ? "communication" : "compute",
+                           .lane = is_communication(span.kind) ? "communication"
+                                   : span.kind == SpanKind::Load || span.kind == SpanKind::Preprocess
+                                       ? "loader"
+                                       : "compute",
                            .name = span.microbatch >= 0 ? kind + " " + std::to_string(span.microbatch) : kind,
                            .category = kind,
                            .start = span.start + offset,
@@ -144,6 +173,8 @@ Result<EventLog> from_run(const std::string& folder) {
                            .stage = span.stage});
     }
     add_steps(log, rank);
+    add_pauses(log, rank, offset);
+    add_epochs(log, rank, run->summary);
   }
   join_messages(log, spans);
   add_scores(log, *run);

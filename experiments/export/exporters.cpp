@@ -10,6 +10,7 @@
 #include <memory>
 #include <queue>
 #include <set>
+#include <tuple>
 
 #include "data/files/file_writer.h"
 #include "data/files/protobuf.h"
@@ -117,6 +118,86 @@ std::string mllog_value(const EventLog& log, const LoggedValue& value, std::int6
   return mllog_text(time_ns, "INTERVAL_END", key, length, value.rank, metadata);
 }
 
+/// The kit's interval of a kind of span; empty: it has none. `by_sample`: samples are loaded one by one.
+std::string kit_key(const std::string& category, bool evaluates, bool by_sample) {
+  static const std::map<std::string, std::string> keys{{"data", "load_batch_mem"},
+                                                       {"copy", "load_batch_gpu"},
+                                                       {"forward", "model_forward_pass"},
+                                                       {"loss", "loss_tensor_calc"},
+                                                       {"backward", "model_backward_pass"},
+                                                       {"backward_input", "model_backward_pass"},
+                                                       {"backward_weight", "model_backward_pass"},
+                                                       {"update", "model_optim_step"}};
+  static const std::map<std::string, std::string> of_evaluation{{"data", "eval_load_batch_mem"},
+                                                                {"copy", "eval_load_batch_gpu"},
+                                                                {"forward", "eval_forward_pass"},
+                                                                {"loss", "eval_loss_and_score_fn"}};
+  if (category == "load") return by_sample ? "sample_load" : "batch_load";
+  if (category == "preprocess") return by_sample ? "sample_preproc" : "batch_preproc";
+  const auto& of = evaluates ? of_evaluation : keys;
+  const auto found = of.find(category);
+  return found == of.end() ? "" : found->second;
+}
+
+/// The step intervals of the I/O kit, of every rank, for a run whose phases were all traced: its sums over
+/// the microbatches of a step. A forward is without its loss. Loads are of one microbatch each, and where the
+/// kit's are of one sample, a microbatch's share of it.
+void add_kit_steps(const EventLog& log, std::vector<MllogLine>& lines) {
+  const bool traced = std::ranges::any_of(
+      log.spans, [](const LoggedSpan& span) { return span.category == "copy" || span.category == "loss"; });
+  if (log.kind != "run" || !traced) return;
+  const auto fact = [&](const char* name) {
+    const auto found = std::ranges::find(log.facts, name, &std::pair<std::string, Json>::first);
+    return found == log.facts.end() ? Json() : found->second;
+  };
+  const Json model = fact("model"), samples = fact("microbatch");
+  const bool by_sample = model.is_string() && model.as_string() == "unet3d";
+  const std::int64_t of_microbatch =
+      by_sample && samples.kind() == Json::Kind::Int ? std::max<std::int64_t>(1, samples.as_int()) : 1;
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> evaluations(
+      static_cast<std::size_t>(log.world_size));
+  for (const LoggedSpan& span : log.spans)
+    if (span.category == "evaluation") evaluations[span.rank].emplace_back(span.start, span.end);
+  struct Sum {
+    std::int64_t ns = 0, end = 0;
+  };
+  std::map<std::tuple<int, std::int64_t, std::string>, Sum> sums;  // by rank, step and key
+  const auto line_of = [&](const std::string& key, int rank, std::int64_t step, const Sum& sum) {
+    lines.push_back({sum.end, 2,
+                     mllog_text(sum.end, "INTERVAL_END", key, Json::object({{"duration", sum.ns}}), rank,
+                                Json::object({{"step_num", step}}))});
+  };
+  for (const LoggedSpan& span : log.spans) {
+    const bool evaluates = std::ranges::any_of(evaluations[span.rank], [&](const auto& one) {
+      return span.start >= one.first && span.end <= one.second;
+    });
+    const bool loads = span.category == "load" || span.category == "preprocess";
+    const std::string key = kit_key(span.category, evaluates && !loads, by_sample);
+    if (key.empty()) continue;
+    if (loads) {
+      line_of(key, span.rank, span.step, {(span.end - span.start) / of_microbatch, span.end});
+      continue;
+    }
+    const auto add = [&](const std::string& to, std::int64_t ns) {
+      Sum& sum = sums[{span.rank, span.step, to}];
+      sum.ns += ns;
+      sum.end = std::max(sum.end, span.end);
+    };
+    add(key, span.end - span.start);
+    if (span.category == "loss")
+      add(evaluates ? "eval_forward_pass" : "model_forward_pass", span.start - span.end);
+  }
+  for (const auto& [at, sum] : sums) line_of(std::get<2>(at), std::get<0>(at), std::get<1>(at), sum);
+  // Everything after the batch is in the host's memory.
+  for (const LoggedValue& value : log.values) {
+    if (value.name != "step_s") continue;
+    const auto wait = sums.find({value.rank, value.step, "load_batch_mem"});
+    const std::int64_t waited = wait == sums.end() ? 0 : wait->second.ns;
+    const auto step = static_cast<std::int64_t>(std::llround(value.value * 1e9));
+    line_of("all_compute", value.rank, value.step, {std::max<std::int64_t>(0, step - waited), value.time});
+  }
+}
+
 void write_mllog(const EventLog& log, const fs::path& folder, Exported& done) {
   const std::int64_t first = first_time(log);
   const Json none = Json::object();
@@ -138,6 +219,7 @@ void write_mllog(const EventLog& log, const fs::path& folder, Exported& done) {
   for (const LoggedValue& value : log.values) {
     if (value.step >= 0) lines.push_back({value.time, 2, mllog_value(log, value, value.time)});
   }
+  add_kit_steps(log, lines);
   std::stable_sort(lines.begin(), lines.end(), [](const MllogLine& a, const MllogLine& b) {
     return std::pair(a.time, a.order) < std::pair(b.time, b.order);
   });

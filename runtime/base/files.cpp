@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/read_time.h"
 #include "runtime/base/unfinished_file.h"
 
 namespace millrace {
@@ -42,6 +43,7 @@ Result<std::string> read_opened(const std::filesystem::path& path, int fd, Bytes
     ::close(fd);
     return Problem{path.string(), "is no regular file (a FIFO, socket or device)", {}};
   }
+  const CountedRead counted;
   std::string content;
   char buffer[1 << 16];
   ssize_t n;

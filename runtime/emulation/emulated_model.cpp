@@ -7,10 +7,9 @@
 #include <utility>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include "runtime/emulation/emulated_device.h"
-#include "runtime/layers/carrying_layer.h"
+#include "runtime/emulation/stand_ins.h"
 #include "runtime/model/stage_layout.h"
 #include "runtime/plan/plan.h"
 #include "runtime/rules/precision.h"
@@ -20,12 +19,6 @@ namespace {
 
 at::Tensor without_values(const Shape& shape, at::ScalarType dtype) {
   return at::empty(shape, at::TensorOptions(dtype).device(at::kMeta));
-}
-
-std::vector<TensorSpec> specs_of(std::span<const at::Tensor> tensors) {
-  std::vector<TensorSpec> specs;
-  for (const at::Tensor& t : tensors) specs.push_back({.shape = t.sizes().vec(), .dtype = t.scalar_type()});
-  return specs;
 }
 
 /// What a layer or head keeps from forward to backward: shapes, and the bytes that the profile says.
@@ -54,11 +47,9 @@ std::vector<at::Tensor> gradients_of(Saved& saved, std::span<const bool> needs) 
 }
 
 /// A layer that takes the place of `layer`. It holds no tensor: what it keeps counts as the profile says.
-class EmulatedLayer final : public MultiLayer {
+class EmulatedLayer final : public StandInLayer {
  public:
-  EmulatedLayer(LayerPtr layer, const LayerNode& costs) : layer_(std::move(layer)), costs_(costs) {}
-  std::string kind() const override { return layer_->kind(); }
-  CastPolicy cast_policy() const override { return layer_->cast_policy(); }
+  EmulatedLayer(LayerPtr layer, const LayerNode& costs) : StandInLayer(std::move(layer)), costs_(costs) {}
   std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> specs = layer_->parameters();
     for (ParameterSpec& spec : specs) {
@@ -67,13 +58,6 @@ class EmulatedLayer final : public MultiLayer {
     }
     return specs;
   }
-  std::vector<TensorSpec> outputs(std::span<const TensorSpec> inputs) const override {
-    return layer_->outputs(inputs);
-  }
-  std::string training_problem(std::span<const Shape> inputs) const override {
-    return layer_->training_problem(inputs);
-  }
-
   std::vector<at::Tensor> forward_all(std::span<const at::Tensor> inputs, std::span<const at::Tensor>,
                                       std::span<at::Tensor>, const CallContext&,
                                       Saved* saved) const override {
@@ -104,34 +88,21 @@ class EmulatedLayer final : public MultiLayer {
   }
 
  private:
-  LayerPtr layer_;
   LayerNode costs_;
 };
 
-class EmulatedHead final : public Head {
+class EmulatedHead final : public StandInHead {
  public:
-  EmulatedHead(HeadPtr head, double seconds) : head_(std::move(head)), seconds_(seconds) {}
-  std::string kind() const override { return head_->kind(); }
-  std::vector<std::string> metrics() const override { return head_->metrics(); }
-  std::string weight() const override { return head_->weight(); }
-  void check(std::span<const TensorSpec> inputs) const override { head_->check(inputs); }
-  void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double>) const override {
-    run(inputs, saved);
-  }
-  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
-    run(inputs, saved);
-    return at::zeros({static_cast<std::int64_t>(head_->metrics().size()) + 1}, at::kDouble);
-  }
+  EmulatedHead(HeadPtr head, double seconds) : StandInHead(std::move(head)), seconds_(seconds) {}
   std::vector<at::Tensor> backward(Saved& saved, LossScale, std::span<const bool> needs) const override {
     return gradients_of(saved, needs);
   }
 
  private:
-  void run(std::span<const at::Tensor> inputs, Saved* saved) const {
+  void run(std::span<const at::Tensor> inputs, Saved* saved) const override {
     EmulatedDevice::of_thread().compute(seconds_);
     if (saved) keep(*saved, inputs);
   }
-  HeadPtr head_;
   double seconds_;
 };
 
@@ -222,11 +193,7 @@ Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profil
   if (profile.model != model.name)
     return Problem{"", "it is of model " + profile.model + ", the run trains " + model.name,
                    "measure one: millrace profile --model " + model.name};
-  if (!model.turns.empty())
-    return Problem{"", "models that are trained in turns are not emulated", "choose a model with one loss"};
-  if (const NamedLayer* layer = first_carrying(model.layers))
-    return Problem{"", "layer " + layer->name + " carries a state from microbatch to microbatch",
-                   "such models are not emulated"};
+  if (const Status status = has_stand_ins(model); !status) return status.problems();
   std::map<std::string, const LayerNode*> nodes;
   for (const LayerNode& node : profile.nodes) nodes[node.name] = &node;
   const std::string measured_otherwise =

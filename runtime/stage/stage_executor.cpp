@@ -118,7 +118,10 @@ void StageExecutor::forward(MicrobatchId microbatch) {
                   : keeps   ? LayerRunner::Run::TrainWithoutSaving
                             : LayerRunner::Run::Train);
   if (program_.carries) keep_carried(slot);
+  const bool marks = options_.marks_losses && !program_.heads.empty();
+  if (marks) loss_marks_.first = parts_.device.mark();
   heads_.forward(slot, training);
+  if (marks) loss_marks_.second = parts_.device.mark();
   // Only what is still to be sent stays; what the backward needs is saved.
   std::vector<at::Tensor> leaving(program_.num_places);
   for (const Border& border : program_.later) {

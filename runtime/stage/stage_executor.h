@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "runtime/schedule/schedule.h"
@@ -78,6 +79,12 @@ class StageExecutor {
   /// Whether the check of activations has found something since the last nonfinite_place().
   bool activations_nonfinite() const { return finite_ && finite_->found(); }
 
+  /// Returns when the heads of the newest Forward began and ended on the device. Null: the stage has none, or
+  /// the options do not ask for it.
+  std::pair<std::unique_ptr<DeviceMark>, std::unique_ptr<DeviceMark>> take_loss_marks() {
+    return std::exchange(loss_marks_, {});
+  }
+
   StageHeads& heads() { return heads_; }
   RunningStatistics& statistics() { return statistics_; }
   MicrobatchVersions& versions() { return versions_; }
@@ -135,6 +142,7 @@ class StageExecutor {
   };
   std::optional<Paused> paused_;
   bool gradients_complete_ = false;
+  std::pair<std::unique_ptr<DeviceMark>, std::unique_ptr<DeviceMark>> loss_marks_;
   CarriedStates carried_, carried_in_evaluation_;
   int stashed_ = 0;
   int peak_versions_ = 1;

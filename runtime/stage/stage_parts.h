@@ -35,6 +35,7 @@ struct ExecutorOptions {
   /// schedule must pass check_replicas_meet.
   bool sync_batch_norm = false;
   MasksFrom masks = MasksFrom::Device;
+  bool marks_losses = false;  ///< keep when the heads of a forward begin and end (take_loss_marks)
 };
 
 /// The parts that an executor works with. All must outlive it. `replicas` is null for a stage on one rank.

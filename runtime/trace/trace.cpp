@@ -8,8 +8,9 @@ namespace millrace {
 namespace {
 
 const std::vector<std::string> kKinds{
-    "forward", "backward", "backward_input", "backward_weight", "send",       "receive", "wait",
-    "reduce",  "update",   "data",           "checkpoint",      "evaluation", "step"};
+    "forward", "backward", "backward_input", "backward_weight", "send", "receive", "wait",       "reduce",
+    "update",  "data",     "checkpoint",     "evaluation",      "step", "load",    "preprocess", "copy",
+    "loss"};
 
 }  // namespace
 

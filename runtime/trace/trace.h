@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,12 @@ enum class SpanKind : std::uint8_t {
   Data,
   Checkpoint,
   Eval,
-  Step
+  Step,
+  // Only of runs in which every phase is recorded:
+  Load,        ///< a thread of the loader reads files; `peer` is its number, -1: the rank's own
+  Preprocess,  ///< ... and makes the batch of them
+  Copy,        ///< a batch goes to the device
+  Loss         ///< a part of a forward
 };
 const char* to_string(SpanKind kind);
 /// Whether a span is computation of a microbatch: forward, backward, or a part of the backward.
@@ -56,6 +62,23 @@ class SpanRing {
  private:
   std::vector<Span> ring_;
   std::uint64_t next_ = 0;
+};
+
+/// Spans of several threads. Thread-safe.
+class SpanList {
+ public:
+  void record(const Span& span) {
+    const std::lock_guard lock(mutex_);
+    spans_.push_back(span);
+  }
+  std::vector<Span> spans() const {
+    const std::lock_guard lock(mutex_);
+    return spans_;
+  }
+
+ private:
+  mutable std::mutex mutex_;  // guards spans_
+  std::vector<Span> spans_;
 };
 
 /// Chrome/Perfetto JSON (`traceEvents`, ph X, ts/dur in microseconds, pid = rank, one lane for compute and

@@ -209,6 +209,7 @@ bool Evaluations::run() {
   if (!reports) return true;
   for (Lane& lane : t_.stages->lanes()) lane.last()->reduce_sums();
   LossSums sums = joined(t_.take_losses());
+  if (!t_.options.has_losses()) return true;
   t_.report.evaluations.push_back({.step = t_.done,
                                    .values = std::move(sums.values),
                                    .jobs = std::move(sums.jobs),
@@ -233,6 +234,7 @@ bool Evaluations::run_array(int array) {
   RunnerParts parts = t_.runner_parts();
   parts.batches[array] = &shifted;
   parts.steps_per_update = 1;
+  parts.trains = false;
   parts.of_each_array = 0;
   parts.array = array;
   RankRunner runner(std::move(parts));

@@ -261,7 +261,8 @@ void Lane::spoil_gradient(StageId stage) {
 
 void Lane::update(StageId stage, const std::vector<UpdateScalars>& scalars) {
   const HeldStage& held = at(stage);
-  if (before_first_update_.erase(held.executor) > 0) warn_of_zero_gradients(held);
+  const bool updates = !std::ranges::all_of(scalars, &UpdateScalars::skip);
+  if (updates && before_first_update_.erase(held.executor) > 0) warn_of_zero_gradients(held);
   held.executor->update(scalars);
 }
 

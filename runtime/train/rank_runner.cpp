@@ -10,6 +10,7 @@
 #include "runtime/base/failpoint.h"
 #include "runtime/device/failures.h"
 #include "runtime/trace/flight_recorder.h"
+#include "runtime/train/measured_times.h"
 
 namespace millrace {
 namespace {
@@ -82,18 +83,28 @@ int RankRunner::updates_of_step(std::span<const Action> actions) const {
   return static_cast<int>(parts_.stages.lanes().front().held().size());
 }
 
+Span RankRunner::span_of(SpanKind kind, const Action& action) const {
+  return {.kind = kind,
+          .stage = static_cast<std::int16_t>(action.stage.value),
+          .peer = action.peer.value,
+          .microbatch = first_position_ * (parts_.of_each_array > 0 ? std::ssize(parts_.stages.lanes()) : 1) +
+                        action.microbatch.value,
+          .step = step_};
+}
+
 template <class Work>
 void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Work&& work) {
-  Span span{
-      .kind = kind,
-      .stage = static_cast<std::int16_t>(action.stage.value),
-      .peer = action.peer.value,
-      .microbatch = first_position_ * (parts_.of_each_array > 0 ? std::ssize(parts_.stages.lanes()) : 1) +
-                    action.microbatch.value,
-      .step = step_};
+  Span span = span_of(kind, action);
   if (runs_on_device(kind)) {
     auto begin = parts_.device.mark();
+    const TimePoint host_begin = parts_.waits ? parts_.clock.now() : TimePoint{};
     work();
+    if (parts_.waits)
+      parts_.waits->wait(!parts_.trains               ? RunPart::Evaluation
+                         : step_ == parts_.first_step ? RunPart::FirstStep
+                                                      : RunPart::Steps,
+                         kind, action.stage.value, host_begin);
+    if (parts_.phases && kind == SpanKind::Forward) add_loss_span(action);
     open_.push_back({std::move(begin), parts_.device.mark(), span, &seconds});
     if (open_.size() == 1 && open_.front().end->is_reached()) settle_device_times();
     return;
@@ -127,7 +138,7 @@ void RankRunner::settle_device_times() {
   const TimePoint now = parts_.clock.now();
   for (OpenSpan& open : open_) {
     const double start = open.begin->seconds_since(*anchor_), length = open.end->seconds_since(*open.begin);
-    *open.seconds += length;
+    if (open.seconds) *open.seconds += length;
     open.span.start = anchor_time_.time_since_epoch().count() + std::llround(start * 1e9);
     open.span.end = open.span.start + std::llround(length * 1e9);
     parts_.trace.record(open.span);
@@ -158,17 +169,32 @@ void RankRunner::feed(const Action& forward) {
   if (!executor.program().reads_batch()) return;
   const MicrobatchId microbatch = in_its_array(forward).microbatch;
   const std::int64_t position = first_position_ + microbatch.value;
-  timed(SpanKind::Data, forward, times_.data, [&] {
-    auto kept = batches_.find({array, position});
-    if (kept == batches_.end()) {
-      int readers = 0;
-      for (const HeldStage& h : lane.held()) readers += h.readings();
-      BatchSource& source = *parts_.batches[array];
-      kept = batches_.emplace(std::pair(array, position), KeptBatch{source.get(position), readers}).first;
-    }
+  auto kept = batches_.find({array, position});
+  const auto load = [&] {
+    if (kept != batches_.end()) return;
+    int readers = 0;
+    for (const HeldStage& h : lane.held()) readers += h.readings();
+    BatchSource& source = *parts_.batches[array];
+    kept = batches_.emplace(std::pair(array, position), KeptBatch{source.get(position), readers}).first;
+  };
+  const auto copy = [&] {
     executor.feed(microbatch, kept->second.batch);
     if (--kept->second.readers == 0) batches_.erase(kept);
-  });
+  };
+  if (parts_.phases) {
+    timed(SpanKind::Data, forward, times_.data, load);
+    timed(SpanKind::Copy, forward, times_.data, copy);
+  } else {
+    timed(SpanKind::Data, forward, times_.data, [&] { load(), copy(); });
+  }
+}
+
+/// The part of a forward in which the stage's heads computed the loss.
+void RankRunner::add_loss_span(const Action& forward) {
+  StageExecutor& executor = parts_.stages.lanes()[array_of(forward)].executor(forward.stage);
+  auto [begin, end] = executor.take_loss_marks();
+  if (begin && end)
+    open_.push_back({std::move(begin), std::move(end), span_of(SpanKind::Loss, forward), nullptr});
 }
 
 /// Runs an Update. If the stages agree on a norm first, the wait for it gets a span of its own: no rank
@@ -184,6 +210,8 @@ void RankRunner::update(const Action& action) {
   } else {
     agree();
   }
+  if (parts_.waits)  // the weights stay as they are
+    for (UpdateScalars& of_job : scalars) of_job.skip = true;
   timed(SpanKind::Update, action, times_.update, [&] { lane.update(action.stage, scalars); });
 }
 

@@ -19,6 +19,7 @@
 
 namespace millrace {
 
+class ComputeWaits;
 class Failpoints;
 class FlightRecorder;
 
@@ -45,6 +46,10 @@ struct RunnerParts {
   int array = 0;
   Failpoints* failpoints = nullptr;    ///< World's
   FlightRecorder* recorder = nullptr;  ///< World's
+  bool phases = false;                 ///< copies and losses get spans of their own
+  ComputeWaits* waits = nullptr;       ///< null: the stages compute; else these take the time instead
+  bool trains = true;                  ///< false: this runner evaluates
+  std::int64_t first_step = 0;         ///< of the run
 };
 
 class RankRunner {
@@ -82,6 +87,8 @@ class RankRunner {
   void step(const Action& action, bool last_gradient);
   void update(const Action& action);
   void feed(const Action& forward);
+  void add_loss_span(const Action& forward);
+  Span span_of(SpanKind kind, const Action& action) const;
   void post_receives(std::span<const Action> actions, std::size_t done);
   template <class Work>
   void timed(SpanKind kind, const Action& action, double& seconds, Work&& work);
@@ -92,7 +99,7 @@ class RankRunner {
   struct OpenSpan {
     std::unique_ptr<DeviceMark> begin, end;
     Span span;
-    double* seconds;  ///< a member of times_
+    double* seconds;  ///< a member of times_; null: it is in another span's
   };
 
   RunnerParts parts_;

@@ -101,8 +101,8 @@ void StepReports::log(std::int64_t step, Measured measured) {
     require_a_finite_loss(*record.losses, newest);
     t_.report.losses.push_back(record.losses->mean_loss());
     report_jobs(record);
-    record.spike = t_.options.has_weights && is_spike(record);
-    if (!t_.options.has_weights) record.losses.reset();  // emulated: they mean nothing
+    record.spike = t_.options.has_losses() && is_spike(record);
+    if (!t_.options.has_losses()) record.losses.reset();  // emulated: they mean nothing
   }
   t_.log.write(record);
   if (is_traced(step)) {
@@ -176,6 +176,17 @@ void StepReports::paused(SpanKind kind, TimePoint from) {
                     .step = t_.done - 1,
                     .start = from.time_since_epoch().count(),
                     .end = t_.world.clock.now().time_since_epoch().count()});
+}
+
+void StepReports::ended() {
+  if (!t_.options.phases) return;
+  for (const Span& span : t_.trace.spans_from(t_.done)) spans_.push_back(span);  // of the last evaluation
+  if (!t_.loader_spans) return;
+  const int per_step = microbatches_per_step(t_.plan);
+  for (Span span : t_.loader_spans->spans()) {
+    span.step = span.microbatch / per_step;
+    if (is_traced(span.step)) spans_.push_back(span);
+  }
 }
 
 void StepReports::write_trace() const {

@@ -44,6 +44,8 @@ class StepReports {
   void step_ended(RankRunner& runner, std::int64_t step, std::vector<double> lr);
   /// The ranks did something else between two traced steps, from `from` until now.
   void paused(SpanKind kind, TimePoint from);
+  /// The run is at its end: takes the spans that belong to no step.
+  void ended();
 
   /// Writes the spans of the traced steps into the output folder, if there is one. A failure is a warning.
   void write_trace() const;

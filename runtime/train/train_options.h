@@ -21,6 +21,7 @@
 
 namespace millrace {
 
+class MeasuredTimes;
 class SharedSchedules;
 
 /// The options in which the jobs of an array may differ.
@@ -65,6 +66,10 @@ struct TrainOptions {
   /// Set if hosts have output folders of their own, whose files the launcher gathers.
   std::optional<HostFolder> host_folder{};
   bool has_weights = true;  ///< false: on emulated devices, whose tensors have no values
+  /// Set: nothing is computed, and waits of these lengths take the time instead. Weights stay as they began.
+  std::shared_ptr<const MeasuredTimes> waits{};
+  bool has_losses() const { return has_weights && !waits; }
+  bool phases = false;  ///< all phases of all steps are traced, those of the loader's threads too
   /// Returns whether the run has a place for checkpoints. Rounds have none where hosts have folders of their
   /// own.
   bool saves() const { return has_weights && !output_dir.empty() && !(host_folder && first_job); }

@@ -48,6 +48,7 @@ RankStagesOptions stage_options_of(const Training& t) {
   of_stages.executor.stop_on_nonfinite = options.stop_on_nonfinite && t.num_arrays() == 1;
   of_stages.executor.sync_batch_norm = options.sync_batch_norm;
   of_stages.executor.masks = options.masks;
+  of_stages.executor.marks_losses = options.phases;
   return of_stages;
 }
 
@@ -134,11 +135,13 @@ void Trainer::Impl::open_sources(const std::vector<TrainedArray>& arrays) {
   for (std::size_t array = 0; array < arrays.size(); ++array) {
     Lane& lane = t.stages->lanes()[array];
     BatchNeeds train{.fields = lane.fields()};
+    train.spans = t.loader_spans;
     // Replicas take turns from where the run begins, which a checkpoint says before the first batch is read.
     train.mine = [=, &t](std::int64_t position) {
       return mine(whole_run ? position - t.position_of(t.start) : position % per_step);
     };
     BatchNeeds evaluation = train;
+    evaluation.spans = {};
     evaluation.mine = [=, this](std::int64_t position) { return mine(position % evaluations->chunk()); };
     t.sources.push_back(batches_of(arrays[array], first_job, train, evaluation));
     lane.set_extents(extents_of(*t.sources.back().train));
@@ -212,14 +215,20 @@ bool Trainer::Impl::advance(std::int64_t most) {
   const bool saves = !report.stopped && saves_after(t.done);
   const bool scores = !report.stopped && evaluations->scores_after(t.done);
   if (evaluated_last || saves || scores) {
-    const TimePoint paused = t.world.clock.now();
+    TimePoint from = t.world.clock.now();
+    const auto note = [&](SpanKind kind) {
+      reports.paused(kind, from);
+      from = t.world.clock.now();
+    };
     rest();
     report.stopped = evaluated_last && !evaluations->run();
     if (!report.stopped && evaluated_last) evaluations->begin_averages();
     if (!report.stopped && evaluated_last && evaluations->judge_evaluation()) checkpoints->save_best();
+    if (evaluated_last) note(SpanKind::Eval);
     const auto score = [&] {
       if (!report.stopped && scores) report.stopped = !evaluations->run_score();
       if (!report.stopped && scores && evaluations->judge_score()) checkpoints->save_best();
+      if (scores) note(SpanKind::Eval);
     };
     // A checkpoint records what is judged, so that comes before it.
     const bool scores_first = evaluations->judges_scores();
@@ -227,10 +236,10 @@ bool Trainer::Impl::advance(std::int64_t most) {
     if (!report.stopped && saves) {
       if (t.world.failpoints) t.world.failpoints->reach("checkpoint", t.done);
       checkpoints->save();
+      note(SpanKind::Checkpoint);
     }
     // Last, because it takes long: all else is safe by then.
     if (!scores_first) score();
-    reports.paused(evaluated_last || scores ? SpanKind::Eval : SpanKind::Checkpoint, paused);
     rested = report.stopped || report.ended_by_metric();
     if (!rested) t.stages->go_on();
   }
@@ -246,8 +255,11 @@ void Trainer::Impl::finish() {
   if (!rested) rest();
   rested = true;
   if (!report.stopped && !evaluated_last) {
+    const TimePoint from = t.world.clock.now();
     report.stopped = !evaluations->run();
     if (!report.stopped && evaluations->judge_evaluation()) checkpoints->save_best();
+    if (t.options.phases && t.sources.front().evaluation.microbatches > 0)
+      reports.paused(SpanKind::Eval, from);
   }
   if (report.stopped) {
     if (t.owns_loss()) log_warning("asked to stop: saving step " + std::to_string(t.done));
@@ -378,8 +390,10 @@ RunReport Trainer::run() {
     }
     self.finish();
   });
+  self.reports.ended();
   self.reports.write_trace();
   RunReport& report = t.report;
+  if (t.waits) report.drawn_s = t.waits->drawn_s(), report.waited_s = t.waits->waited_s();
   report.peak_stash = t.stages->peak_stash();
   report.peak_versions = t.stages->peak_versions();
   report.peak_memory_bytes = t.world.device.memory().peak;

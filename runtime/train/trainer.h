@@ -45,6 +45,7 @@ struct BatchNeeds {
   std::vector<char> fields;
   /// tells whether this rank reads the microbatch at `position`
   std::function<bool(std::int64_t position)> mine;
+  std::shared_ptr<SpanList> spans{};  ///< gets what the loader's threads do; null: nobody asks
 
   bool any() const { return std::ranges::find(fields, 1) != fields.end(); }
 };
@@ -107,6 +108,8 @@ struct RunReport {
   /// of all ranks together: the median over the steps after the first, each with its own number of samples
   double samples_per_s = 0;
   double median_step_s = 0;
+  double drawn_s = 0,
+         waited_s = 0;  ///< with TrainOptions::waits: what this rank was to wait, and what it did
   int peak_stash = 0;
   int peak_versions = 0;
   std::int64_t peak_memory_bytes = 0;  ///< most bytes of tensors on this rank's device

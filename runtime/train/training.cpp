@@ -57,6 +57,11 @@ Training::Training(World w, const std::vector<TrainedArray>& arrays, Plan p, Tra
       model(with_all_jobs(arrays)),
       job_steps(wanted_steps(options), asynchronous()) {
   if (updates_after_each()) cycle = shape_of(plan).replica_cycle();
+  // The loader's threads live in the host's time.
+  if (options.phases && &world.clock == &steady_clock()) loader_spans = std::make_shared<SpanList>();
+  if (options.waits)
+    waits = std::make_unique<ComputeWaits>(*options.waits, options.seed, plan, world.communicator.rank(),
+                                           world.clock);
 }
 
 std::string Training::name_of_job(std::size_t job) const {
@@ -67,6 +72,9 @@ RunnerParts Training::runner_parts() {
   RunnerParts parts{*stages, {}, world.clock, trace, status, world.device, steps_per_update()};
   parts.failpoints = world.failpoints;
   parts.recorder = world.recorder;
+  parts.phases = options.phases;
+  parts.waits = waits.get();
+  parts.first_step = start;
   for (const BatchSources& of_array : sources) parts.batches.push_back(of_array.train.get());
   if (num_arrays() > 1) parts.of_each_array = plan.microbatches;
   return parts;

@@ -12,6 +12,7 @@
 #include "runtime/checkpoint/together.h"
 #include "runtime/layers/carrying_layer.h"
 #include "runtime/train/job_steps.h"
+#include "runtime/train/measured_times.h"
 #include "runtime/train/rank_runner.h"
 #include "runtime/train/step_log.h"
 #include "runtime/train/stop.h"
@@ -35,6 +36,8 @@ struct Training {
   std::vector<BatchSources> sources{};  ///< by array
   std::unique_ptr<StopVote> stop{};
   SpanRing trace{};
+  std::shared_ptr<SpanList> loader_spans{};  ///< of the loader's threads; null: they are not traced
+  std::unique_ptr<ComputeWaits> waits{};     ///< null: the stages compute
   StatusBoard status{};
   StepLog log{};
   RunReport report{};

@@ -1,0 +1,115 @@
+#include "driver/worker/variant.h"
+
+#include <utility>
+
+#include "driver/cli/command_support.h"
+#include "driver/worker/train_data.h"
+#include "runtime/base/json.h"
+#include "runtime/emulation/idle_model.h"
+#include "runtime/train/measured_times.h"
+#include "runtime/train/trainer.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::int64_t kAllSteps = std::int64_t{1} << 60;
+
+/// What a run that computes nothing cannot give.
+Problems values_asked_for(const TrainSpec& spec) {
+  const TrainOptions& o = spec.options;
+  Problems problems;
+  const std::pair<bool, const char*> asked[] = {{!o.save_weights.empty(), "--save-weights"},
+                                                {!o.keep_best.empty(), "--keep-best"},
+                                                {spec.bleu.every > 0, "--bleu-every"},
+                                                {o.early_stop.has_value(), "--early-stop"},
+                                                {o.rule.shard_state, "--zero-1"},
+                                                {spec.autograd, "--autograd"}};
+  for (const auto& [given, flag] : asked)
+    if (given)
+      problems.push_back(
+          {flag, "a run of --variant sleep computes no values", "leave it out, or choose another variant"});
+  if (!spec.of_jobs.empty() || o.first_job)
+    problems.push_back({"--variant sleep", "job arrays have none", "give one value to each flag"});
+  if (spec.device != ComputeDevice::Cpu)
+    problems.push_back({"--variant sleep",
+                        "waits in the host's time, and takes no --device " + to_string(spec.device),
+                        "leave --device out: the times may come from any device"});
+  return problems;
+}
+
+Status sleep(TrainSpec& spec) {
+  Problems problems = values_asked_for(spec);
+  if (spec.variant_from.empty())
+    problems.push_back(
+        {"--variant sleep", "takes its times from an instrumented run",
+         "train once with --variant instrumented --output-dir DIR, and give --variant-from DIR"});
+  if (!problems.empty()) return problems;
+  Result<MeasuredTimes> times =
+      MeasuredTimes::read(spec.variant_from, spec.pipeline, spec.options.microbatch);
+  if (!times) return times.problems();
+  for (LayeredModel& network : spec.networks) {
+    Result<LayeredModel> idle = idle_model(std::move(network));
+    if (!idle) return Problem{"--variant sleep", idle.problems().front().what, idle.problems().front().hint};
+    network = *std::move(idle);
+  }
+  spec.options.waits = std::make_shared<const MeasuredTimes>(*std::move(times));
+  spec.options.nonfinite = {};  // tensors hold anything
+  // A run that computes does not go on from this one's checkpoints.
+  spec.options.settings.emplace_back("variant", to_string(*spec.variant));
+  return Ok{};
+}
+
+Status generate(TrainSpec& spec) {
+  if (spec.data.starts_with("synthetic"))
+    return Problem{"--variant generated", "the data are generated already: --data " + spec.data,
+                   "give the real data to --data"};
+  if (!spec.variant_from.empty()) {
+    spec.data = spec.variant_from;
+    return Ok{};
+  }
+  OpenDatasets open;
+  const Result<Datasets> real = open_datasets(spec, open);
+  if (!real) return real.problems();
+  spec.data = "synthetic:" + std::to_string((*real).train->size());
+  return Ok{};
+}
+
+}  // namespace
+
+Status apply_variant(TrainSpec& spec) {
+  if (!spec.variant && spec.variant_from.empty()) return Ok{};
+  if (!spec.variant)
+    return Problem{"--variant-from", "says nothing without a variant", "give --variant sleep or generated"};
+  const RunVariant variant = *spec.variant;
+  const std::string flag = "--variant " + to_string(variant);
+  TrainOptions& o = spec.options;
+  if (variant == RunVariant::Original || variant == RunVariant::Instrumented) {
+    if (!spec.variant_from.empty())
+      return Problem{"--variant-from", "says nothing with " + flag,
+                     "only sleep and generated take something from it"};
+  }
+  if (variant == RunVariant::Original) {
+    o.trace_count = 0;
+    return Ok{};
+  }
+  if (o.output_dir.empty())
+    return Problem{flag, "needs a place for what it records", "give --output-dir DIR"};
+  o.trace_first = 0;
+  o.trace_count = kAllSteps;
+  o.phases = true;
+  if (variant == RunVariant::Sleep) return sleep(spec);
+  return variant == RunVariant::Generated ? generate(spec) : Status(Ok{});
+}
+
+Json variant_as_json(const TrainSpec& spec, const RunReport& report) {
+  if (!spec.variant) return {};
+  Json json = Json::object({{"name", to_string(*spec.variant)}});
+  if (!spec.variant_from.empty()) json["from"] = spec.variant_from;
+  if (spec.options.waits) {
+    json["drawn_s"] = report.drawn_s;
+    json["waited_s"] = report.waited_s;
+  }
+  return json;
+}
+
+}  // namespace millrace

@@ -1,0 +1,65 @@
+#include "runtime/emulation/idle_model.h"
+
+#include <memory>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "runtime/emulation/stand_ins.h"
+
+namespace millrace {
+namespace {
+
+std::vector<at::Tensor> gradients_like(const Saved& saved, std::span<const bool> needs) {
+  std::vector<at::Tensor> gradients(needs.size());
+  for (std::size_t i = 0; i < needs.size(); ++i)
+    if (needs[i]) gradients[i] = at::empty_like(saved.tensors[i]);
+  return gradients;
+}
+
+/// It keeps its inputs, for the shapes of their gradients.
+class IdleLayer final : public StandInLayer {
+ public:
+  using StandInLayer::StandInLayer;
+  std::vector<at::Tensor> forward_all(std::span<const at::Tensor> inputs, std::span<const at::Tensor>,
+                                      std::span<at::Tensor>, const CallContext&,
+                                      Saved* saved) const override {
+    if (saved) saved->tensors.assign(inputs.begin(), inputs.end());
+    std::vector<at::Tensor> made;
+    for (const TensorSpec& spec : layer_->outputs(specs_of(inputs)))
+      made.push_back(at::empty(spec.shape, at::TensorOptions(spec.dtype)));
+    return made;
+  }
+  std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor>, std::span<const at::Tensor>,
+                                             Saved& saved, std::span<const bool> needs) const override {
+    return gradients_like(saved, needs);
+  }
+  void backward_weight_all(std::span<const at::Tensor>, Saved&, std::span<at::Tensor>) const override {}
+  /// Layers that read rows keep what says which rows, their input, first.
+  at::Tensor rows_of_gradient(const Saved& saved) const override { return layer_->rows_of_gradient(saved); }
+};
+
+class IdleHead final : public StandInHead {
+ public:
+  using StandInHead::StandInHead;
+  std::vector<at::Tensor> backward(Saved& saved, LossScale, std::span<const bool> needs) const override {
+    return gradients_like(saved, needs);
+  }
+
+ private:
+  void run(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    if (saved) saved->tensors.assign(inputs.begin(), inputs.end());
+  }
+};
+
+}  // namespace
+
+Result<LayeredModel> idle_model(LayeredModel model) {
+  if (const Status status = has_stand_ins(model); !status) return status.problems();
+  for (NamedLayer& layer : model.layers) layer.layer = std::make_shared<IdleLayer>(layer.layer);
+  for (NamedHead& head : model.heads) head.head = std::make_shared<IdleHead>(head.head);
+  return model;
+}
+
+}  // namespace millrace

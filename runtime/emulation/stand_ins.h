@@ -1,0 +1,75 @@
+// What stands for layers and heads whose values nobody asks for. Internal to this folder.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/zeros.h>
+
+#include "runtime/layers/carrying_layer.h"
+#include "runtime/layers/head.h"
+#include "runtime/layers/layer.h"
+#include "runtime/model/layered_model.h"
+
+namespace millrace {
+
+inline std::vector<TensorSpec> specs_of(std::span<const at::Tensor> tensors) {
+  std::vector<TensorSpec> specs;
+  for (const at::Tensor& t : tensors) specs.push_back({.shape = t.sizes().vec(), .dtype = t.scalar_type()});
+  return specs;
+}
+
+/// Has the name, parameters and shapes of `layer`. What it computes, and when, its classes say.
+class StandInLayer : public MultiLayer {
+ public:
+  explicit StandInLayer(LayerPtr layer) : layer_(std::move(layer)) {}
+  std::string kind() const override { return layer_->kind(); }
+  CastPolicy cast_policy() const override { return layer_->cast_policy(); }
+  std::vector<ParameterSpec> parameters() const override { return layer_->parameters(); }
+  std::vector<TensorSpec> outputs(std::span<const TensorSpec> inputs) const override {
+    return layer_->outputs(inputs);
+  }
+  std::string training_problem(std::span<const Shape> inputs) const override {
+    return layer_->training_problem(inputs);
+  }
+
+ protected:
+  const LayerPtr layer_;
+};
+
+/// The same of a head. Its sums are zero.
+class StandInHead : public Head {
+ public:
+  explicit StandInHead(HeadPtr head) : head_(std::move(head)) {}
+  std::string kind() const override { return head_->kind(); }
+  std::vector<std::string> metrics() const override { return head_->metrics(); }
+  std::string weight() const override { return head_->weight(); }
+  void check(std::span<const TensorSpec> inputs) const override { head_->check(inputs); }
+  void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double>) const override {
+    run(inputs, saved);
+  }
+  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    run(inputs, saved);
+    return at::zeros({static_cast<std::int64_t>(head_->metrics().size()) + 1}, at::kDouble);
+  }
+
+ protected:
+  virtual void run(std::span<const at::Tensor> inputs, Saved* saved) const = 0;
+
+ private:
+  const HeadPtr head_;
+};
+
+/// Problem: the model has something for which nothing can stand.
+inline Status has_stand_ins(const LayeredModel& model) {
+  if (!model.turns.empty())
+    return Problem{"", "models that are trained in turns are not emulated", "choose a model with one loss"};
+  if (const NamedLayer* layer = first_carrying(model.layers))
+    return Problem{"", "layer " + layer->name + " carries a state from microbatch to microbatch",
+                   "such models are not emulated"};
+  return Ok{};
+}
+
+}  // namespace millrace

@@ -1,0 +1,121 @@
+// Waits in the place of computation: drawn from measured times, and exact in total.
+#include "runtime/train/measured_times.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+#include "runtime/base/units.h"
+
+namespace millrace {
+namespace {
+
+Span span(SpanKind kind, std::int64_t step, std::int64_t start, std::int64_t length) {
+  return {.kind = kind, .stage = 0, .microbatch = step, .step = step, .start = start, .end = start + length};
+}
+
+/// Of two ranks: steps of 1, 2, ..., 10 ms (rank 1: 11 to 20) after a first one of 100 ms, their backwards
+/// twice as long, and an evaluation of 7 ms.
+MeasuredTimes measured() {
+  constexpr std::int64_t kMs = 1'000'000;
+  MeasuredTimes times;
+  for (const std::int64_t more : {0, 10}) {
+    std::vector<Span> spans{span(SpanKind::Forward, 0, 0, 100 * kMs)};
+    for (std::int64_t step = 1; step <= 10; ++step) {
+      spans.push_back(span(SpanKind::Backward, step, (150 + step * 100) * kMs, 2 * (step + more) * kMs));
+      spans.push_back(span(SpanKind::Forward, step, (100 + step * 100) * kMs, (step + more) * kMs));
+    }
+    spans.push_back(span(SpanKind::Forward, 11, 5000 * kMs, 7 * kMs));
+    spans.push_back(span(SpanKind::Eval, 10, 4999 * kMs, 9 * kMs));
+    times.add(std::move(spans));
+  }
+  return times;
+}
+
+/// Wakes up 0.3 ms too late.
+class LateClock final : public Clock {
+ public:
+  TimePoint now() const override { return clock_.now(); }
+  void sleep_until(TimePoint when) override {
+    clock_.sleep_until(when);
+    clock_.advance(std::chrono::microseconds(300));
+  }
+  bool wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, TimePoint until,
+                  const std::function<bool()>& ready) override {
+    return clock_.wait_until(lock, changed, until, ready);
+  }
+  void notify_all(std::condition_variable& changed) override { clock_.notify_all(changed); }
+
+ private:
+  VirtualClock clock_;
+};
+
+/// A stage with two replicas, and one that rank 0 has alone.
+Plan plan() {
+  Plan plan;
+  plan.stages = {{.layers = {"a"}, .ranks = {RankId(0), RankId(1)}}, {.layers = {"b"}, .ranks = {RankId(0)}}};
+  return plan;
+}
+
+std::vector<double> draws(const MeasuredTimes& times, std::uint64_t seed, int rank, SpanKind kind,
+                          int count) {
+  VirtualClock clock;
+  ComputeWaits waits(times, seed, plan(), RankId(rank), clock);
+  std::vector<double> all;
+  for (int i = 0; i < count; ++i) {
+    const TimePoint begin = clock.now();
+    waits.wait(RunPart::Steps, kind, 0, begin);
+    all.push_back(Seconds(clock.now() - begin).count());
+  }
+  return all;
+}
+
+TEST(ComputeWaits, EachMeasuredTimeComesOnceBeforeAnyComesAgain) {
+  const MeasuredTimes times = measured();
+  const std::vector<double> all = draws(times, 1, 0, SpanKind::Forward, 30);
+  for (std::size_t round = 0; round < 3; ++round) {
+    std::vector<double> sorted(all.begin() + static_cast<std::ptrdiff_t>(round * 10),
+                               all.begin() + static_cast<std::ptrdiff_t>(round * 10 + 10));
+    std::ranges::sort(sorted);
+    for (std::size_t i = 0; i < 10; ++i) EXPECT_NEAR(sorted[i], double(i + 1) * 1e-3, 1e-9) << round;
+  }
+  EXPECT_FALSE(std::equal(all.begin(), all.begin() + 10, all.begin() + 10)) << "in another order";
+  EXPECT_EQ(draws(times, 1, 0, SpanKind::Forward, 30), all) << "the seed decides";
+  EXPECT_NE(draws(times, 2, 0, SpanKind::Forward, 30), all);
+}
+
+TEST(ComputeWaits, WhatWasSlowTogetherStaysTogether) {
+  const MeasuredTimes times = measured();
+  const std::vector<double> forward = draws(times, 1, 0, SpanKind::Forward, 30),
+                            backward = draws(times, 1, 0, SpanKind::Backward, 30),
+                            other = draws(times, 1, 1, SpanKind::Forward, 30);
+  for (std::size_t i = 0; i < forward.size(); ++i) {
+    EXPECT_NEAR(backward[i], 2 * forward[i], 1e-9) << i;
+    EXPECT_NEAR(other[i], forward[i] + 0.01, 1e-9) << "the other replica's own times, of the same steps";
+  }
+}
+
+TEST(ComputeWaits, PartsOfARunAreApart) {
+  const MeasuredTimes times = measured();
+  VirtualClock clock;
+  ComputeWaits waits(times, 1, plan(), RankId(0), clock);
+  waits.wait(RunPart::FirstStep, SpanKind::Forward, 0, clock.now());
+  EXPECT_NEAR(waits.drawn_s(), 0.1, 1e-9);
+  waits.wait(RunPart::Evaluation, SpanKind::Forward, 0, clock.now());
+  EXPECT_NEAR(waits.drawn_s(), 0.107, 1e-9);
+  EXPECT_THROW(waits.wait(RunPart::Steps, SpanKind::Update, 0, clock.now()), ConfigError);
+  EXPECT_THROW(waits.wait(RunPart::Steps, SpanKind::Forward, 1, clock.now()), ConfigError);
+}
+
+TEST(ComputeWaits, LateWakeUpsAddNothingToTheTotal) {
+  const MeasuredTimes times = measured();
+  LateClock clock;
+  ComputeWaits waits(times, 1, plan(), RankId(0), clock);
+  for (int i = 0; i < 1000; ++i) waits.wait(RunPart::Steps, SpanKind::Forward, 0, clock.now());
+  EXPECT_NEAR(waits.drawn_s(), 5.5, 1e-9);
+  EXPECT_NEAR(waits.waited_s() / waits.drawn_s(), 1, 1e-3) << "0.3 s of lateness, of which one wake-up stays";
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,176 @@
+// Variants of a job, and experiments over them.
+#include <map>
+
+#include "runtime/base/json.h"
+#include "tests/worker/job_fixture.h"
+
+namespace millrace {
+namespace {
+
+class Variants : public Jobs {
+ protected:
+  static constexpr const char* kJob =
+      "--model mlp --width 16 --depth 2 --stages 2 --microbatch 4 --microbatches 2 --threads 1 --seed 3 "
+      "--print-every 1000 ";
+
+  Json json(const std::string& name) {
+    const Result<Json> read = parse_json(bytes(name), name);
+    EXPECT_TRUE(read) << name << ": " << bytes(name);
+    return read ? *read : Json();
+  }
+  std::map<std::string, int> kinds(const std::string& name) {
+    std::map<std::string, int> count;
+    const Json trace = json(name);
+    if (const Json* spans = trace.find("spans"))
+      for (const Json& span : spans->items()) ++count[span.find("kind")->as_string()];
+    return count;
+  }
+};
+
+TEST_F(Variants, AJobInItsFourVariants) {
+  ASSERT_EQ(run("data generate --workload clicks --out clicks --size 100kB --table-rows-cap 10").code, 0);
+  const std::string job =
+      "--model dlrm --table-rows-cap 10 --bottom 8,4 --top 8,1 --stages 2 --microbatch 8 --microbatches 2 "
+      "--rule sgd --momentum 0 --threads 1 --seed 3 --print-every 1000 --steps 12 --checkpoint-every 6 "
+      "--evaluate-every 6 ";
+  const std::string data = "--data criteo:clicks ";
+  const Ran original = run("train " + job + data + "--variant original --output-dir o");
+  ASSERT_EQ(original.code, 0) << original.output;
+  EXPECT_FALSE(fs::exists(folder_ / "o/trace.rank0.json"));
+  const Ran instrumented = run("train " + job + data + "--variant instrumented --output-dir i");
+  ASSERT_EQ(instrumented.code, 0) << instrumented.output;
+  EXPECT_EQ(json("o/summary.json").find("losses")->dump(), json("i/summary.json").find("losses")->dump())
+      << "to be watched changes nothing";
+  for (const int rank : {0, 1}) {
+    std::map<std::string, int> found = kinds("i/trace.rank" + std::to_string(rank) + ".json");
+    for (const char* kind : {"data", "copy", "forward", "backward", "send", "wait", "update", "load",
+                             "preprocess", "evaluation", "checkpoint"})
+      EXPECT_GT(found[kind], 0) << kind << " of rank " << rank;
+    EXPECT_EQ(found["backward"], 24) << "12 steps of 2 microbatches";
+    EXPECT_EQ(found["evaluation"], 2);
+    EXPECT_EQ(found["checkpoint"], 2);
+    EXPECT_EQ(found["loss"] > 0, rank == 1) << "the last stage has it";
+    EXPECT_EQ(found["loss"], rank == 1 ? found["forward"] : 0);
+  }
+  const Ran sleep = run("train " + job + data + "--variant sleep --variant-from i --output-dir s");
+  ASSERT_EQ(sleep.code, 0) << sleep.output;
+  EXPECT_NE(sleep.output.find("no losses (sleeping)"), std::string::npos) << sleep.output;
+  EXPECT_EQ(kinds("s/trace.rank0.json")["backward"], 24);
+  EXPECT_TRUE(fs::exists(folder_ / "s/checkpoints/latest")) << "checkpoints are real";
+  const Json summary = json("s/summary.json");
+  EXPECT_TRUE(summary.find("final_loss")->is_null());
+  const Json* variant = summary.find("variant");
+  ASSERT_TRUE(variant);
+  EXPECT_GT(variant->find("drawn_s")->as_double(), 0);
+  EXPECT_GE(variant->find("waited_s")->as_double(), variant->find("drawn_s")->as_double() * 0.99);
+  const Ran generated = run("train " + job + data + "--variant generated --output-dir g");
+  ASSERT_EQ(generated.code, 0) << generated.output;
+  EXPECT_EQ(json("g/summary.json").find("data")->as_string().substr(0, 10), "synthetic:");
+  EXPECT_GT(kinds("g/trace.rank0.json")["load"], 0);
+  const Ran exported = run("trace convert i --to mllog --out i/export");
+  ASSERT_EQ(exported.code, 0) << exported.output;
+  const std::string mllog = bytes("i/export/run.mllog");
+  for (const char* key :
+       {"load_batch_mem", "load_batch_gpu", "model_forward_pass", "loss_tensor_calc", "model_backward_pass",
+        "model_optim_step", "all_compute", "step_end", "batch_load", "batch_preproc", "eval_forward_pass",
+        "eval_start", "checkpoint_stop", "epoch_start", "global_batch_size"})
+    EXPECT_NE(mllog.find("\"key\":\"" + std::string(key) + "\""), std::string::npos) << key;
+  EXPECT_NE(mllog.find("\"rank\":1,\"step_num\":11"), std::string::npos) << "every rank, every step";
+}
+
+TEST_F(Variants, WhatMakesNoSenseIsRefused) {
+  const std::string job = std::string(kJob) + "--steps 2 --data synthetic:64 ";
+  ASSERT_EQ(run("train " + job + "--variant instrumented --output-dir i").code, 0);
+  for (const auto& [arguments, part] :
+       {std::pair<std::string, std::string>{"--variant instrumented", "--output-dir"},
+        {"--variant-from i", "--variant sleep or generated"},
+        {"--variant generated --output-dir x", "generated already"},
+        {"--variant sleep --output-dir x", "give --variant-from DIR"},
+        {"--variant sleep --variant-from absent --output-dir x", "is no finished run"},
+        {"--variant sleep --variant-from i --output-dir x --save-weights w.safetensors",
+         "computes no values"},
+        {"--variant sleep --variant-from i --output-dir x --stages 1", "other layers"},
+        {"--variant sleep --variant-from i --output-dir x --microbatch 2", "4 samples, this run's 2"}}) {
+    const std::string flags = arguments.find("--stages") != std::string::npos
+                                  ? "--model mlp --width 16 --depth 2 --microbatch 4 --steps 2 "
+                              : arguments.find("--microbatch") != std::string::npos
+                                  ? "--model mlp --width 16 --depth 2 --stages 2 --steps 2 "
+                                  : job;
+    const Ran ran = run("train " + flags + arguments);
+    EXPECT_EQ(ran.code, 2) << arguments << "\n" << ran.output;
+    EXPECT_NE(ran.output.find(part), std::string::npos) << arguments << "\n" << ran.output;
+  }
+}
+
+class Experiments : public Variants {
+ protected:
+  static constexpr const char* kGrid =
+      "name: tiny\nvariants: [instrumented, sleep]\nworkloads:\n"
+      "  - {name: m, job: {model: mlp, width: 16, depth: 2, steps: 12, data: 'synthetic:64', threads: 1},\n"
+      "     ranks: [1], batch: [4]}\n"
+      "  - {name: wrong, job: {model: mlp, width: 16, depth: 2, steps: 12, threads: 1,\n"
+      "     env: {MILLRACE_FAILPOINTS: 'update:rank=0:step=2:action=nan'}}, ranks: "
+      "[1],\n"
+      "     batch: [4], data: ['synthetic:64']}\n";
+  std::size_t count(const std::string& text, const std::string& part) {
+    std::size_t n = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+    return n;
+  }
+};
+
+TEST_F(Experiments, AGridThatWasKilledGoesOnAndAFailedCellEndsNobody) {
+  write("grid.yaml", kGrid);
+  const Ran dry = run("experiment grid.yaml --dry-run --output-dir out");
+  ASSERT_EQ(dry.code, 0) << dry.output;
+  EXPECT_EQ(count(dry.output, "cells/"), 4u) << dry.output;
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
+  // Killed when the first cell is on record.
+  ASSERT_EQ(
+      std::system(("cd " + folder_.string() +
+                   " && { " MILLRACE_BIN_DIR
+                   "/millrace experiment grid.yaml --output-dir out >first.log 2>&1 & p=$!; "
+                   "for i in $(seq 600); do [ \"$(grep -c cells/ out/journal.jsonl 2>/dev/null)\" -ge 2 ] "
+                   "2>/dev/null && break; sleep 0.05; done; kill -9 $p; wait $p; true; }")
+                      .c_str()),
+      0);
+  const std::string before = bytes("out/journal.jsonl");
+  const std::size_t done = count(before, "\"key\":\"cells/");
+  ASSERT_GE(done, 1u) << bytes("first.log");
+  ASSERT_LT(done, 4u) << "it was killed on its way";
+  const auto first = fs::last_write_time(folder_ / "out/cells/m-own-r1-b4-warm-instrumented-1/summary.json");
+  const Ran second = run("experiment grid.yaml --output-dir out");
+  EXPECT_EQ(second.code, 1) << second.output;
+  EXPECT_NE(second.output.find("2 cells failed"), std::string::npos) << second.output;
+  EXPECT_NE(second.output.find("its instrumented run"), std::string::npos) << second.output;
+  EXPECT_EQ(fs::last_write_time(folder_ / "out/cells/m-own-r1-b4-warm-instrumented-1/summary.json"), first)
+      << "a finished cell is not run again";
+  EXPECT_TRUE(bytes("out/journal.jsonl").starts_with(before));
+  EXPECT_EQ(count(bytes("out/journal.jsonl"), "\"key\":\"cells/"), 4u);
+  const std::string cells = bytes("out/cells.csv");
+  EXPECT_EQ(count(cells, "\n"), 5u) << cells;
+  EXPECT_NE(bytes("out/comparisons.csv").find("sleep,instrumented,compute"), std::string::npos);
+  EXPECT_NE(bytes("out/phases.csv").find("preprocess"), std::string::npos);
+  EXPECT_NE(bytes("out/report.html").find("Where a step"), std::string::npos);
+  for (const char* file : {"launch-manifest.json", "job.yaml", "summary.json", "trace.rank0.json"})
+    EXPECT_TRUE(fs::exists(folder_ / "out/cells/m-own-r1-b4-warm-sleep-1" / file)) << file;
+}
+
+TEST_F(Experiments, AGridThatIsWrongSaysWhere) {
+  for (const auto& [text, part] :
+       {std::pair<std::string, std::string>{"workload: []\n", "workload"},
+        {"workloads: []\n", "workloads is empty"},
+        {"workloads: [{job: {model: mpl}}]\n", "mpl"},
+        {"workloads: [{job: {model: mlp}, batches: [1]}]\n", "did you mean 'batch'"},
+        {"variants: [sleep]\nworkloads: [{job: {model: mlp}}]\n", "add instrumented"},
+        {"cache: [hot]\nworkloads: [{job: {model: mlp}}]\n", "hot"},
+        {"workloads: [{job: {model: mlp}, data: ['kits:{}', {path: 'kits:{}'}]}]\n", "nothing generates"}}) {
+    write("grid.yaml", text);
+    const Ran ran = run("experiment grid.yaml --output-dir out");
+    EXPECT_EQ(ran.code, 2) << text << ran.output;
+    EXPECT_NE(ran.output.find(part), std::string::npos) << text << ran.output;
+  }
+}
+
+}  // namespace
+}  // namespace millrace
