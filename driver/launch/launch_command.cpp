@@ -207,7 +207,7 @@ int peer_of(const std::string& action) {
 int awaited_rank(const LaunchOutcome& outcome, const JobSpec& job) {
   const auto& exits = outcome.exits;
   const RankExit& first = exits.at(outcome.first_failure);
-  if (first.signal != 0 || first.status != static_cast<int>(ExitCode::Peer)) return -1;
+  if (first.signal != 0 || first.status != static_cast<int>(ExitCode::Peer) || !first.lost.empty()) return -1;
   const auto suspended = std::ranges::find_if(exits, &RankExit::was_suspended);
   if (suspended != exits.end()) return static_cast<int>(suspended - exits.begin());
   const fs::path round = newest_round(job.output_dir);
@@ -481,6 +481,7 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
     options = *std::move(made);
   }
   options.progress = [&] { return progress_of(job); };
+  options.heartbeats = std::make_shared<Heartbeats>(job.output_dir, heartbeat_of(job));
   options.append_logs = job.find("resume") != nullptr;
   options.started = started_teller();
   LaunchOutcome outcome = run_ranks(processes, std::move(options), clock);
