@@ -87,7 +87,7 @@ Result<RunLock> prepare_output(const JobSpec& job, const std::string& run) {
   Result<RunLock> lock = RunLock::acquire(job.output_dir, run);
   if (!lock) return lock;
   if (Status unused = check_output(job); !unused) return unused.problems();
-  if (Status made = make_writable_folder(fs::path(job.output_dir) / "logs"); !made) return made.problems();
+  if (Status made = make_private_folder(fs::path(job.output_dir) / "logs"); !made) return made.problems();
   remove_stale_files(job);
   // `env:` may hold secrets.
   if (Status written =

@@ -42,16 +42,17 @@ def full_disks(rig):
         return
     whole = rig.launch(WIDE)
     whole.wait()
-    need = sum(path.stat().st_size for path in checkpoints(whole.out)[-1].iterdir())
+    need = sum(path.stat().st_size + 4096 for path in checkpoints(whole.out)[-1].iterdir())
+    others = sum(path.stat().st_size + 4096 for path in whole.out.rglob("*") if "checkpoints" not in path.parts)
     for share in rig.pick((0.0, 0.1, 0.5, 0.9, 0.99), 1):
         folder = rig.fresh()
-        with SmallDisk(folder, need * (1 + share) + 300_000):
+        with SmallDisk(folder, need * (1.2 + share) + others + 100_000):
             run = rig.launch(WIDE, folder=folder)
             run.wait()
             detected = run.code == 4 and run.says("NOT saved", "No space left on device", "are free", "steps 20, final loss")
             verified = rig.command("checkpoint", "verify", "out", folder=folder).wait() == 0
             left = rig.leftovers(folder)
-            yield Trial(f"room for {1 + share:.2f} checkpoints", detected, None, verified, left, "" if detected else run.tail())
+            yield Trial(f"room for {1.2 + share:.2f} checkpoints", detected, None, verified, left, "" if detected else run.tail())
     for kib in rig.pick((100, 1000, 4000), 1):
         run = rig.launch(WIDE, wrapper=limited(f"-f {kib}"))
         at = run.started
@@ -163,7 +164,7 @@ def holds_a_run(folder):
 
 @fault("R17", "an output folder that cannot be used", "exit 2 before a rank starts; a folder that goes away: no hang", limit=10)
 def folders(rig):
-    for make in rig.pick([is_a_file, parent_is_a_file, link_to_nowhere, logs_is_a_file, holds_a_run], 2):
+    for make in rig.pick([is_a_file, parent_is_a_file, link_to_nowhere, logs_is_a_file, holds_a_run], 1):
         folder = rig.fresh()
         make(folder)
         run = rig.launch(JOB, folder=folder)
@@ -171,7 +172,7 @@ def folders(rig):
         run.wait()
         yield rig.ended(make.__name__, run, at, run.code == 2 and run.says("out") and not run.says("fires"))
     if not root_needed():
-        for share in ("read-only", "full"):
+        for share in rig.pick(("read-only", "full"), 1):
             folder = rig.fresh()
             disk = folder / "disk"
             with SmallDisk(disk, 4096):

@@ -62,7 +62,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="keep the folders of failed trials here (default: removed)")
     root = pathlib.Path(__file__).resolve().parents[2]
     parser.add_argument("--bin", type=pathlib.Path, default=root / "build/release/bin", help="folder of the programs")
-    parser.add_argument("--soak", type=float, metavar="SECONDS", help="of R26 (default: 10 in the quick battery, else 120)")
+    parser.add_argument("--soak", type=float, metavar="SECONDS", help="of R26 (default: 6 in the quick battery, else 120)")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is drawn (default: 1)")
     args = parser.parse_args()
     table = chosen(sorted(rig.TABLE, key=lambda one: number(one.id)), args.ids)
@@ -76,7 +76,7 @@ def main():
     folder = args.out.resolve() if args.out else pathlib.Path(tempfile.mkdtemp(prefix="millrace-faults-"))
     folder.mkdir(parents=True, exist_ok=True)
     battery = rig.Rig(args.bin.resolve(), folder / f"run-{int(time.time())}", args.quick, args.seed,
-                      args.soak or (10 if args.quick else 120))
+                      args.soak or (6 if args.quick else 120))
     print(COLUMNS.format("id", "fault", "tried", "detected", "median s", "worst s", "bit-equal", "leftovers", ""), flush=True)
     failed = skipped = 0
     begun = time.monotonic()

@@ -11,7 +11,7 @@ import subprocess
 import time
 import zlib
 
-from rig import FOUR, JOB, TWO, Trial, checkpoints, fault, result, steps_of, yaml_of
+from rig import FOUR, JOB, TWO, Trial, checkpoints, fault, lines_of, yaml_of
 
 WORDS = ["steps", "0", "-1", "1e999", "null", "~", "{", "}", "[", "]", "&a", "*a", "!!python/object", "\t", "\0", "\xff", "'", '"', ": ", "- ",
          "\n", "---", "...", "99999999999999999999", "nan", "resume", "plan", "stages", "true", "|", ">", "#", "%", "@", "<<", "?"]
@@ -129,12 +129,35 @@ def topologies(rig):
         for i, form in enumerate(chain):
             run = rig.launch({**small, **forms[form], "steps": 10 * (i + 1) if i + 1 < len(chain) else 30}, folder=folder, resume=True)
             run.wait()
-            seen.update({one["step"]: one["loss"] for one in steps_of(run.out)})
+            seen.update({one["step"]: one["loss"] for path in run.out.glob("steps.rank*.jsonl") for one in lines_of(path)})
             if run.code:
                 break
         worst = max((abs(seen.get(step, 1e9) - loss) / max(1, abs(loss)) for step, loss in losses.items()), default=1e9)
         yield rig.ended(" -> ".join(chain), run, run.started, run.code == 0 and len(seen) == 30 and worst < 1e-4, seen == losses,
                         f"greatest difference {worst:.3g}")
+
+
+@fault("R23", "one job of an array diverges", "the other jobs are bit-equal to an array in which none does")
+def arrays(rig):
+    small = {key: value for key, value in TWO.items() if key not in ("seed", "checkpoint_every")}
+
+    def rows(run):
+        """The lines of each job, without the first, which names the columns."""
+        lines = (run.out / "jobs.csv").read_text().splitlines()[1:]
+        return {job: [line for line in lines if line.split(",")[1] == str(job)] for job in range(4)}
+
+    def trained(victim):
+        rates = [1e6 if job == victim else 0.01 * (job + 1) for job in range(4)]
+        run = rig.launch({**small, "fused": True, "lr": rates, "seed": [1, 2, 3, 4]})
+        run.wait()
+        return run
+
+    plain = rows(trained(None))
+    for victim in rig.pick(range(4), 1):
+        run = trained(victim)
+        found = rows(run)
+        equal = all(found[job] == plain[job] for job in range(4) if job != victim)
+        yield rig.ended(f"job {victim}", run, run.started, run.code == 0 and any("nonfinite" in line for line in found[victim]), equal)
 
 
 def png(draw, size=32):
@@ -146,24 +169,26 @@ def png(draw, size=32):
         b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-@fault("R24", "damaged images: cut, empty, not an image", "exit 3 with the file's name, on every rank, no hang", limit=30)
+@fault("R24", "damaged images: cut, empty, not an image", "one: named, replaced, counted; many: exit 3; no hang", limit=30)
 def images(rig):
-    for name, damage in rig.pick([("cut", lambda b: b[:len(b) // 2]), ("empty", lambda b: b""), ("text", lambda b: b"hello"),
-                                  ("a flipped byte", lambda b: b[:200] + bytes([b[200] ^ 255]) + b[201:])], 1):
+    damages = [("cut", lambda b: b[:len(b) // 2]), ("empty", lambda b: b""), ("text", lambda b: b"hello"),
+               ("a flipped byte", lambda b: b[:200] + bytes([b[200] ^ 255]) + b[201:])]
+    for (name, damage), many in rig.pick([(one, many) for one in damages for many in (False, True)], 2):
         folder = rig.fresh()
         for split in ("train", "val"):
             for kind in ("a", "b"):
                 (folder / "data" / split / kind).mkdir(parents=True)
-                for i in range(8):
+                for i in range(12):
                     (folder / "data" / split / kind / f"{i}.png").write_bytes(png(rig.random))
-        victim = folder / "data/train/b/5.png"
-        victim.write_bytes(damage(victim.read_bytes()))
+        for victim in [folder / "data/train/b/5.png"] + [folder / f"data/train/a/{i}.png" for i in range(11) if many]:
+            victim.write_bytes(damage(victim.read_bytes()))
         job = {"model": "resnet18", "image_size": 32, "classes": 2, "data": "data", "stages": 2, "microbatch": 2, "microbatches": 2,
                "steps": 8, "threads": 1, "timeout": 20, "no_evaluation": True}
         run = rig.launch(job, folder=folder)
         at = run.started
         run.wait()
-        yield rig.ended(name, run, at, run.code == 3 and run.says("b/5.png"))
+        detected = run.code == 3 and run.says("train/") if many else run.code == 0 and run.says("b/5.png", "1 damaged (replaced)")
+        yield rig.ended(f"{'many' if many else 'one'} {name}", run, at, detected)
 
 
 HOSTILE = [";touch canary", "$(touch canary)", "`touch canary`", "|touch canary", "&touch canary", "a\ntouch canary", "-oProxyCommand=touch canary",

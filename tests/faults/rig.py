@@ -165,20 +165,20 @@ def processes_in(folder):
             continue
 
 
+def lines_of(path):
+    """The steps with a loss in a rank's log."""
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            one = json.loads(line)
+        except ValueError:
+            continue  # it is being written
+        if "step" in one and one.get("loss") is not None:
+            yield one
+
+
 def steps_of(out):
-    """The steps' lines of the rank that logs the loss, in the order of the file."""
-    for path in sorted(out.glob("steps.rank*.jsonl"), reverse=True):
-        lines = []
-        for line in path.read_text(errors="replace").splitlines():
-            try:
-                one = json.loads(line)
-            except ValueError:
-                continue  # a line that is being written
-            if "step" in one and one.get("loss") is not None:
-                lines.append(one)
-        if lines:
-            return lines
-    return []
+    """Those of the rank that logs the loss, in the order of the file."""
+    return next(filter(None, (list(lines_of(path)) for path in sorted(out.glob("steps.rank*.jsonl"), reverse=True))), [])
 
 
 def checkpoints(out):
