@@ -496,7 +496,10 @@ class JobReader {
     }
     const Result<std::vector<int>> replicas = parse_replicas(text ? *text : "1", std::max(1, stages));
     if (!replicas) {
-      append(problems_, replicas.problems());
+      const auto given = std::ranges::find(values_, "replicas", &Value::flag);
+      for (const Problem& problem : replicas.problems())
+        problems_.push_back({given == values_.end() ? source_ : given->where,
+                             "replicas: " + escaped(problem.what), problem.hint});
       return;
     }
     for (std::size_t s = 0; s < replicas->size(); ++s)

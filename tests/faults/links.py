@@ -1,10 +1,8 @@
 """Faults of networks: partitions and slow links between two hosts in network namespaces, ports, strangers."""
 import os
 import pathlib
-import signal
 import socket
 import subprocess
-import threading
 import time
 
 from relay import Relay

@@ -17,8 +17,8 @@ PHASES = {
     "first forward": ("forward:step=0", JOB), "first backward": ("backward:step=0", JOB),
     "forward": ("forward:step=12", JOB), "backward": ("backward:step=12", JOB), "send": ("send:step=12", JOB),
     "receive": ("wait:step=12", JOB), "all-reduce": ("reduce:step=12", JOB), "update": ("update:step=12", JOB),
-    "snapshot": ("checkpoint:step=10", JOB), "shard's write": ("file:step=10:hit=2", FOUR),
-    "shard's sync": ("file:step=10:hit=12", FOUR), "background save": ("file:step=10:hit=4", BACKGROUND),
+    "snapshot": ("checkpoint:step=10", JOB), "first write of a save": ("file:step=10:hit=1", FOUR),
+    "fifth write of a save": ("file:step=10:hit=5", FOUR), "background save": ("file:step=10:hit=4", BACKGROUND),
     "checkpoint at the end": ("checkpoint:step=20", JOB), "evaluation": ("evaluation", EVALUATES), "end": ("end", JOB)}
 
 
@@ -39,7 +39,7 @@ def at_start(rank, number):
 def kills(rig):
     cases = [(rank, phase) for phase in PHASES for rank in RANKS]
     if rig.quick:
-        cases = [(0, "meeting"), (3, "forward"), (1, "shard's write"), (2, "update")]
+        cases = [(0, "meeting"), (3, "forward"), (1, "fifth write of a save"), (2, "update")]
     for rank, phase in cases:
         place, job = PHASES[phase]
         act = None if place else at_start(rank, signal.SIGKILL)

@@ -157,7 +157,7 @@ def processes_in(folder):
     """Processes of a trial: (pid, environment) of all whose current folder is the trial's."""
     for entry in os.listdir("/proc"):
         try:
-            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd").startswith(str(folder)):
+            if entry.isdigit() and (os.readlink(f"/proc/{entry}/cwd") + "/").startswith(f"{folder}/"):
                 state = pathlib.Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()[0]
                 if state != "Z":
                     yield int(entry), pathlib.Path(f"/proc/{entry}/environ").read_bytes()
