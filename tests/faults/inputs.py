@@ -100,7 +100,7 @@ def job_files(rig):
 
 
 SHAPES = [
-    {"stages": 50}, {"stages": 0}, {"ranks": 3}, {"replicas": 0}, {"microbatches": 3}, {"microbatch": 0}, {"microbatch": -4},
+    {"stages": 50}, {"stages": 0}, {"ranks": 3}, {"replicas": 0}, {"microbatches": -1}, {"microbatch": 0}, {"microbatch": -4},
     {"width": 0}, {"depth": 0}, {"classes": -1}, {"model": "vgg16", "image_size": 7}, {"schedule": "interleaved", "chunks": 40},
     {"schedule": "zb-v", "chunks": 3}, {"model": "no-such-model"}, {"plan": "missing.json"}, {"data": "missing"},
     {"data": "missing:de-en"}, {"init_from": "missing.safetensors"}, {"resume": "missing"}, {"steps": 0.5}, {"lr": "fast"},
