@@ -48,7 +48,7 @@ TEST_F(RankSigns, ABeatThatStandsStillIsSilence) {
   const auto silent = [&](milliseconds later) { return watch.silence(0, ::getpid(), now += later); };
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(silent(seconds(1))) << "it has not begun";
   shows(0, 1000);
-  for (const milliseconds later : {500, 500, 500, 600}) EXPECT_FALSE(silent(later));
+  for (const int later : {500, 500, 500, 600}) EXPECT_FALSE(silent(milliseconds(later)));
   const auto found = silent(milliseconds(500));
   ASSERT_TRUE(found);
   EXPECT_EQ(*found, "no sign of life for 2.1 s (limit 2.0 s): its host does not run it");

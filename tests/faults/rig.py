@@ -67,7 +67,8 @@ class Run:
     def __init__(self, folder, argv, environment, wrapper=()):
         self.folder, self.lines, self.started = folder, [], time.monotonic()
         self.process = subprocess.Popen([*wrapper, *argv], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-                                        stdout=open(folder / "stdout", "ab"), stderr=subprocess.PIPE, start_new_session=True)
+                                        stdout=open(folder / "stdout", "ab"), stderr=subprocess.PIPE, start_new_session=True,
+                                        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))  # nohup ignores it
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
         self.code = self.ended = None
