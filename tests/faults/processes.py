@@ -96,17 +96,17 @@ def lost_in_status(rig, rank):
 
 @fault("R4", "a rank that slows down three times", "that rank says so, no other does")
 def slowness(rig):
-    job = {**TWO, "width": 512, "microbatch": 64, "steps": 75, "checkpoint_every": 0}
+    job = {**TWO, "width": 1024, "microbatch": 32, "steps": 52, "checkpoint_every": 0}
     for rank in rig.pick([0, 1] * 5, 1):
         run = rig.launch(job)
         at, ended = None, False
-        if run.has_step(32):
+        if run.has_step(24):
             at, pid = time.monotonic(), run.pid(rank)
             while pid and not ended:
                 kill(pid, signal.SIGSTOP)
-                time.sleep(0.03)
+                time.sleep(0.015)
                 kill(pid, signal.SIGCONT)
-                time.sleep(0.004)
+                time.sleep(0.003)
                 ended = run.process.poll() is not None
         run.wait()
         told = [line for _, line in run.lines if "times its usual" in line or "slow" in line]
@@ -222,9 +222,9 @@ def descriptors(rig):
         yield rig.ended(f"{number} files", run, at, run.code == 0 or (run.code != "hung" and run.code < 127 and said))
 
 
-@fault("R26", "soak: a random fault every few seconds", "nothing wrong or hung, no growth; recovery at most 10 s", limit=10)
+@fault("R26", "soak: a random fault every few seconds", "nothing wrong or hung, no growth; recovered in 10 s, in 5 s by half")
 def soak(rig):
-    job = {**FOUR, "width": 256, "microbatch": 32, "steps": 1_000_000, "checkpoint_every": 25, "timeout": 4}
+    job = {**FOUR, "width": 256, "microbatch": 32, "steps": 1_000_000, "checkpoint_every": 25, "timeout": 4, "heartbeat": 2}
     run = rig.launch(job, "--max-restarts", 1_000_000)
     end, recoveries, first, last, wrong = time.monotonic() + rig.soak, [], None, None, ""
     resumed = lambda: sum("resumed step=" in line for _, line in list(run.lines))
@@ -252,7 +252,10 @@ def soak(rig):
     steps = int(checkpoints(run.out)[-1].name[5:])
     equal = result(run.out) == rig.reference({**job, "steps": steps, "checkpoint_at_end": True})
     grown = (last[0] - first[0], last[1] - first[1]) if first else (0, 0)
-    fine = not wrong and code == 75 and recoveries and grown[0] < 4096 and grown[1] <= 0
+    recoveries.sort()
+    patience = 5 if rig.quick else 1
+    late = recoveries and (recoveries[len(recoveries) * 95 // 100] > 10 * patience or recoveries[len(recoveries) // 2] > 5 * patience)
+    fine = not wrong and not late and code == 75 and recoveries and grown[0] < 4096 and grown[1] <= 0
     note = wrong or f"exit {code}, {steps} steps, launcher grew by {grown[0]} KiB and {grown[1]} descriptors"
     left = rig.leftovers(run.folder)
     for i, seconds in enumerate(recoveries or [None]):
