@@ -47,7 +47,7 @@ def row(fault, trials, battery):
     limit = fault.limit * (LOADED if battery.quick else 1) if fault.limit else None
     late = bool(limit and seconds and max(seconds) > limit)
     passed = bool(trials) and all(trial.passed for trial in trials) and not late
-    verdict = "ok" if passed else "FAILED" + (f": over {limit:g} s" if late else "")
+    verdict = "; left out: ".join(["ok", *battery.left_out]) if passed else "FAILED" + (f": over {limit:g} s" if late else "")
     text = COLUMNS.format(fault.id, fault.title[:44], len(trials), detected,
                           f"{statistics.median(seconds):.2f}" if seconds else "-", f"{max(seconds):.2f}" if seconds else "-",
                           f"{sum(equal)}/{len(equal)}" if equal else "-", left, verdict)
@@ -81,14 +81,13 @@ def main():
     failed = skipped = 0
     begun = time.monotonic()
     for one in table:
-        reason = one.needs() if one.needs else ""
-        if reason:
+        battery.id, battery.left_out, trials = one.id, [], []
+        try:
+            trials.extend(one.run(battery))
+        except rig.Skip as reason:
             skipped += 1
             print(COLUMNS.format(one.id, one.title[:44], "-", "-", "-", "-", "-", "-", f"skipped: {reason}"), flush=True)
             continue
-        battery.id, trials = one.id, []
-        try:
-            trials.extend(one.run(battery))
         except Exception:  # the other rows still have their say
             trials.append(rig.Trial("the battery itself", False, note=traceback.format_exc()))
         text, passed = row(one, trials, battery)

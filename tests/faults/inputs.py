@@ -13,8 +13,8 @@ import zlib
 
 from rig import FOUR, JOB, TWO, Trial, checkpoints, fault, lines_of, yaml_of
 
-WORDS = ["steps", "0", "-1", "1e999", "null", "~", "{", "}", "[", "]", "&a", "*a", "!!python/object", "\t", "\0", "\xff", "'", '"', ": ", "- ",
-         "\n", "---", "...", "99999999999999999999", "nan", "resume", "plan", "stages", "true", "|", ">", "#", "%", "@", "<<", "?"]
+WORDS = ["steps", "0", "-1", "1e999", "null", "~", "{", "}", "[", "]", "&a", "*a", "!!python/object", "\t", "\0", "\xff", "'", '"', ": ",
+         "- ", "\n", "---", "...", "99999999999999999999", "nan", "resume", "plan", "stages", "true", "|", ">", "#", "%", "@", "<<", "?"]
 
 
 def mutated(job, draw):
@@ -96,7 +96,8 @@ def job_files(rig):
         folder = rig.fresh()
         (folder / "job.yaml").write_bytes(mutated(rig.random.choice(bases), rig.random))
         code, said, _, _ = measured([rig.bin / "millrace", "launch", "job.yaml", "--dry-run"], folder, environment)
-        yield Trial(f"whole command {i}", code == 0 or (code in (2, 3) and "job.yaml" in said), None, None, (), f"exit {code}: {said[:300]!r}")
+        fine = code == 0 or (code in (2, 3) and "job.yaml" in said)
+        yield Trial(f"whole command {i}", fine, None, None, (), f"exit {code}: {said[:300]!r}")
 
 
 SHAPES = [
@@ -192,14 +193,16 @@ def images(rig):
         yield rig.ended(f"{'many' if many else 'one'} {name}", run, at, detected)
 
 
-HOSTILE = [";touch canary", "$(touch canary)", "`touch canary`", "|touch canary", "&touch canary", "a\ntouch canary", "-oProxyCommand=touch canary",
-           "'; touch canary; '", '"; touch canary; "', "\u202e\u0000touch canary", "../../canary", "--help", "{}", "${IFS}touch${IFS}canary"]
+HOSTILE = [";touch canary", "$(touch canary)", "`touch canary`", "|touch canary", "&touch canary", "a\ntouch canary",
+           "-oProxyCommand=touch canary", "'; touch canary; '", '"; touch canary; "', "\u202e\u0000touch canary", "../../canary", "--help", "{}",
+           "${IFS}touch${IFS}canary"]
 
 
 @fault("S3", "shell text in the fields of a job file", "nothing is run; refused, or passed on as text")
 def injections(rig):
     worker, environment = stand_in_worker(rig), rig.environment()
-    fields = ["name", "model", "data", "plan", "resume", "init_from", "hosts", "workdir", "container", "client", "lr_policy", "env", "worker"]
+    fields = ["name", "model", "data", "plan", "resume", "init_from", "hosts", "workdir", "container", "client", "lr_policy",
+              "env", "worker"]
     for field, text in rig.pick([(field, text) for field in fields for text in HOSTILE], 40):
         folder = rig.fresh()
         value = {"A": text} if field == "env" else [text] if field == "hosts" else text
@@ -250,8 +253,8 @@ def sealed(text):
 
 @fault("S7", "pickles in the place of weights", "refused by name, at once, in little memory", limit=10)
 def pickles(rig):
-    for name, content in rig.pick([("zip", b"PK\3\4" + b"\0" * 1600), ("protocol 2", b"\x80\x02}q\0."), ("huge length", b"\xff" * 7 + b"\x7f{}"),
-                                   ("protocol 5", b"\x80\x05\x95" + b"\xff" * 60)], 1):
+    for name, content in rig.pick([("zip", b"PK\3\4" + b"\0" * 1600), ("protocol 2", b"\x80\x02}q\0."),
+                                   ("huge length", b"\xff" * 7 + b"\x7f{}"), ("protocol 5", b"\x80\x05\x95" + b"\xff" * 60)], 1):
         folder = rig.fresh()
         (folder / "weights.pt").write_bytes(content)
         run = rig.launch({**TWO, "init_from": "weights.pt"}, folder=folder)
@@ -271,4 +274,5 @@ def secrets(rig):
     allowed = {run.folder / "job.yaml", run.out / "job.yaml"}
     found = [str(path) for path in run.folder.rglob("*")
              if path.is_file() and path not in allowed and marker.encode() in path.read_bytes()]
-    yield rig.ended("a launch and its report", run, at, run.code == report.code == 0 and not found and marker not in run.text, note=str(found))
+    fine = run.code == report.code == 0 and not found and marker not in run.text
+    yield rig.ended("a launch and its report", run, at, fine, note=str(found))

@@ -6,24 +6,23 @@ import subprocess
 import time
 
 from relay import Relay
-from rig import JOB, TWO, Trial, fault, processes_in, result
+from rig import JOB, TWO, Skip, Trial, fault, processes_in, result
 
 TCP = {**TWO, "backend": "tcp", "timeout": 3, "steps": 40}
 
 
-def namespaces_needed():
+def need_namespaces():
     if os.geteuid() != 0:
-        return "needs root, to make network namespaces"
+        raise Skip("needs root, to make network namespaces")
     name = f"mrf-probe-{os.getpid()}"
     try:
         made = subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode == 0
     except FileNotFoundError:
-        return "needs ip (Debian: iproute2)"
+        raise Skip("needs ip (Debian: iproute2)") from None
     if made:
         subprocess.run(["ip", "netns", "delete", name])
     if not made or not os.path.exists("/dev/net/tun"):
-        return "network namespaces or /dev/net/tun are not allowed here"
-    return ""
+        raise Skip("network namespaces or /dev/net/tun are not allowed here")
 
 
 def on_two_hosts(rig, job, folder):
@@ -41,8 +40,9 @@ PARTITIONS = {"black hole": {"drop": 1.0}, "one way": {"drop_from": 0}, "other w
 
 
 @fault("R5", "a link between hosts: black hole, one way, reset", "ends within timeout + 3 s and names both ranks; healed: bit-equal",
-       limit=7, needs=namespaces_needed)
+       limit=7)
 def partitions(rig):
+    need_namespaces()
     plain = {key: value for key, value in TCP.items() if key != "backend"}
     rig.reference(plain)
     cases = [(name, heals) for name in PARTITIONS for heals in ((False,) if name == "reset" else (False, True))] * rig.some(1, 4)
@@ -67,8 +67,9 @@ def partitions(rig):
             yield rig.ended(name + (", healed after 1.5 s" if heals else ""), run, at, detected, equal)
 
 
-@fault("R6", "50 ms of delay, 1 Mbit/s, lost packets", "trains to its end, bit-equal", needs=namespaces_needed)
+@fault("R6", "50 ms of delay, 1 Mbit/s, lost packets", "trains to its end, bit-equal")
 def slow_links(rig):
+    need_namespaces()
     plain = {key: value for key, value in TCP.items() if key != "backend"}
     plain["steps"] = 15
     job = {**TCP, "steps": 15, "timeout": 20}

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from rig import FOUR, JOB, TWO, Trial, checkpoints, fault, kill, result, steps_of
+from rig import FOUR, JOB, TWO, Skip, Trial, checkpoints, fault, kill, result, steps_of
 
 RANKS = range(4)
 EVALUATES = {**JOB, "no_evaluation": False, "data": "synthetic:64"}
@@ -94,17 +94,19 @@ def lost_in_status(rig, rank):
     return rig.ended(f"status of rank {rank}", run, run.fired(), run.code == 0 and right, note=str(states))
 
 
-@fault("R4", "a rank that slows down three times", "that rank says so, no other does")
+@fault("R4", "a rank that slows down", "that rank says so, no other does")
 def slowness(rig):
-    job = {**TWO, "width": 1024, "microbatch": 32, "steps": 52, "checkpoint_every": 0}
-    for rank in rig.pick([0, 1] * 5, 1):
+    if rig.quick:
+        raise Skip("times on a machine that tests share say little")
+    job = {**TWO, "width": 512, "microbatch": 32, "steps": 56, "checkpoint_every": 0}
+    for rank in [0, 1] * 5:
         run = rig.launch(job)
         at, ended = None, False
         if run.has_step(24):
             at, pid = time.monotonic(), run.pid(rank)
             while pid and not ended:
                 kill(pid, signal.SIGSTOP)
-                time.sleep(0.015)
+                time.sleep(0.06)
                 kill(pid, signal.SIGCONT)
                 time.sleep(0.003)
                 ended = run.process.poll() is not None

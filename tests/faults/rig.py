@@ -36,22 +36,23 @@ class Fault:
     goal: str
     run: object  # (rig) -> an iterable of Trials
     limit: float = None  # seconds that the worst trial may take
-    needs: object = None  # () -> why it cannot be tried here, or ""
+
+
+class Skip(Exception):
+    """Why a row is not tried here."""
 
 
 TABLE = []
 
 
-def fault(id, title, goal, limit=None, needs=None):
-    """Puts a function that yields Trials into the table."""
+def fault(id, title, goal, limit=None):
+    """Puts a function that yields Trials, or raises Skip, into the table."""
     def add(run):
-        TABLE.append(Fault(id, title, goal, run, limit, needs))
+        TABLE.append(Fault(id, title, goal, run, limit))
         return run
     return add
 
 
-def root_needed():
-    return "" if os.geteuid() == 0 else "needs root"
 
 
 # Two stages with two replicas: every rank sends, receives, reduces and updates.
@@ -206,6 +207,13 @@ class Rig:
         self.count = 0
         self.references = {}
         self.id = ""
+        self.left_out = []  # of the row under way: what cannot be tried here
+
+    def may_mount(self):
+        """Whether small disks can be made; if not, the row says so."""
+        if os.geteuid() != 0:
+            self.left_out.append("small disks need root")
+        return os.geteuid() == 0
 
     def some(self, quick, whole):
         """How many trials: of the quick battery or of the whole one."""
