@@ -194,8 +194,8 @@ def images(rig):
 
 
 HOSTILE = [";touch canary", "$(touch canary)", "`touch canary`", "|touch canary", "&touch canary", "a\ntouch canary",
-           "-oProxyCommand=touch canary", "'; touch canary; '", '"; touch canary; "', "\u202e\u0000touch canary", "../../canary", "--help", "{}",
-           "${IFS}touch${IFS}canary"]
+           "-oProxyCommand=touch canary", "'; touch canary; '", '"; touch canary; "', "\u202e\u0000touch canary", "../../canary",
+           "--help", "{}", "${IFS}touch${IFS}canary"]
 
 
 @fault("S3", "shell text in the fields of a job file", "nothing is run; refused, or passed on as text")
