@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from rig import FOUR, JOB, TWO, Skip, Trial, checkpoints, fault, kill, result, steps_of
+from rig import FOUR, JOB, PATIENCE, TWO, Skip, Trial, checkpoints, fault, kill, result, steps_of
 
 RANKS = range(4)
 EVALUATES = {**JOB, "no_evaluation": False, "data": "synthetic:64"}
@@ -252,7 +252,7 @@ def soak(rig):
     run.signal(signal.SIGTERM)
     code = run.wait()
     steps = int(checkpoints(run.out)[-1].name[5:])
-    equal = result(run.out) == rig.reference({**job, "steps": steps, "checkpoint_at_end": True})
+    equal = result(run.out) == rig.reference({**job, "steps": steps, "checkpoint_at_end": True}, PATIENCE + rig.soak)
     grown = (last[0] - first[0], last[1] - first[1]) if first else (0, 0)
     recoveries.sort()
     patience = 5 if rig.quick else 1
