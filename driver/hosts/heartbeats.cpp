@@ -43,7 +43,8 @@ std::optional<std::string> Heartbeats::silence(int rank, pid_t pid, TimePoint no
   if (now - beat.changed < limit_) return std::nullopt;
   return printed("no sign of life for %.1f s (limit %.1f s): ", Seconds(now - beat.changed).count(),
                  Seconds(limit_).count()) +
-         (is_suspended(pid) ? "suspended (SIGSTOP or a debugger)" : "its host does not run it");
+         (is_suspended(pid) ? "suspended (SIGSTOP or a debugger)"
+                            : "its host does not run it, or its disk takes nothing");
 }
 
 }  // namespace millrace
