@@ -20,6 +20,7 @@
 #include "driver/hosts/agent_job.h"
 #include "driver/hosts/delivered_checkpoint.h"
 #include "driver/hosts/frames.h"
+#include "driver/hosts/heartbeats.h"
 #include "driver/hosts/machine.h"
 #include "driver/hosts/own_shards.h"
 #include "driver/hosts/program_paths.h"
@@ -46,6 +47,7 @@ struct AgentRank {
   ChildProcess process;
   bool alive = true;
   bool was_suspended = false;
+  std::string silence{};  ///< why it was killed: it gave no sign of life
 };
 
 /// The launcher is gone, or sent what no launcher sends.
@@ -352,6 +354,7 @@ class Agent {
     const Json* added = go.find("environment");
     if (started_ || job_.ranks.empty() || !added || !added->is_object()) throw Disconnected();
     started_ = true;
+    heartbeats_.emplace(job_.output_dir, std::chrono::milliseconds(job_.heartbeat_ms));
     const Json* folders = added->find("MILLRACE_FOLDERS");
     if (folders && folders->is_string()) own_shards_.emplace(own_shards_folder());
     const Json* resume = go.find("resume");
@@ -391,7 +394,10 @@ class Agent {
       drain(rank, rank.process.err, FrameType::ErrorOutput);
       if (!rank.alive) continue;
       const std::optional<ChildEnd> end = end_of(rank.process.pid);
-      if (!end) continue;
+      if (!end) {
+        kill_if_silent(rank);
+        continue;
+      }
       rank.alive = false;
       drain(rank, rank.process.out, FrameType::Output);
       drain(rank, rank.process.err, FrameType::ErrorOutput);
@@ -402,8 +408,16 @@ class Agent {
                                           {"pid", std::int64_t{rank.process.pid}},
                                           {"status", end->status},
                                           {"signal", end->signal},
-                                          {"suspended", rank.was_suspended}}));
+                                          {"suspended", rank.was_suspended},
+                                          {"silence", rank.silence}}));
     }
+  }
+
+  void kill_if_silent(AgentRank& rank) {
+    const auto silence = heartbeats_->silence(rank.rank, rank.process.pid, clock_.now());
+    if (!silence || !rank.silence.empty()) return;
+    rank.silence = *silence;
+    ::kill(-rank.process.pid, SIGKILL);
   }
 
   void drain(const AgentRank& rank, Descriptor& stream, FrameType type) {
@@ -501,6 +515,7 @@ class Agent {
   AgentJob job_;
   std::set<std::string> missing_;  ///< inputs that are still to come
   std::vector<AgentRank> ranks_;
+  std::optional<Heartbeats> heartbeats_;  ///< once they have been started
   std::optional<ArrivingFile> arriving_;  ///< the input that is coming
   std::optional<DeliveredCheckpoint> delivered_;
   std::optional<OwnShards> own_shards_;  ///< only where some host does not see the launcher's folder

@@ -49,6 +49,7 @@ Json to_json(const AgentJob& job) {
                        {"worker", job.worker},
                        {"device", job.device},
                        {"host", job.host},
+                       {"heartbeat_ms", job.heartbeat_ms},
                        {"checkpoint", Json::object({{"folder", job.checkpoint.folder},
                                                     {"manifest", job.checkpoint.manifest}})},
                        {"inputs", inputs},
@@ -65,6 +66,7 @@ Result<AgentJob> agent_job_from(const Json& json) {
   job.worker = in.string("worker");
   job.device = in.string("device");
   job.host = in.whole("host", 0, 1 << 20);
+  job.heartbeat_ms = in.whole("heartbeat_ms", 0, 1 << 30);
   if (const Json* checkpoint = in.object("checkpoint")) {
     ObjectReader of(*checkpoint, problems);
     job.checkpoint = {.folder = of.string("folder"), .manifest = of.string("manifest")};

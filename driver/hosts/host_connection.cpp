@@ -213,8 +213,9 @@ bool HostConnection::read(HostEvents& events) {
           const Json json = json_of(*frame);
           events.ended(static_cast<int>(number_member(json, "rank")),
                        static_cast<pid_t>(number_member(json, "pid")),
-                       {static_cast<int>(number_member(json, "status")),
-                        static_cast<int>(number_member(json, "signal"))},
+                       {.status = static_cast<int>(number_member(json, "status")),
+                        .signal = static_cast<int>(number_member(json, "signal")),
+                        .silence = text_member(json, "silence")},
                        true_member(json, "suspended"));
         } else if (frame->type == FrameType::Refused) {
           loss_ = escaped(frame->payload);

@@ -20,6 +20,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
+#include "runtime/base/private_folder.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -167,7 +168,7 @@ Result<std::string> submit_batch_job(const JobSpec& job, const std::vector<std::
   if (const std::string here = fs::current_path(ignored).string(); escaped(here) != here)
     return Problem{"the current folder", "'" + escaped(here) + "' cannot stand in a batch script",
                    "go to another folder"};
-  if (Status made = make_writable_folder(job.output_dir); !made) return made.problems();
+  if (Status made = make_private_folder(job.output_dir); !made) return made.problems();
   const std::string path = (fs::path(job.output_dir) / "job.sbatch").string();
   if (Status written = write_file_atomically(path, batch_script(job, launch)); !written)
     return written.problems();

@@ -19,6 +19,7 @@
 #include "driver/launch/shell_words.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
+#include "runtime/base/private_folder.h"
 #include "runtime/base/run_folder.h"
 
 extern char** environ;
@@ -57,7 +58,7 @@ int spawn(std::vector<std::string> words, const fs::path& out, const fs::path& e
 }  // namespace
 
 int launch_detached(const JobSpec& job, const std::vector<std::string>& command) {
-  if (const Status made = make_writable_folder(job.output_dir); !made)
+  if (const Status made = make_private_folder(job.output_dir); !made)
     return exit_with(ExitCode::Usage, made.problems());
   // Its messages would go over those of the run that holds the folder.
   if (const auto holder = lock_holder(job.output_dir))

@@ -255,6 +255,7 @@ Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankPro
       told.ranks.back().argv.erase(told.ranks.back().argv.begin());  // the worker: each host has its own
     }
     told.host = static_cast<int>(h);
+    told.heartbeat_ms = static_cast<int>(heartbeat_of(job).count());
     if (resumed) {
       told.checkpoint = {.folder = resumed->folder, .manifest = resumed->manifest};
       told.checkpoint_source = resumed->source;

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "driver/cli/compute_specs.h"
+#include "driver/cli/flag_target.h"
 #include "driver/cli/other_words.h"
 #include "driver/launch/pipedream_job.h"
 #include "runtime/base/files.h"
@@ -31,7 +32,7 @@ constexpr const char* kJobKeys[] = {"name",        "ranks",           "worker", 
                                     "args",        "hosts",           "on",        "workdir",
                                     "client",      "remote-millrace", "container", "container-runtime",
                                     "mounts",      "slurm",           "requeue",   "max-restarts",
-                                    "spare-hosts", "smaller-plans"};
+                                    "spare-hosts", "smaller-plans",   "heartbeat"};
 
 std::string with_dashes(std::string_view name) {
   std::string result(name);
@@ -107,6 +108,7 @@ class JobReader {
     place_ranks(job);
     place_hosts(job);
     job.restarts = restarts_;
+    job.heartbeat_s = heartbeat_s_;
     // A job that comes back from the queue goes on where it was.
     if (hosts_.requeue && !job.find("resume")) job.train.emplace_back("resume", kResumeAuto);
     const std::string* folder = job.find("output-dir");
@@ -208,6 +210,12 @@ class JobReader {
       if (!most)
         problems_.push_back({place(value), key + ": " + most.problems().front().what, "write 0 or more"});
       restarts_.most = static_cast<int>(most ? *most : 0);
+    } else if (key == "heartbeat") {
+      const Result<double> seconds = number_from(scalar(key, value).value_or(""), 0, 1e6);
+      if (!seconds)
+        problems_.push_back({place(value), key + ": " + seconds.problems().front().what,
+                             "write seconds; 0: ranks may be suspended"});
+      heartbeat_s_ = seconds ? *seconds : 0;
     } else if (with_dashes(key) == "spare-hosts") {
       const Result<std::vector<HostEntry>> spares = parse_hosts(words(key, value, ","));
       if (!spares) append(problems_, spares.problems());
@@ -488,7 +496,10 @@ class JobReader {
     }
     const Result<std::vector<int>> replicas = parse_replicas(text ? *text : "1", std::max(1, stages));
     if (!replicas) {
-      append(problems_, replicas.problems());
+      const auto given = std::ranges::find(values_, "replicas", &Value::flag);
+      for (const Problem& problem : replicas.problems())
+        problems_.push_back({given == values_.end() ? source_ : given->where,
+                             "replicas: " + escaped(problem.what), problem.hint});
       return;
     }
     for (std::size_t s = 0; s < replicas->size(); ++s)
@@ -578,6 +589,7 @@ class JobReader {
   std::vector<Flag> flags_;
   std::string worker_;  ///< empty: millrace's
   JobRestarts restarts_;
+  double heartbeat_s_ = JobSpec().heartbeat_s;
   JobHosts hosts_;
   std::string hosts_where_;
   std::vector<Value> values_;
@@ -761,6 +773,8 @@ std::string to_yaml(const JobSpec& job) {
   for (const auto& [name, value] : hosts.slurm) text += "  " + name + ": " + yaml_scalar(value) + "\n";
   if (hosts.requeue) text += "requeue: true\n";
   if (job.restarts.most > 0) text += "max_restarts: " + std::to_string(job.restarts.most) + "\n";
+  if (job.heartbeat_s != JobSpec().heartbeat_s)
+    text += "heartbeat: " + printed("%.9g", job.heartbeat_s) + "\n";
   std::vector<std::string> spares;
   for (const HostEntry& host : job.restarts.spares) spares.push_back(host.login());
   if (!spares.empty()) text += "spare_hosts: [" + yaml_list(spares) + "]\n";

@@ -5,6 +5,7 @@
 //   true` flags take lists, a value for each job of the array.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,6 +51,7 @@ struct JobSpec {
   std::vector<int> stage_of_rank;  ///< -1: not known before the model is
   JobHosts hosts;
   JobRestarts restarts;
+  double heartbeat_s = 30;  ///< a rank without a sign of life for so long is lost; 0: none is
   std::vector<std::pair<std::string, std::string>> environment;
   /// Flags of `train` without dashes, in the order of its --help, the model's own options behind the model;
   /// switches have the value "true".
@@ -74,6 +76,10 @@ struct JobOverride {
 /// MILLRACE_JOB_SLURM__TIME is slurm.time.
 std::vector<JobOverride> environment_overrides();
 Result<JobOverride> parse_override(const std::string& text);
+
+inline std::chrono::milliseconds heartbeat_of(const JobSpec& job) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(job.heartbeat_s * 1e3));
+}
 
 /// Reads a job (or PipeDream's driver YAML) and its plan. Every problem at once: unknown keys with the
 /// nearest name, values that do not fit the flag, ranks that do not match the plan, files that are not there.

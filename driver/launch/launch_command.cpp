@@ -87,7 +87,7 @@ Result<RunLock> prepare_output(const JobSpec& job, const std::string& run) {
   Result<RunLock> lock = RunLock::acquire(job.output_dir, run);
   if (!lock) return lock;
   if (Status unused = check_output(job); !unused) return unused.problems();
-  if (Status made = make_writable_folder(fs::path(job.output_dir) / "logs"); !made) return made.problems();
+  if (Status made = make_private_folder(fs::path(job.output_dir) / "logs"); !made) return made.problems();
   remove_stale_files(job);
   // `env:` may hold secrets.
   if (Status written =
@@ -207,7 +207,7 @@ int peer_of(const std::string& action) {
 int awaited_rank(const LaunchOutcome& outcome, const JobSpec& job) {
   const auto& exits = outcome.exits;
   const RankExit& first = exits.at(outcome.first_failure);
-  if (first.signal != 0 || first.status != static_cast<int>(ExitCode::Peer)) return -1;
+  if (first.signal != 0 || first.status != static_cast<int>(ExitCode::Peer) || !first.lost.empty()) return -1;
   const auto suspended = std::ranges::find_if(exits, &RankExit::was_suspended);
   if (suspended != exits.end()) return static_cast<int>(suspended - exits.begin());
   const fs::path round = newest_round(job.output_dir);
@@ -481,6 +481,7 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
     options = *std::move(made);
   }
   options.progress = [&] { return progress_of(job); };
+  options.heartbeats = std::make_shared<Heartbeats>(job.output_dir, heartbeat_of(job));
   options.append_logs = job.find("resume") != nullptr;
   options.started = started_teller();
   LaunchOutcome outcome = run_ranks(processes, std::move(options), clock);

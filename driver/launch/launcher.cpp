@@ -224,6 +224,7 @@ class Launch final : private HostEvents {
       gather_checkpoints();
       for (const int signal : signals_.read()) interrupt(signal);
       reap();
+      kill_silent_ranks();
     }
     err_.finish(kStoryPatience, signals_.descriptor());
     if (!out_.finish(kResultsPatience, signals_.descriptor()))
@@ -249,6 +250,8 @@ class Launch final : private HostEvents {
         polled.push_back({.fd = console->descriptor(), .events = POLLOUT, .revents = 0});
     }
     int timeout = kLongestPollMs;
+    if (options_.heartbeats)
+      timeout = std::min(timeout, static_cast<int>(options_.heartbeats->every().count()));
     if (kill_at_) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*kill_at_ - clock_.now()).count();
       timeout = static_cast<int>(std::clamp<std::int64_t>(left, 0, kLongestPollMs));
@@ -400,6 +403,17 @@ class Launch final : private HostEvents {
     }
   }
 
+  void kill_silent_ranks() {
+    if (!options_.heartbeats) return;
+    for (Running& rank : ranks_) {
+      if (!rank.alive || rank.host >= 0 || !rank.result.lost.empty()) continue;
+      const auto silence = options_.heartbeats->silence(rank.result.rank, rank.result.pid, clock_.now());
+      if (!silence) continue;
+      rank.result.lost = *silence;
+      ::kill(-rank.result.pid, SIGKILL);
+    }
+  }
+
   bool is_stop_by_us(int signal) const {
     return signal == SIGTERM || (killed_ && signal == SIGKILL) || (signal != 0 && signal == interrupt_);
   }
@@ -407,8 +421,9 @@ class Launch final : private HostEvents {
   void ended(Running& rank, const ChildEnd& end) {
     RankExit& result = rank.result;
     rank.alive = false;
-    result.signal = end.signal;
-    result.status = end.status;
+    if (!end.silence.empty()) result.lost = end.silence;
+    result.signal = result.lost.empty() ? end.signal : 0;
+    result.status = result.lost.empty() ? end.status : static_cast<int>(ExitCode::Peer);
     result.after_s = Seconds(clock_.now() - start_).count();
     result.order = num_ended_++;
     // Somebody asked this rank to stop, and it told the others: they are saving, too.

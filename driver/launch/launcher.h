@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "driver/hosts/heartbeats.h"
 #include "driver/hosts/host_connection.h"
 #include "driver/hosts/rank_process.h"
 #include "driver/launch/checkpoint_collector.h"
@@ -29,7 +30,7 @@ struct RankExit {
   int order = 0;               ///< 0: seen first
   bool was_suspended = false;  ///< by SIGSTOP or a debugger, when another rank failed
   bool consequence = false;    ///< it ended by a signal of the launcher, or stopped because a peer was gone
-  std::string lost{};  ///< why the connection to the rank's host ended before the rank did; empty: it did not
+  std::string lost{};  ///< how its host was lost, or since when it gave no sign of life; empty: neither
   std::vector<std::string> last_lines;  ///< of stderr
 
   bool failed() const { return signal != 0 || status != 0; }
@@ -52,6 +53,8 @@ struct LaunchOptions {
   std::chrono::milliseconds grace{2000};  ///< from SIGTERM to SIGKILL after a failure
   std::chrono::milliseconds interrupt_grace{
       30'000};  ///< the same after SIGINT or SIGTERM: time for a checkpoint
+  /// Finds ranks of this host that give no sign of life; they are killed. Null: nobody looks.
+  std::shared_ptr<Heartbeats> heartbeats{};
   /// Text that changes when the ranks get on; may be empty. As long as it does, SIGKILL after SIGINT or
   /// SIGTERM is put off, up to four times `interrupt_grace`.
   std::function<std::string()> progress;

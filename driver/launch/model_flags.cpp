@@ -94,10 +94,13 @@ Result<Models> models_of_worker(const std::string& worker) {
     return Problem{worker_path(ComputeDevice::Cpu), "is missing: it is the program that knows the models",
                    worker_hint(ComputeDevice::Cpu)};
   const Result<std::string> answer = answer_of({worker, "models", "--format=json"}, kAnswerDeadline);
-  if (!answer)
-    return Problem{worker,
-                   "did not list its models (`" + worker + " models`): " + answer.problems().front().what,
-                   "is it of this version? MILLRACE_WORKER or --worker names another"};
+  if (!answer) {
+    const std::string& what = answer.problems().front().what;
+    return Problem{worker, "did not list its models (`" + worker + " models`): " + what,
+                   what.find("bad_alloc") != std::string::npos
+                       ? "it gets too little memory: `ulimit -v` says how much it may have"
+                       : "is it of this version? MILLRACE_WORKER or --worker names another"};
+  }
   const Result<Json> json = parse_json(*answer, worker + " models");
   if (!json) return json.problems();
   return models_from(*json);

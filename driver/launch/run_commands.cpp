@@ -44,7 +44,8 @@ std::string loss_text(const RunState& state) {
 Json json_of(const fs::path& folder, const RunState& state) {
   Json ranks = Json::array();
   for (const RankStatus& rank : state.ranks)
-    ranks.push_back(Json::object({{"step", rank.step}, {"action", rank.action}}));
+    ranks.push_back(
+        Json::object({{"state", to_string(rank.state)}, {"step", rank.step}, {"action", rank.action}}));
   Json json = Json::object({{"folder", folder.string()},
                             {"state", to_string(state.phase)},
                             {"model", state.model},
@@ -136,9 +137,10 @@ int show_status(const LookFlags& flags, const std::string& folder) {
   std::printf("%s\n", first.c_str());
   if (state.failure)
     std::printf("rank %d failed: %s\n", state.failure->rank, escaped(state.failure->error).c_str());
-  std::vector<std::vector<std::string>> lines{{"rank", "step", "action"}};
+  std::vector<std::vector<std::string>> lines{{"rank", "state", "step", "action"}};
   for (std::size_t rank = 0; rank < state.ranks.size(); ++rank)
-    lines.push_back({std::to_string(rank), state.ranks[rank].step, state.ranks[rank].action});
+    lines.push_back({std::to_string(rank), to_string(state.ranks[rank].state), state.ranks[rank].step,
+                     state.ranks[rank].action});
   print_columns(lines);
   if (!state.checkpoint.empty()) std::printf("newest checkpoint: %s\n", state.checkpoint.c_str());
   return 0;

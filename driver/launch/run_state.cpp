@@ -1,6 +1,7 @@
 #include "driver/launch/run_state.h"
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 
 #include "runtime/base/files.h"
@@ -71,8 +72,30 @@ RankStatus status_of(const fs::path& round, int rank) {
   }
   if (const Json* action = json->find("action"); action && action->is_string())
     status.action = action->as_string();
+  status.beat = std::max<std::int64_t>(0, integer_member(*json, "beat"));
+  if (const Json* slow = json->find("slow"); slow && slow->is_number()) status.slow = slow->as_double();
   return status;
 }
+
+namespace {
+
+constexpr std::int64_t kSilenceMs = 5000;  // a rank's beat comes every second
+
+/// `is_root`: the rank failed first. Clocks of other hosts may differ by seconds, which only `Lost`
+/// depends on.
+RankState state_of(const RankStatus& rank, bool is_root, RunPhase phase) {
+  const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+  if (is_root) return RankState::Failed;
+  if (rank.action == "done") return RankState::Done;
+  if (phase == RunPhase::Failed || phase == RunPhase::Stopped) return RankState::Stopped;
+  if (phase != RunPhase::Running || (rank.beat > 0 && now - rank.beat > kSilenceMs)) return RankState::Lost;
+  if (rank.step == "-") return RankState::Starting;
+  return rank.slow > 0 ? RankState::Slow : RankState::Healthy;
+}
+
+}  // namespace
 
 RunState read_run_state(const fs::path& folder) {
   RunState state;
@@ -100,7 +123,8 @@ RunState read_run_state(const fs::path& folder) {
       state.model = model->as_string();
   }
   state.holder = lock_holder(folder);
-  state.failure = failure_of(round);
+  const std::optional<RunFailure> failure = failure_of(round);
+  state.failure = failure;
   if (state.holder) {
     state.phase = RunPhase::Running;
     state.failure.reset();  // an earlier attempt's
@@ -111,6 +135,9 @@ RunState read_run_state(const fs::path& folder) {
   } else if (!state.ranks.empty() || !state.checkpoint.empty()) {
     state.phase = RunPhase::Ended;
   }
+  for (std::size_t rank = 0; rank < state.ranks.size(); ++rank)
+    state.ranks[rank].state =
+        state_of(state.ranks[rank], failure && failure->rank == static_cast<int>(rank), state.phase);
   return state;
 }
 

@@ -14,13 +14,30 @@
 
 namespace millrace {
 
+enum class RankState {
+  Starting,  ///< it has not begun its first step
+  Healthy,
+  Slow,     ///< it computes slower than at first (docs/failures.md)
+  Lost,     ///< it gives no sign of life, or is gone without a word
+  Failed,   ///< it is the one that failed first
+  Stopped,  ///< it ended because another one failed, or because it was asked to
+  Done
+};
+constexpr auto names_of(RankState) {
+  return std::to_array<std::string_view>(
+      {"starting", "healthy", "slow", "lost", "failed", "stopped", "done"});
+}
+
 /// What a rank does, as its status file says. The rank may have been killed while it wrote: what cannot be
 /// read is "-".
 struct RankStatus {
   std::string step = "-";
   std::string action = "-";
+  std::int64_t beat = 0;  ///< milliseconds since 1970 of its newest sign of life; 0: not known
+  double slow = 0;        ///< it computes so many times as long as at first; 0: it does not
+  RankState state = RankState::Starting;  ///< as read_run_state() judges
 };
-/// `round` is newest_round() of the output folder.
+/// Without a judgement of its state. `round` is newest_round() of the output folder.
 RankStatus status_of(const std::filesystem::path& round, int rank);
 
 enum class RunPhase {

@@ -5,6 +5,7 @@
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/plan/plan_rounds.h"
+#include "runtime/schedule/schedule.h"
 #include "runtime/train/run_settings.h"
 
 namespace millrace {
@@ -35,6 +36,16 @@ void check_resumed(const TrainSpec& spec) {
   if (!changes.empty()) log_warning("resuming with other settings: " + to_string(changes));
 }
 
+/// The ranks make it when they have met; who asks before wants to know then.
+void check_schedule(const TrainSpec& spec) {
+  const Plan& plan = spec.pipeline;
+  if (is_asynchronous(plan.schedule) || plan.arrays > 1) return;
+  const Result<Schedule> schedule =
+      schedule_of(plan, shape_of(plan), Transport::Buffered, spec.options.schedule);
+  if (!schedule)
+    throw ConfigError("the plan of " + plan.model + " has no schedule: " + to_string(schedule.problems()));
+}
+
 }  // namespace
 
 int print_dry_run(const Rounds& rounds) {
@@ -42,6 +53,7 @@ int print_dry_run(const Rounds& rounds) {
   const Datasets& sets = rounds.all.front().sets;
   check_initial_weights(spec);
   check_resumed(spec);
+  check_schedule(spec);
   std::int64_t parameters = 0;
   for (const LayeredModel& network : spec.networks) parameters += network.num_parameters();
   std::printf("model %s, %lld parameters; data %s\n", spec.alone.name.c_str(),

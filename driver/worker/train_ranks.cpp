@@ -86,13 +86,14 @@ RunReport run_with_rollbacks(const Round& round, const World& world) {
 }
 
 /// Trains a round as one rank.
-ExitCode train_rank(Round& round, Communicator& communicator, Device& device, FlightRecorder& recorder) {
+ExitCode train_rank(Round& round, Communicator& communicator, Device& device, FlightRecorder& recorder,
+                    Failpoints& failpoints) {
   const TrainSpec& spec = round.spec;
   Clock& clock = clock_of(spec);
   device.bind_thread();
   // The round before had its own, and so have arrays that were tried.
   if (spec.options.first_job || !spec.division.tried.empty()) device.reset_peak_memory();
-  Failpoints failpoints(spec.options.failpoints, communicator.rank().value, clock);
+  failpoints.reach("model", 0);
   World world{communicator, clock, device};
   world.recorder = &recorder;
   if (!spec.options.failpoints.empty()) world.failpoints = &failpoints;
@@ -144,8 +145,10 @@ ExitCode train_threads(Round& round, const Accelerator& accelerator) {
       [&](Communicator& communicator) {
         use_threads(spec);
         Device& device = *devices[communicator.rank().value];
-        const ExitCode code = train_rank(round, communicator, device,
-                                         recorders[static_cast<std::size_t>(communicator.rank().value)]);
+        const int rank = communicator.rank().value;
+        Failpoints failpoints(spec.options.failpoints, rank, clock);
+        const ExitCode code =
+            train_rank(round, communicator, device, recorders[static_cast<std::size_t>(rank)], failpoints);
         std::lock_guard lock(mutex);
         // A loss says more than the fact that the run stopped.
         if (worst == ExitCode::Done || (worst == ExitCode::Requeue && code != ExitCode::Done)) worst = code;
@@ -289,6 +292,8 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
   }
   const Plan& plan = rounds.several() ? rounds.plan : spec.pipeline;
   FlightRecorder recorder(steady_clock());
+  Failpoints failpoints(spec.options.failpoints, job.rank, clock_of(spec));
+  failpoints.reach("meeting", 0);
   const JoinedJob joined = join_job(job,
                                     {.backend = spec.backend,
                                      .deadline = spec.deadline,
@@ -304,13 +309,13 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
     if (rounds.several()) world.barrier();
     if (TrainSpec& first = rounds.all.front().spec; chooses_arrays(first)) divide_as_rank_0(first, world);
     return run_rounds(rounds, [&](Round& round, std::size_t r) {
-      if (!rounds.several()) return train_rank(round, world, *device, recorder);
+      if (!rounds.several()) return train_rank(round, world, *device, recorder, failpoints);
       if (job.rank == 0) log_round(rounds, r);
       // A round's groups of ranks have the names that another's have: each round is a group.
       std::vector<RankId> ranks;
       for (int rank = 0; rank < world.size(); ++rank) ranks.emplace_back(rank);
       const auto of_round = world.subgroup(ranks, run_files::kRounds.of(static_cast<int>(r)));
-      return train_rank(round, *of_round, *device, recorder);
+      return train_rank(round, *of_round, *device, recorder, failpoints);
     });
   } catch (...) {
     world.abort(text_of_failure());

@@ -2,6 +2,8 @@
 
 #include <signal.h>
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -14,7 +16,11 @@
 namespace millrace {
 namespace {
 
-constexpr const char* kForm = "PLACE[:rank=N][:step=N][:hit=N]:action=kill|stop|abort|throw|nan, or :delay=S";
+constexpr const char* kForm =
+    "PLACE[:rank=N][:step=N][:hit=N]:action=kill|stop|abort|segv|throw|nan|full, or :delay=S";
+
+constexpr const char* kFile = "file";
+std::atomic<Failpoints*> of_files{nullptr};
 
 template <class Number, class Into>
 bool take(std::string_view value, Into& into) {
@@ -67,15 +73,22 @@ Result<std::vector<Failpoint>> failpoints_from(const std::string& text) {
 Failpoints::Failpoints(const std::vector<Failpoint>& planted, int rank, Clock& clock) : clock_(clock) {
   for (const Failpoint& point : planted)
     if (point.rank.value_or(rank) == rank) planted_.push_back({point, point.hit});
+  for (const Planted& one : planted_)
+    if (one.what.place == kFile) of_files = this;
 }
 
 Failpoints::~Failpoints() {
+  if (Failpoints* self = this; of_files.compare_exchange_strong(self, nullptr)) {
+    const std::lock_guard last(mutex_);
+  }
   for (const Planted& one : planted_)
     if (one.left > 0) log_warning("failpoint " + text_of(one.what) + " did not fire");
 }
 
 bool Failpoints::reach(std::string_view place, std::int64_t step) {
-  bool nan = false;
+  const std::lock_guard lock(mutex_);
+  if (place == "checkpoint") saved_ = step;
+  bool spoil = false;
   for (Planted& one : planted_) {
     const Failpoint& point = one.what;
     if (one.left == 0 || point.place != place || point.step.value_or(step) != step || --one.left > 0)
@@ -90,6 +103,9 @@ bool Failpoints::reach(std::string_view place, std::int64_t step) {
         break;
       case FailpointAction::Abort:
         std::abort();
+      case FailpointAction::Segv:
+        ::raise(SIGSEGV);
+        break;
       case FailpointAction::Throw:
         throw InternalError("failpoint " + text_of(point));
       case FailpointAction::Delay:
@@ -97,11 +113,28 @@ bool Failpoints::reach(std::string_view place, std::int64_t step) {
                                               std::chrono::duration<double>(point.seconds)));
         break;
       case FailpointAction::Nan:
-        nan = true;
+      case FailpointAction::Full:
+        spoil = true;
         break;
     }
   }
-  return nan;
+  return spoil;
+}
+
+bool Failpoints::reach_file() {
+  std::int64_t step = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    step = saved_;
+  }
+  return reach(kFile, step);
+}
+
+bool reach_file_call() {
+  Failpoints* const faults = of_files.load();
+  if (!faults || !faults->reach_file()) return true;
+  errno = ENOSPC;
+  return false;
 }
 
 }  // namespace millrace

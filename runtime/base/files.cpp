@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/failpoint.h"
 #include "runtime/base/read_time.h"
 #include "runtime/base/unfinished_file.h"
 
@@ -69,7 +70,7 @@ Result<std::string> read_opened(const std::filesystem::path& path, int fd, Bytes
 void sync_folder(const std::filesystem::path& folder) {
   const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
-  ::fsync(fd);
+  if (reach_file_call()) ::fsync(fd);
   ::close(fd);
 }
 
@@ -91,7 +92,7 @@ Status write_file_atomically(const std::filesystem::path& path, std::string_view
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                         readers == Readers::Private ? 0600 : 0644);
   if (fd < 0) return errno_problem(path, "creating it", "does the folder exist and is it writable?");
-  bool written = write_all(fd, content) && ::fsync(fd) == 0;
+  bool written = reach_file_call() && write_all(fd, content) && reach_file_call() && ::fsync(fd) == 0;
   const int error = errno;
   // A network's file system may report only here that the disk is full.
   const bool closed = ::close(fd) == 0;
@@ -101,7 +102,7 @@ Status write_file_atomically(const std::filesystem::path& path, std::string_view
     ::unlink(temporary.c_str());
     return problem;
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+  if (!reach_file_call() || ::rename(temporary.c_str(), path.c_str()) != 0) {
     const Problem problem = errno_problem(path, "rename");
     ::unlink(temporary.c_str());
     return problem;
@@ -137,6 +138,7 @@ Status make_place_for_file(const std::filesystem::path& path) {
 
 Status replace_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
   std::error_code error;
+  if (!reach_file_call()) return errno_problem(to, "rename");
   if (std::filesystem::exists(to, error)) {
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
       return replace_folder_by_renames(from, to);

@@ -12,6 +12,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/failpoint.h"
 #include "runtime/base/json.h"
 #include "runtime/base/unfinished_file.h"
 
@@ -78,7 +79,7 @@ class TensorFileWriter::Output {
     written_ += static_cast<std::int64_t>(bytes);
     const char* p = static_cast<const char*>(data);
     while (bytes) {
-      const ssize_t n = ::write(fd_, p, bytes);
+      const ssize_t n = reach_file_call() ? ::write(fd_, p, bytes) : -1;
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) fail("write");
       p += n;
@@ -86,9 +87,9 @@ class TensorFileWriter::Output {
     }
   }
   FileDigest commit(const std::string& final_path) {
-    if (::fsync(fd_) != 0) fail("fsync");
+    if (!reach_file_call() || ::fsync(fd_) != 0) fail("fsync");
     if (::close(std::exchange(fd_, -1)) != 0) fail("close");
-    if (::rename(path_.c_str(), final_path.c_str()) != 0) fail("rename");
+    if (!reach_file_call() || ::rename(path_.c_str(), final_path.c_str()) != 0) fail("rename");
     return {.bytes = written_, .hash = hash_.value()};
   }
 

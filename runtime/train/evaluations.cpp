@@ -10,6 +10,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include "runtime/base/failpoint.h"
 #include "runtime/base/log.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/initial_weights.h"
@@ -194,6 +195,7 @@ std::int64_t Evaluations::next_after(std::int64_t done) const {
 
 bool Evaluations::run() {
   if (t_.sources.front().evaluation.microbatches == 0) return true;
+  if (t_.world.failpoints) t_.world.failpoints->reach("evaluation", t_.done);
   bool asked = false;
   t_.stages->use_averages(true);
   const bool reports = t_.has_last_stage();

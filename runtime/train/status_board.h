@@ -2,16 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 namespace millrace {
 
 /// A board that is cheap enough to be updated at every action. The text is made only if there is a mapping,
-/// and is copied into it. Not thread-safe.
+/// and is copied into it. A thread of its own writes a beat every second, the milliseconds since 1970: a rank
+/// whose beat stands still does not run. Not thread-safe.
 class StatusBoard {
  public:
-  StatusBoard() = default;  ///< writes nowhere
+  StatusBoard();  ///< writes nowhere
   StatusBoard(const std::string& path, int rank, int stage);
   ~StatusBoard();
   StatusBoard(StatusBoard&&) noexcept;
@@ -19,6 +21,8 @@ class StatusBoard {
   void update(std::int64_t step, std::string_view action) {
     update_with(step, [action] { return action; });
   }
+  /// The rank computes `times` as long as at first: the next update shows it, and later ones.
+  void set_slow(double times);
   /// Calls `action()` for the text, only if the board writes.
   template <class Action>
   void update_with(std::int64_t step, const Action& action) {
@@ -26,10 +30,13 @@ class StatusBoard {
   }
 
  private:
+  class Heart;
   void write(std::int64_t step, std::string_view action);
 
   char* text_ = nullptr;
-  std::string begin_;      ///< the beginning of the JSON object: rank and stage
+  std::unique_ptr<Heart> heart_;
+  std::string begin_;      ///< the JSON object behind the beat: rank and stage
+  std::string end_ = "}";  ///< and its end
   std::size_t shown_ = 0;  ///< characters of the last text written
 };
 

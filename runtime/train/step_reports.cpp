@@ -87,6 +87,7 @@ void StepReports::log(std::int64_t step, Measured measured) {
   const StepTimes& times = record.times;
   if (const auto slow = slow_steps_.add(times.forward + times.backward + times.update)) {
     record.slow = *slow;
+    t_.status.set_slow(*slow);
     log_warning("rank " + std::to_string(t_.world.communicator.rank().value) +
                 printed(" is slow: for %d steps it computed %.1f times as long as at first",
                         SlowSteps::kSteps, *slow));

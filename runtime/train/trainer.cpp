@@ -252,6 +252,7 @@ void Trainer::Impl::finish() {
   Training& t = training;
   RunReport& report = t.report;
   t.stop->finish();
+  if (t.world.failpoints) t.world.failpoints->reach("end", t.done);
   if (!rested) rest();
   rested = true;
   if (!report.stopped && !evaluated_last) {

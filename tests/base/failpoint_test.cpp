@@ -2,8 +2,13 @@
 #include "runtime/base/failpoint.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
 
 #include "runtime/base/error.h"
+#include "runtime/base/files.h"
 
 namespace millrace {
 namespace {
@@ -28,6 +33,29 @@ TEST(Failpoints, OneThatDidNotFireIsTold) {
   EXPECT_NE(
       testing::internal::GetCapturedStderr().find("failpoint update:step=5:hit=1:action=kill did not fire"),
       std::string::npos);
+}
+
+/// The place "file" is each write, sync and rename after the checkpoint that the fault names.
+TEST(Failpoints, AFileCallFails) {
+  char name[] = "/tmp/millrace-failpoint-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(name);
+  const auto files = [&] { return std::distance(std::filesystem::directory_iterator(folder), {}); };
+  int failed = 0;
+  for (int hit = 1; hit <= 4; ++hit) {
+    Failpoints faults(*failpoints_from("file:step=7:hit=" + std::to_string(hit) + ":action=full"), 0,
+                      steady_clock());
+    EXPECT_TRUE(write_file_atomically(folder / "one", "old")) << "no checkpoint yet";
+    faults.reach("checkpoint", 7);
+    const Status written = write_file_atomically(folder / "one", "new");
+    EXPECT_EQ(*read_file(folder / "one"), written ? "new" : "old");
+    if (written) continue;
+    ++failed;
+    EXPECT_NE(to_string(written.problems()).find("No space left"), std::string::npos);
+    EXPECT_EQ(files(), 1) << "no temporary file stays";
+  }
+  EXPECT_EQ(failed, 3) << "write, sync, rename; the folder's sync is not worth a failure";
+  EXPECT_TRUE(write_file_atomically(folder / "one", "new")) << "no faults any more";
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Failpoints, WhatCannotBeReadIsRefused) {

@@ -329,6 +329,27 @@ TEST(PipeDreamJob, StepsThatAreSetTakeThePlaceOfEpochs) {
   EXPECT_EQ(*both->find("epochs"), "2");
 }
 
+TEST(JobSpec, WrongReplicasHaveTheirPlaceInTheFile) {
+  for (const char* wrong : {"nan", "-1", "1e+20", "3,1,1"}) {
+    const Result<JobSpec> found = job("model: mlp\nstages: 2\nreplicas: " + std::string(wrong) + "\n");
+    ASSERT_FALSE(found) << wrong;
+    EXPECT_NE(to_string(found.problems()).find(":3:11: replicas: '"), std::string::npos)
+        << to_string(found.problems());
+  }
+}
+
+TEST(JobSpec, SaysHowLongARankMayBeSilent) {
+  const auto limit = [](const std::string& line) { return job("model: mlp\n" + line); };
+  EXPECT_EQ(heartbeat_of(*limit("")), std::chrono::seconds(30));
+  const Result<JobSpec> two = limit("heartbeat: 2.5\n");
+  ASSERT_TRUE(two) << to_string(two.problems());
+  EXPECT_EQ(heartbeat_of(*two), std::chrono::milliseconds(2500));
+  EXPECT_NE(to_yaml(*two).find("heartbeat: 2.5\n"), std::string::npos) << to_yaml(*two);
+  EXPECT_EQ(heartbeat_of(*limit("heartbeat: 0\n")).count(), 0);
+  for (const char* wrong : {"heartbeat: soon\n", "heartbeat: -1\n", "heartbeat: [2]\n"})
+    EXPECT_FALSE(limit(wrong)) << wrong;
+}
+
 TEST(PipeDreamJob, CarriesOver) {
   const TemporaryFolder folder;
   const std::string conf = folder.write(

@@ -113,6 +113,21 @@ TEST_F(Launcher, KillMinusNine) {
   EXPECT_EQ(outcome.exits[1].signal, SIGKILL);
 }
 
+/// It would hold up the others until they give up, which may take minutes.
+TEST_F(Launcher, ASuspendedRankIsLostAfterTheLimit) {
+  const std::string status = folder_.path("status.rank1.json");
+  const LaunchOutcome outcome =
+      run({kForever,
+           "while ! [ -e $FOLDER/ready.0 ]; do :; done; echo '{\"beat\":1}' >" + status + "; kill -STOP $$"},
+          {.heartbeats = std::make_shared<Heartbeats>(folder_.path(""), std::chrono::milliseconds(500))});
+  EXPECT_EQ(outcome.exit_code(), 5);
+  ASSERT_EQ(outcome.first_failure, 1);
+  EXPECT_NE(outcome.exits[1].lost.find("no sign of life for 0."), std::string::npos) << outcome.exits[1].lost;
+  EXPECT_NE(outcome.exits[1].lost.find("suspended (SIGSTOP"), std::string::npos) << outcome.exits[1].lost;
+  EXPECT_EQ(outcome.exits[0].signal, SIGTERM);
+  EXPECT_LT(outcome.seconds, 10);
+}
+
 TEST_F(Launcher, ARankThatIgnoresSigtermIsKilledAfterTheGrace) {
   const LaunchOutcome outcome =
       run({std::string("trap '' TERM; ") + kForever, "while ! [ -e $FOLDER/ready.0 ]; do :; done; exit 3"},

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
@@ -21,15 +23,19 @@ class StatusBoardFile : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  void expect_shows(std::int64_t step, const std::string& action) const {
+  void expect_shows(std::int64_t step, const std::string& action, double slow = 0) const {
     const Result<std::string> text = read_file(path_);
     ASSERT_TRUE(text);
     EXPECT_EQ(text->size(), 256u);
     EXPECT_EQ(text->back(), '\n');
     const Result<Json> json = parse_json(*text, path_);
     ASSERT_TRUE(json) << *text;
-    EXPECT_EQ(json->dump(),
-              Json::object({{"rank", 3}, {"stage", 1}, {"step", step}, {"action", action}}).dump());
+    const Json* beat = json->find("beat");
+    ASSERT_TRUE(beat && beat->kind() == Json::Kind::Int) << *text;
+    Json expected = Json::object(
+        {{"beat", beat->as_int()}, {"rank", 3}, {"stage", 1}, {"step", step}, {"action", action}});
+    if (slow > 0) expected["slow"] = slow;
+    EXPECT_EQ(json->dump(), expected.dump());
   }
 
   std::string folder_, path_;
@@ -67,6 +73,28 @@ TEST_F(StatusBoardFile, MovesWithItsFile) {
   third = std::move(second);
   third.update(3, "F");
   expect_shows(3, "F");
+}
+
+TEST_F(StatusBoardFile, SaysThatTheRankIsSlow) {
+  StatusBoard board(path_, 3, 1);
+  board.set_slow(2.46);
+  board.update(1, std::string(120, 'x'));
+  expect_shows(1, std::string(120, 'x'), 2.5);
+}
+
+/// Whatever the rank waits for, its process lives.
+TEST_F(StatusBoardFile, BeatsWithoutAnUpdate) {
+  const auto beat = [this] {
+    const Result<Json> json = read_json(path_);
+    return json ? json->find("beat")->as_int() : 0;
+  };
+  StatusBoard board(path_, 3, 1);
+  const std::int64_t first = beat();
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+       beat() == first && std::chrono::steady_clock::now() < end;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_GE(beat(), first + 900);
+  EXPECT_LT(beat(), first + 20'000);
 }
 
 TEST_F(StatusBoardFile, ABoardWithoutAFileMakesNoText) {

@@ -244,6 +244,11 @@ TEST_F(FirstHours, ADryRunOfAJobAsksTheWorker) {
   const Ran refused = run("launch job.yaml --dry-run");
   EXPECT_EQ(refused.code, 2) << refused.output;
   EXPECT_NE(refused.output.find("the worker refuses it: plan.json"), std::string::npos) << refused.output;
+  write("job.yaml", "model: mlp\nstages: 2\nschedule: zb-v\nchunks: 3\n");
+  const Ran no_schedule = run("launch job.yaml --dry-run");
+  EXPECT_EQ(no_schedule.code, 2) << no_schedule.output;
+  EXPECT_NE(no_schedule.output.find("zb-v needs two stages per rank"), std::string::npos)
+      << no_schedule.output;
   write("job.yaml", "model: mlp\nstages: 2\n");
   const Ran taken = run("launch job.yaml --dry-run");
   EXPECT_EQ(taken.code, 0) << taken.output;

@@ -180,10 +180,20 @@ TEST_F(Security, NobodyElseReadsOrWritesARunWhateverTheUmask) {
     };
     EXPECT_EQ(mode(folder_ / out), 0700u) << "who cannot enter the folder reads nothing in it";
     EXPECT_EQ(mode(folder_ / out / "checkpoints"), 0700u);
+    EXPECT_EQ(mode(folder_ / out / "logs"), 0700u);
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder_ / out)) {
       EXPECT_EQ(mode(entry.path()) & 022 & (entry.is_directory() ? 0 : ~0u), 0u) << entry.path();
     }
   }
+}
+
+TEST_F(Security, ADetachedRunIsAsPrivate) {
+  write("job.yaml", "model: mlp\nwidth: 16\nsteps: 1000000\nno_evaluation: true\n");
+  ASSERT_EQ(run("launch job.yaml --output-dir out --detach", "umask 000;").code, 0);
+  struct stat info {};
+  ASSERT_EQ(::stat((folder_ / "out").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  EXPECT_EQ(run("kill out").code, 0);
 }
 
 /// A link under a name that a run will write must not lead it to another file.

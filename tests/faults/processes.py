@@ -1,0 +1,264 @@
+"""Faults of processes: ranks that are killed, crash, hang or slow down; stops and signals; limits; the soak."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+from rig import FOUR, JOB, PATIENCE, TWO, Skip, Trial, checkpoints, fault, kill, result, steps_of
+
+RANKS = range(4)
+EVALUATES = {**JOB, "no_evaluation": False, "data": "synthetic:64"}
+BACKGROUND = {**FOUR, "checkpoint_background": True}
+# The phases of a run: a place where a fault is planted, and the job that comes there. "" is the start of the process.
+PHASES = {
+    "start": ("", JOB), "meeting": ("meeting", JOB), "model": ("model", JOB),
+    "first forward": ("forward:step=0", JOB), "first backward": ("backward:step=0", JOB),
+    "forward": ("forward:step=12", JOB), "backward": ("backward:step=12", JOB), "send": ("send:step=12", JOB),
+    "receive": ("wait:step=12", JOB), "all-reduce": ("reduce:step=12", JOB), "update": ("update:step=12", JOB),
+    "snapshot": ("checkpoint:step=10", JOB), "first write of a save": ("file:step=10:hit=1", FOUR),
+    "fifth write of a save": ("file:step=10:hit=5", FOUR), "background save": ("file:step=10:hit=4", BACKGROUND),
+    "checkpoint at the end": ("checkpoint:step=20", JOB), "evaluation": ("evaluation", EVALUATES), "end": ("end", JOB)}
+
+
+def planted(place, rank, action):
+    name, _, step = place.partition(":")
+    return ":".join(filter(None, (name, f"rank={rank}", step, f"action={action}")))
+
+
+def at_start(rank, number):
+    """Sends the signal as soon as the process of the rank is there."""
+    def act(run):
+        if run.until(lambda: run.pid(rank) is not None) and run.signal_rank(rank, number):
+            return time.monotonic()
+    return act
+
+
+@fault("R1", "kill -9 of each rank in each phase", "all seen and ended within 5 s, bit-equal after resume", limit=5)
+def kills(rig):
+    cases = [(rank, phase) for phase in PHASES for rank in RANKS]
+    if rig.quick:
+        cases = [(0, "meeting"), (3, "forward"), (1, "fifth write of a save"), (2, "update")]
+    for rank, phase in cases:
+        place, job = PHASES[phase]
+        act = None if place else at_start(rank, signal.SIGKILL)
+        yield rig.broken(f"rank {rank}, {phase}", job, planted(place, rank, "kill") if place else "", {137},
+                         [f"millrace launch: rank {rank} ", "killed by signal 9 (SIGKILL)"], act=act)
+
+
+@fault("R2", "SEGV, ABRT, an exception in a rank", "as R1", limit=5)
+def crashes(rig):
+    codes = {"segv": {139}, "abort": {134}, "throw": {1}}
+    cases = [(action, rank, phase) for action in codes for rank in RANKS for phase in ("backward", "snapshot")]
+    for action, rank, phase in rig.pick(cases, 1):
+        place, job = PHASES[phase]
+        yield rig.broken(f"{action}, rank {rank}, {phase}", job, planted(place, rank, action), codes[action],
+                         [f"millrace launch: rank {rank} ", "failed first"])
+
+
+def suspend(seconds, rank):
+    """A rank stops itself; after `seconds` it goes on."""
+    def act(run):
+        if run.until(run.fired):
+            time.sleep(seconds)
+            return run.fired() if run.signal_rank(rank, signal.SIGCONT) else None
+    return act
+
+
+@fault("R3", "SIGSTOP for 1 s and for ever", "1 s: goes on bit-equal; for ever: that rank is named by its limit + 2 s", limit=12)
+def suspensions(rig):
+    for rank in rig.pick(RANKS, 1):
+        yield rig.broken(f"rank {rank} for 1 s", JOB, planted("forward:step=12", rank, "stop"), {0}, ["ranks done"],
+                         act=suspend(1, rank), resumes=False)
+    for rank in [2] if rig.quick else list(RANKS) * 9:  # the heartbeat finds it
+        yield rig.broken(f"rank {rank} for ever", {**JOB, "heartbeat": 2}, planted("backward:step=12", rank, "stop"), {5},
+                         [f"millrace launch: rank {rank} (stage {rank // 2}) failed first: no sign of life", "suspended (SIGSTOP"])
+    for rank in [] if rig.quick else RANKS:  # its peers give up first
+        yield rig.broken(f"rank {rank} for ever, by timeout", {**JOB, "timeout": 3}, planted("backward:step=12", rank, "stop"), {5},
+                         [f"millrace launch: rank {rank} (stage {rank // 2}) was suspended"])
+    for rank in [] if rig.quick else RANKS:
+        yield lost_in_status(rig, rank)
+
+
+def lost_in_status(rig, rank):
+    """`millrace status` calls a suspended rank lost, and no other."""
+    run, states = rig.launch(JOB, failpoints=planted("update:step=12", rank, "stop")), []
+    end = time.monotonic() + 20
+    while run.until(run.fired) and "lost" not in states and time.monotonic() < end:
+        answer = subprocess.run([rig.bin / "millrace", "status", run.out, "--format", "json"], capture_output=True, check=True)
+        states = [one["state"] for one in json.loads(answer.stdout)["ranks"]]
+    run.signal_rank(rank, signal.SIGCONT)
+    run.wait()
+    right = states == ["lost" if one == rank else "healthy" for one in RANKS]
+    return rig.ended(f"status of rank {rank}", run, run.fired(), run.code == 0 and right, note=str(states))
+
+
+@fault("R4", "a rank that slows down", "that rank says so, no other does")
+def slowness(rig):
+    if rig.quick:
+        raise Skip("times on a machine that tests share say little")
+    job = {**TWO, "width": 512, "microbatch": 32, "steps": 56, "checkpoint_every": 0}
+    for rank in [0, 1] * 5:
+        run = rig.launch(job)
+        at, ended = None, False
+        if run.has_step(24):
+            at, pid = time.monotonic(), run.pid(rank)
+            while pid and not ended:
+                kill(pid, signal.SIGSTOP)
+                time.sleep(0.06)
+                kill(pid, signal.SIGCONT)
+                time.sleep(0.003)
+                ended = run.process.poll() is not None
+        run.wait()
+        told = [line for _, line in run.lines if "times its usual" in line or "slow" in line]
+        right = bool(told) and all(f"rank{rank}" in line or f"rank {rank}" in line for line in told)
+        yield rig.ended(f"rank {rank}", run, at, run.code == 0 and right, note="; ".join(told))
+
+
+@fault("R13", "NaN in a gradient: stop, skip, rollback", "stop 6, skip counted, rollback bit-equal; the rank is named")
+def numbers(rig):
+    for rank, policy in rig.pick([(rank, policy) for rank in RANKS for policy in ("stop", "skip", "rollback")], 3):
+        job = {**FOUR, "on_nonfinite": policy, "check_finite": "gradients"}
+        rig.reference(FOUR)
+        run = rig.launch(job, failpoints=planted("update:step=12", rank, "nan"))
+        run.wait()
+        detected = run.code == (6 if policy == "stop" else 0) and run.says(f"stage {rank}")
+        equal = None
+        if policy == "rollback":
+            equal = result(run.out) == rig.reference(FOUR)
+        if policy == "skip":
+            detected = detected and [one["step"] for one in steps_of(run.out) if one.get("skipped")] == [12]
+        if policy == "stop":
+            equal, _ = rig.resumed(run, FOUR)
+        yield rig.ended(f"rank {rank}, {policy}", run, run.fired(), detected, equal)
+
+
+HELD = planted("update:step=12", 0, "kill").replace("action=kill", "delay=2")
+
+
+def when_held(*numbers, rank=None):
+    """Signals to the launcher, or to a rank, while step 12 is held up."""
+    def act(run):
+        if not run.until(run.fired):
+            return None
+        for number in numbers:
+            run.signal(number) if rank is None else run.signal_rank(rank, number)
+            time.sleep(0.1)
+        return time.monotonic()
+    return act
+
+
+@fault("R19", "the launcher killed, hung up, interrupted", "no process left after it; saved when promised", limit=15)
+def launcher(rig):
+    cases = [("SIGKILL", {137}, [signal.SIGKILL]), ("SIGHUP", {75}, [signal.SIGHUP]), ("SIGINT", {75}, [signal.SIGINT]),
+             ("SIGINT twice", {130}, [signal.SIGINT] * 2)]
+    for name, codes, numbers in rig.pick(cases, 2):
+        yield rig.broken(f"{name} in a step", JOB, HELD, codes, [], act=when_held(*numbers))
+    for name, codes, numbers in [] if rig.quick else cases:
+        def early(run, numbers=numbers):
+            if run.until(lambda: run.pid(0) is not None):
+                for number in numbers:
+                    run.signal(number)
+                return time.monotonic()
+        yield rig.broken(f"{name} at the start", JOB, "", codes | {130, 129, 0}, [], act=early)
+        yield rig.broken(f"{name} in a save", FOUR, "file:rank=1:step=10:hit=2:delay=1", codes, [], act=when_held(*numbers))
+
+
+@fault("R20", "SIGTERM and SIGUSR1, to launcher and ranks", "saved within the grace, exit 75, bit-equal after resume", limit=15)
+def preemption(rig):
+    cases = [(number, rank) for number in (signal.SIGTERM, signal.SIGUSR1) for rank in (None, *RANKS)]
+    for number, rank in rig.pick(cases, 2):
+        def act(run, number=number, rank=rank):
+            at = when_held(number, rank=rank)(run)
+            return at if at and run.wait() is not None and len(checkpoints(run.out)) == 3 else None
+        yield rig.broken(f"{number.name} to {'the launcher' if rank is None else f'rank {rank}'}", JOB, HELD, {75},
+                         ["resume: millrace launch"], act=act)
+
+
+@fault("R22", "20 interruptions in 200 steps", "bit-equal to the unbroken run, no step lost or twice in the log")
+def chains(rig):
+    job = {**JOB, "steps": 200, "checkpoint_every": 7}
+    for seed in range(rig.some(1, 10)):
+        folder, interruptions, fired, worst, codes = rig.fresh(), rig.some(2, 20), 0, 0.0, []
+        for i in range(interruptions):
+            saved = checkpoints(folder / "out")
+            step = min(198, (int(saved[-1].name[5:]) if saved else 0) + rig.random.randint(0, 17))
+            rank, how = rig.random.choice(RANKS), rig.random.choice(("rank", "launcher", "stop"))
+            place = f"update:step={step}"
+            run = rig.launch(job, folder=folder, resume=i > 0,
+                             failpoints=planted(place, rank, "kill") if how == "rank" else f"update:rank={rank}:step={step}:delay=0.3")
+            if run.until(run.fired) and how != "rank":
+                run.signal(signal.SIGKILL if how == "launcher" else signal.SIGTERM)
+            codes.append(run.wait())
+            if run.fired():
+                fired += 1
+                worst = max(worst, run.ended - run.fired())
+            rig.leftovers(folder, recovered=False)  # waits for the ranks of a launcher that was killed
+        equal, note = rig.resumed(run, job)
+        yield Trial(f"chain {seed}", fired == interruptions and "hung" not in codes, worst, equal, rig.leftovers(folder),
+                    f"{note} codes {codes}, fired {fired}")
+
+
+def limited(*limits):
+    return ["bash", "-c", "; ".join(f"ulimit {limit}" for limit in limits) + '; exec "$@"', "limited"]
+
+
+@fault("R15", "too little memory (ulimit -v)", "no hang, no signal; the message speaks of memory")
+def memory(rig):
+    for kib in rig.pick([8_000_000, 2_000_000, 1_000_000, 600_000, 400_000, 200_000], 2):
+        run = rig.launch({**TWO, "width": 2048, "steps": 3, "checkpoint_every": 0}, wrapper=limited(f"-v {kib}"))
+        at = run.started
+        run.wait()
+        said = any(word in run.text.lower() for word in ("memory", "allocat", "map"))
+        yield rig.ended(f"{kib} KiB", run, at, run.code == 0 or (run.code in (1, 2, 3, 127) and said))
+
+
+@fault("R25", "too few descriptors (ulimit -n)", "no hang; trains, or the message speaks of open files")
+def descriptors(rig):
+    for number in rig.pick([64, 40, 32, 24, 16, 12, 10, 8], 2):
+        run = rig.launch(JOB, wrapper=limited(f"-n {number}"))
+        at = run.started
+        run.wait()
+        said = any(word in run.text for word in ("Too many open files", "files, and may open", "descriptor"))
+        yield rig.ended(f"{number} files", run, at, run.code == 0 or (run.code != "hung" and run.code < 127 and said))
+
+
+@fault("R26", "soak: a random fault every few seconds", "nothing wrong or hung, no growth; recovered in 10 s, in 5 s by half")
+def soak(rig):
+    job = {**FOUR, "width": 256, "microbatch": 32, "steps": 1_000_000, "checkpoint_every": 25, "timeout": 4, "heartbeat": 2}
+    run = rig.launch(job, "--max-restarts", 1_000_000)
+    end, recoveries, first, last, wrong = time.monotonic() + rig.soak, [], None, None, ""
+    resumed = lambda: sum("resumed step=" in line for _, line in list(run.lines))
+    while time.monotonic() < end and not wrong:
+        before, newest = resumed(), checkpoints(run.out)[-1:]
+        if not run.until(lambda: checkpoints(run.out)[-1:] != newest):
+            wrong = "it saves no more"
+            break
+        time.sleep(rig.random.uniform(0, 0.5 if rig.quick else 3))
+        rank, number = rig.random.choice(RANKS), rig.random.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGSTOP])
+        at = time.monotonic()
+        if not run.signal_rank(rank, number):
+            continue
+        if not run.until(lambda: resumed() > before, 30):
+            wrong = f"no recovery from {number.name} to rank {rank}: {run.tail()}"
+        recoveries.append(time.monotonic() - at)
+        status = pathlib.Path(f"/proc/{run.process.pid}/status").read_text()
+        size = int(status.split("VmRSS:")[1].split()[0]), len(os.listdir(f"/proc/{run.process.pid}/fd"))
+        first, last = first or size, size
+        run.lines[:] = run.lines[-2000:]
+    saved = checkpoints(run.out)[-1:]
+    run.until(lambda: checkpoints(run.out)[-1:] != saved, 30)
+    run.signal(signal.SIGTERM)
+    code = run.wait()
+    steps = int(checkpoints(run.out)[-1].name[5:])
+    equal = result(run.out) == rig.reference({**job, "steps": steps, "checkpoint_at_end": True}, PATIENCE + rig.soak)
+    grown = (last[0] - first[0], last[1] - first[1]) if first else (0, 0)
+    recoveries.sort()
+    patience = 5 if rig.quick else 1
+    late = recoveries and (recoveries[len(recoveries) * 95 // 100] > 10 * patience or recoveries[len(recoveries) // 2] > 5 * patience)
+    fine = not wrong and not late and code == 75 and recoveries and grown[0] < 4096 and grown[1] <= 0
+    note = wrong or f"exit {code}, {steps} steps, launcher grew by {grown[0]} KiB and {grown[1]} descriptors"
+    left = rig.leftovers(run.folder)
+    for i, seconds in enumerate(recoveries or [None]):
+        yield Trial(f"fault {i}", bool(fine), seconds, equal if i == 0 else None, left if i == 0 else (), note)

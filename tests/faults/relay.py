@@ -1,0 +1,116 @@
+"""A link between two hosts that misbehaves on request. The hosts are network namespaces NAME-1 (10.79.0.1) and NAME-2 (10.79.0.2),
+each with a TUN device; packets between them go through this process. Needs root, ip and /dev/net/tun."""
+import ctypes
+import fcntl
+import heapq
+import os
+import random
+import select
+import struct
+import subprocess
+import threading
+import time
+
+TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 1, 0x1000
+CLONE_NEWNET = 0x40000000
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def checksum(data):
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
+def reset_of(packet, back):
+    """The packet that resets the sender of a TCP packet (`back`), or its receiver; None: it is no TCP with an acknowledgement."""
+    start = (packet[0] & 15) * 4
+    if packet[0] >> 4 != 4 or packet[9] != 6 or not packet[start + 13] & 0x10:
+        return None
+    source, target, ports = packet[12:16], packet[16:20], packet[start:start + 4]
+    if back:
+        source, target, ports = target, source, ports[2:] + ports[:2]
+    sequence = packet[start + 8:start + 12] if back else packet[start + 4:start + 8]
+    head = ports + sequence + struct.pack("!IBBHHH", 0, 5 << 4, 4, 0, 0, 0)
+    pseudo = source + target + struct.pack("!BBH", 0, 6, len(head))
+    head = head[:16] + struct.pack("!H", checksum(pseudo + head)) + head[18:]
+    ip = struct.pack("!BBHHHBBH", 0x45, 0, 40, 0, 0, 64, 6, 0) + source + target
+    return ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:] + head
+
+
+class Relay:
+    """set(drop=SHARE, drop_from=HOST, delay=SECONDS, rate=BYTES_PER_SECOND, reset=True); set() mends the link. Hosts are 0 and 1."""
+
+    def __init__(self, name):
+        self.spaces = [f"{name}-1", f"{name}-2"]
+        self.random = random.Random(1)
+        self.set()
+
+    def set(self, drop=0.0, drop_from=None, delay=0.0, rate=None, reset=False):
+        self.how = drop, drop_from, delay, rate, reset
+
+    def __enter__(self):
+        self.devices, self.ended = [], threading.Event()
+        for number, space in enumerate(self.spaces, 1):
+            subprocess.run(["ip", "netns", "add", space], check=True)
+            self.devices.append(self._device_in(space))
+            for words in (f"addr add 10.79.0.{number}/24 dev e0", "link set e0 up", "link set lo up"):
+                subprocess.run(["ip", "-n", space, *words.split()], check=True)
+        self.thread = threading.Thread(target=self._carry, daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+        for device in self.devices:
+            os.close(device)
+        for space in self.spaces:
+            subprocess.run(["ip", "netns", "delete", space])
+
+    @staticmethod
+    def _device_in(space):
+        """Opens a TUN device in a namespace, in a thread of its own: setns changes the thread."""
+        made = []
+
+        def make():
+            with open(f"/run/netns/{space}") as there:
+                LIBC.setns(there.fileno(), CLONE_NEWNET)
+            device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+            fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", b"e0", IFF_TUN | IFF_NO_PI))
+            made.append(device)
+
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+        return made[0]
+
+    def _carry(self):
+        waiting, count, free_at = [], 0, [0.0, 0.0]  # (due, number, target, packet), in order of time
+        while not self.ended.is_set():
+            now = time.monotonic()
+            while waiting and waiting[0][0] <= now:
+                _, _, target, packet = heapq.heappop(waiting)
+                self._write(target, packet)
+            patience = min(0.1, max(0.0, waiting[0][0] - now)) if waiting else 0.1
+            for device in select.select(self.devices, [], [], patience)[0]:
+                source = self.devices.index(device)
+                drop, drop_from, delay, rate, reset = self.how
+                try:
+                    packet = os.read(device, 65536)
+                except BlockingIOError:
+                    continue
+                if reset and reset_of(packet, True):
+                    self._write(source, reset_of(packet, True))
+                    self._write(1 - source, reset_of(packet, False))
+                elif not reset and drop_from != source and self.random.random() >= drop:
+                    begun = max(time.monotonic(), free_at[source])
+                    free_at[source] = begun + (len(packet) / rate if rate else 0)
+                    count += 1
+                    heapq.heappush(waiting, (free_at[source] + delay, count, 1 - source, packet))
+
+    def _write(self, target, packet):
+        try:
+            os.write(self.devices[target], packet)
+        except OSError:
+            pass  # the device is going away, or full: a packet is lost
