@@ -21,10 +21,18 @@ at::Tensor without_values(const Shape& shape, at::ScalarType dtype) {
   return at::empty(shape, at::TensorOptions(dtype).device(at::kMeta));
 }
 
+Bytes bytes_of(const TensorSpec& spec) {
+  Bytes bytes = static_cast<Bytes>(c10::elementSize(spec.dtype));
+  for (const std::int64_t size : spec.shape) bytes *= size;
+  return bytes;
+}
+
 /// What a layer or head keeps from forward to backward: shapes, and the bytes that the profile says.
 struct Kept {
   std::vector<TensorSpec> inputs;
   std::unique_ptr<EmulatedDevice::Block> bytes;
+  Bytes output_bytes = 0;
+  double share = 1;  ///< of what the profile has for the longest microbatch
 };
 
 Kept& kept_in(Saved& saved) {
@@ -49,7 +57,8 @@ std::vector<at::Tensor> gradients_of(Saved& saved, std::span<const bool> needs) 
 /// A layer that takes the place of `layer`. It holds no tensor: what it keeps counts as the profile says.
 class EmulatedLayer final : public StandInLayer {
  public:
-  EmulatedLayer(LayerPtr layer, const LayerNode& costs) : StandInLayer(std::move(layer)), costs_(costs) {}
+  EmulatedLayer(LayerPtr layer, const LayerNode& costs, Bytes most_output)
+      : StandInLayer(std::move(layer)), costs_(costs), most_output_(most_output) {}
   std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> specs = layer_->parameters();
     for (ParameterSpec& spec : specs) {
@@ -63,24 +72,31 @@ class EmulatedLayer final : public StandInLayer {
                                       Saved* saved) const override {
     EmulatedDevice& device = EmulatedDevice::of_thread();
     device.compute(costs_.forward_s);
+    std::vector<at::Tensor> outputs;
+    Bytes made = 0;
+    for (const TensorSpec& spec : layer_->outputs(specs_of(inputs))) {
+      outputs.push_back(without_values(spec.shape, spec.dtype));
+      made += bytes_of(spec);
+    }
     if (saved) {
       keep(*saved, inputs);
-      kept_in(*saved).bytes = std::make_unique<EmulatedDevice::Block>(device, costs_.saved_bytes, true);
+      Kept& kept = kept_in(*saved);
+      kept.output_bytes = made;
+      if (most_output_ > 0) kept.share = std::min(1.0, double(made) / double(most_output_));
+      kept.bytes = std::make_unique<EmulatedDevice::Block>(device, share_of(costs_.saved_bytes, kept), true);
     }
-    std::vector<at::Tensor> outputs;
-    for (const TensorSpec& spec : layer_->outputs(specs_of(inputs)))
-      outputs.push_back(without_values(spec.shape, spec.dtype));
     return outputs;
   }
   std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor>, std::span<const at::Tensor>,
                                              Saved& saved, std::span<const bool> needs) const override {
     EmulatedDevice& device = EmulatedDevice::of_thread();
+    Kept& kept = kept_in(saved);
     // The gradients of the outputs are there already.
-    device.touch(std::max<Bytes>(0, costs_.workspace_bytes - costs_.activation_bytes));
+    device.touch(std::max<Bytes>(0, share_of(costs_.workspace_bytes, kept) - kept.output_bytes));
     device.compute(costs_.backward_input_s);
     std::vector<at::Tensor> gradients = gradients_of(saved, needs);
     // What is kept for the gradients of the weights; the runner holds the gradients of the outputs.
-    kept_in(saved).bytes->resize(std::max<Bytes>(0, costs_.kept_between() - costs_.activation_bytes));
+    kept.bytes->resize(std::max<Bytes>(0, share_of(costs_.kept_between(), kept) - kept.output_bytes));
     return gradients;
   }
   void backward_weight_all(std::span<const at::Tensor>, Saved&, std::span<at::Tensor>) const override {
@@ -88,7 +104,10 @@ class EmulatedLayer final : public StandInLayer {
   }
 
  private:
+  static Bytes share_of(Bytes bytes, const Kept& kept) { return Bytes(double(bytes) * kept.share); }
+
   LayerNode costs_;
+  Bytes most_output_;  // of the profile's longest microbatch; 0: all are alike
 };
 
 class EmulatedHead final : public StandInHead {
@@ -106,12 +125,6 @@ class EmulatedHead final : public StandInHead {
   double seconds_;
 };
 
-Bytes bytes_of(const TensorSpec& spec) {
-  Bytes bytes = static_cast<Bytes>(c10::elementSize(spec.dtype));
-  for (const std::int64_t size : spec.shape) bytes *= size;
-  return bytes;
-}
-
 /// Returns by layer the bytes of the parameters that it owns, as the profiler counts them.
 std::vector<Bytes> parameter_bytes(const LayeredModel& model) {
   std::vector<Bytes> all;
@@ -123,17 +136,39 @@ std::vector<Bytes> parameter_bytes(const LayeredModel& model) {
   return all;
 }
 
-/// Returns by layer the bytes that it makes of a microbatch.
-Result<std::vector<Bytes>> output_bytes(const LayeredModel& model, int microbatch, Precision precision) {
+/// Returns by layer the bytes that it makes of a microbatch of `lengths`; empty: of nominal ones.
+Result<std::vector<Bytes>> output_bytes(const LayeredModel& model, const LayerGraph& profile,
+                                        const std::vector<std::int64_t>& lengths = {}) {
   const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
-  const Result<StageLayout> layout = make_layout(model, whole, microbatch, precision);
+  const Result<StageLayout> layout =
+      make_layout(model, whole, profile.microbatch,
+                  value_named<Precision>(profile.precision).value_or(Precision::Float32));
   if (!layout) return layout.problems();
+  BatchExtent extent = layout->nominal;
+  if (lengths.size() == extent.lengths.size()) extent.lengths = lengths;
+  const std::vector<Shape> shapes = tensor_shapes(*layout, extent);
   std::vector<Bytes> all;
   for (const std::vector<int>& made : layout->makes) {
     Bytes& bytes = all.emplace_back();
-    for (const int t : made) bytes += bytes_of(layout->tensors[static_cast<std::size_t>(t)].spec);
+    for (const int t : made) {
+      const auto tensor = static_cast<std::size_t>(t);
+      bytes += bytes_of({.shape = shapes[tensor], .dtype = layout->tensors[tensor].spec.dtype});
+    }
   }
   return all;
+}
+
+/// Returns by layer the bytes that it makes of the longest microbatch of the profile; zeros where all are
+/// alike.
+Result<std::vector<Bytes>> most_output_bytes(const LayeredModel& model, const LayerGraph& profile) {
+  std::vector<Bytes> most(model.layers.size(), 0);
+  if (profile.microbatches.size() < 2) return most;
+  for (const MeasuredMicrobatch& one : profile.microbatches) {
+    const Result<std::vector<Bytes>> made = output_bytes(model, profile, one.lengths);
+    if (!made) return made.problems();
+    for (std::size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], (*made)[i]);
+  }
+  return most;
 }
 
 /// Compares the sizes of the model's layers to those of the profile. Names the first layer that differs.
@@ -157,8 +192,7 @@ Status compare_sizes(const LayeredModel& model, const LayerGraph& profile,
   compare(parameter_bytes(model), &LayerNode::parameter_bytes, "parameters");
   // Where microbatches differ in length, a profile has the means of its data.
   if (differ == 0 && model.dimensions.empty()) {
-    const Result<std::vector<Bytes>> outputs = output_bytes(
-        model, profile.microbatch, value_named<Precision>(profile.precision).value_or(Precision::Float32));
+    const Result<std::vector<Bytes>> outputs = output_bytes(model, profile);
     if (!outputs) return outputs.problems();
     compare(*outputs, &LayerNode::activation_bytes, "output");
   }
@@ -210,8 +244,12 @@ Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profil
   std::map<std::string, LayerNode> costs;
   for (const LayerNode& node : profile.nodes) costs[node.name] = node;
   add_arrived(costs, profile, plan);
-  for (NamedLayer& layer : model.layers)
-    layer.layer = std::make_shared<EmulatedLayer>(layer.layer, costs.at(layer.name));
+  const Result<std::vector<Bytes>> most = most_output_bytes(model, profile);
+  if (!most) return most.problems();
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    NamedLayer& layer = model.layers[i];
+    layer.layer = std::make_shared<EmulatedLayer>(layer.layer, costs.at(layer.name), (*most)[i]);
+  }
   const double share = profile.loss_s / static_cast<double>(std::max<std::size_t>(1, model.heads.size()));
   for (NamedHead& head : model.heads) head.head = std::make_shared<EmulatedHead>(head.head, share);
   return model;

@@ -202,15 +202,15 @@ TEST_F(StallCommand, MeasuresAndDrawsFigures) {
                   "++workload.workflow.generate_data=True --table gpus.tsv --device P100 --models " +
                   models +
                   " "
-                  "--repeats 2 -o out " +
+                  "-o out " +
                   rest);
   };
   for (const auto& [name, models, rest, points] :
-       {std::tuple("3", "light,heavy", "--storage 2ms,50MB,2", 2),
-        {"4a", "heavy", "--cache 0.25,1 --storage 2ms,50MB,2", 2},
-        {"4b", "heavy", "--cache 0.25,0.5 --storage 2ms,50MB,2", 4},
-        {"5", "light,heavy", "--threads 1,2", 4},
-        {"6", "light,heavy", "", 2}}) {
+       {std::tuple("3", "light,heavy", "--repeats 1 --storage 4ms,50MB,1", 2),
+        {"4a", "heavy", "--repeats 1 --cache 0.25,1 --storage 2ms,50MB,2", 2},
+        {"4b", "heavy", "--repeats 1 --cache 0.25,0.5 --storage 2ms,50MB,2", 4},
+        {"5", "light,heavy", "--repeats 1 --threads 1,2", 4},
+        {"6", "light,heavy", "--repeats 2", 2}}) {
     const Answer answer = figure(name, models, rest);
     ASSERT_EQ(answer.code, 0) << name << ": " << answer.text;
     const std::string file = std::string("out/figure") + name;
@@ -225,8 +225,12 @@ TEST_F(StallCommand, MeasuresAndDrawsFigures) {
       const std::vector<std::string> cells = split(quoted.at(2), ',');
       const auto number = [&](std::size_t column) { return std::strtod(cells.at(column).c_str(), nullptr); };
       EXPECT_EQ(number(3), 24) << lines[i];
-      EXPECT_NEAR(number(7) * number(5), 24, 0.2 * 24)
-          << "speed is samples that were read / epoch: " << lines[i];
+      // Speed is samples that were read / epoch. Of several epochs it is the mean of theirs.
+      if (number(4) == 1) {
+        EXPECT_NEAR(number(7) * number(5), 24, 1e-3) << lines[i];
+      } else {
+        EXPECT_GT(number(6), 0) << "no error bar: " << lines[i];
+      }
       EXPECT_NEAR(number(9) + number(10) + number(11) + number(13), number(5), 0.005 * number(5)) << lines[i];
       for (const std::size_t share : {15U, 17U}) EXPECT_GE(number(share), 0) << lines[i];
       const bool heavy = lines[i].find("heavy") != std::string::npos;
@@ -236,7 +240,7 @@ TEST_F(StallCommand, MeasuresAndDrawsFigures) {
       }
     }
   }
-  // A file in 2 ms beside a step of 3 ms or of 6: the light model waits more for storage.
+  // A file in 4 ms, four of them beside a step of 3 ms or of 6: the light model waits more for storage.
   const std::vector<std::string> by_model = split(*read_file(folder_.path("out/figure3.csv")), '\n');
   const auto fetch_share = [&](int row) {
     return std::strtod(split(split(by_model.at(row), '"').at(2), ',').at(17).c_str(), nullptr);

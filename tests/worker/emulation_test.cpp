@@ -173,6 +173,8 @@ TEST_F(Emulation, JobsThatShareADeviceTakeTurns) {
 TEST_F(Emulation, WhatCannotBeIsRefused) {
   write("small.yaml",
         "hosts: [{name: a, devices: 1}, {name: b, devices: 1}]\nnetwork: {bandwidth: 1e9}\nmemory: 64KiB\n");
+  write("other.tsv", "slow\t\tmlp\t16\t\t\t0\t0.06\n");
+  write("faster.tsv", "slow\t\tmlp\t8\t\t\t0\t0.01\n");
   const std::string emulated = std::string(kModel) + "--steps 2 --data synthetic:64 --device emulated ";
   for (const auto& [arguments, code, part] :
        {std::tuple("train " + emulated, 2, std::string("--device-profile")),
@@ -199,7 +201,15 @@ TEST_F(Emulation, WhatCannotBeIsRefused) {
         {"train " + std::string(kModel) + "--device-profile profile.json", 2, "give --device emulated"},
         {"evaluate --model mlp --weights x --device emulated", 2, "--device"},
         {"device-profile --profile here.json --table devices.tsv --device fast --out x.json", 3,
-         "it has no device fast"}}) {
+         "it has no device fast"},
+        {"device-profile --profile here.json --table other.tsv --device slow --out x.json", 3,
+         "--extrapolate"},
+        {"device-profile --profile here.json --table other.tsv --device slow --extrapolate --out x.json", 0,
+         "the time is extrapolated"},
+        {"device-table --table devices.tsv", 0, "nothing suspect"},
+        {"device-table --table devices.tsv --table other.tsv --format json", 0, "\"suspects\": []"},
+        {"device-table --table devices.tsv --table faster.tsv", 3, "they are of other software"},
+        {"device-table --table absent.tsv", 3, "absent.tsv"}}) {
     const Ran ran = run(arguments);
     EXPECT_EQ(ran.code, code) << arguments << "\n" << ran.output;
     EXPECT_NE(ran.output.find(part), std::string::npos) << arguments << "\n" << ran.output;
