@@ -75,6 +75,7 @@ void add_steps(EventLog& log, const RankRun& rank) {
   }
   if (rank.steps.empty()) return;
   const std::int64_t first = ends.begin()->second - nanoseconds(rank.steps.front().step_s);
+  log.phases.push_back({rank.rank, "init", first, first});  // the files do not say when it began
   log.phases.push_back({rank.rank, "run", first, ends.rbegin()->second});
 }
 
