@@ -101,7 +101,7 @@ int write_project(const std::string& name, const NewFlags& flags) {
       "  cd %s\n"
       "  cmake -S . -B build -DCMAKE_PREFIX_PATH=PREFIX && cmake --build build\n"
       "  ctest --test-dir build\n"
-      "  build/%s train --model %s --data circles --stages 2 --steps 100 --lr 0.2\n",
+      "  build/%s train --model %s --data circles --stages 2 --steps 100 --rule adam --lr 0.01\n",
       folder.c_str(), name.c_str(), name.c_str());
   return 0;
 }

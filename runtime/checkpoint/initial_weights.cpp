@@ -109,9 +109,7 @@ Result<OpenedWeights> OpenedWeights::open(const std::string& path) {
   if (std::filesystem::is_directory(path, ignored)) {
     Result<Checkpoint> checkpoint = open_checkpoint(path);
     if (!checkpoint) return checkpoint.problems();
-    if (const std::size_t jobs = jobs_in(*checkpoint); jobs > 1)
-      return Problem{path, "holds a job array: the weights of " + std::to_string(jobs) + " jobs",
-                     "take one job out: millrace fuse " + path + "@0 --out job0, then give job0"};
+    if (const Status one = of_one_job(*checkpoint, path); !one) return one.problems();
     opened.checkpoint_.emplace(*std::move(checkpoint));
     return opened;
   }

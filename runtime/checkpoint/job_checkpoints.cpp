@@ -97,6 +97,13 @@ std::size_t jobs_in(const Checkpoint& checkpoint) {
   return std::max<std::size_t>(1, jobs ? number_of<std::size_t>(*jobs).value_or(1) : 1);
 }
 
+Status of_one_job(const Checkpoint& checkpoint, const std::string& path) {
+  const std::size_t jobs = jobs_in(checkpoint);
+  if (jobs == 1) return Ok{};
+  return Problem{path, "holds a job array: the weights of " + std::to_string(jobs) + " jobs",
+                 "take one job out: millrace fuse " + path + "@0 --out job0, then give job0"};
+}
+
 std::vector<JobProgress> progress_of(const Checkpoint& checkpoint) {
   const CheckpointInfo& info = checkpoint.info;
   if (!info.jobs.empty()) return info.jobs;

@@ -17,6 +17,10 @@ std::vector<Settings> split_settings(const Settings& array, std::size_t jobs);
 /// Returns the number of jobs in a checkpoint; 1 if it is not of an array.
 std::size_t jobs_in(const Checkpoint& checkpoint);
 
+/// Returns a Problem if the checkpoint is of an array, with the way to take one job out. `path` is what the
+/// user gave.
+Status of_one_job(const Checkpoint& checkpoint, const std::string& path);
+
 /// Returns the progress of each job; one entry for a single job.
 std::vector<JobProgress> progress_of(const Checkpoint& checkpoint);
 /// Tells whether the listed jobs have come equally far; true if none is listed.

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "runtime/base/check.h"
+#include "runtime/layers/forward_layer.h"
 
 namespace millrace {
 namespace {
@@ -90,13 +91,16 @@ class Compiler {
                    .carrying = dynamic_cast<const CarriesState*>(named.layer.get()),
                    .index = index,
                    .inputs = places(layout_.reads[i]),
-                   .input_shapes = shapes(layout_.reads[i]),
-                   .output_shapes = shapes(layout_.makes[i]),
                    .needs = wants(layout_.reads[i]),
                    .frozen = named.frozen,
                    .keeps_statistics = named.keeps_statistics,
                    .draws = named.layer->draws()};
     for (int tensor : layout_.makes[i]) step.outputs.push_back(place(tensor));
+    // Of what a user writes by hand. In a job array the values of several jobs may lie in one tensor.
+    if (layout_.model.jobs() == 1 && dynamic_cast<const ForwardLayer*>(named.layer.get())) {
+      step.input_shapes = shapes(layout_.reads[i]);
+      step.output_shapes = shapes(layout_.makes[i]);
+    }
     if (step.carrying) {
       step.num_carried = step.carrying->carried().size();
       program_.carries = true;

@@ -54,9 +54,10 @@ bool have(std::span<const at::Tensor> tensors, const std::vector<Shape>& shapes)
 }
 
 /// Checks the shapes and types of a layer's outputs: other stages receive tensors and return gradients of the
-/// declared ones. Shapes are those of a microbatch of nominal extent; others are not checked.
+/// declared ones. Shapes are those of a microbatch of nominal extent, where the step has them. Others are not
+/// checked.
 void check_outputs(const LayerStep& step, const LayerSlot& slot, std::span<const at::Tensor> inputs) {
-  for (std::size_t k = 0; k < step.outputs.size(); ++k) {
+  for (std::size_t k = 0; k < step.output_shapes.size(); ++k) {
     const at::Tensor& made = slot.values[step.outputs[k]];
     if (made.defined() && made.sizes() != step.output_shapes[k] && have(inputs, step.input_shapes))
         [[unlikely]]

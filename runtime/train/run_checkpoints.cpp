@@ -82,6 +82,8 @@ void RunCheckpoints::take_initial_weights() {
     std::optional<SafetensorsFile> file;
     WeightFiles files;
     if (checkpoint) {
+      if (const Status one = of_one_job(*checkpoint, path); !one)
+        throw CheckpointError(to_string(one.problems()));
       for (const SafetensorsFile& shard : checkpoint->shards) files.push_back(&shard);
     } else {
       Result<SafetensorsFile> opened = SafetensorsFile::open(path);
