@@ -98,15 +98,15 @@ def lost_in_status(rig, rank):
 def slowness(rig):
     if rig.quick:
         raise Skip("times on a machine that tests share say little")
-    job = {**TWO, "width": 512, "microbatch": 32, "steps": 56, "checkpoint_every": 0}
-    for rank in [0, 1] * 5:
+    job = {**TWO, "width": 1024, "microbatch": 64, "microbatches": 2, "steps": 80, "checkpoint_every": 0}
+    for rank in [0, 1] * 5:  # its computations are long: a stop that falls into a wait is no slowness
         run = rig.launch(job)
         at, ended = None, False
-        if run.has_step(24):
+        if run.has_step(23):
             at, pid = time.monotonic(), run.pid(rank)
             while pid and not ended:
                 kill(pid, signal.SIGSTOP)
-                time.sleep(0.06)
+                time.sleep(0.016)
                 kill(pid, signal.SIGCONT)
                 time.sleep(0.003)
                 ended = run.process.poll() is not None
