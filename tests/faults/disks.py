@@ -31,7 +31,7 @@ def full_disks(rig):
     rig.reference(FOUR)
     # Each write, sync and rename of the second save fails once: of a shard's writer, and of rank 0, who publishes.
     calls = [(0, hit) for hit in range(1, 12)] + [(2, hit) for hit in range(1, 9)]
-    for rank, hit in rig.pick(calls, 3):
+    for rank, hit in rig.pick(calls, 2):
         run = rig.launch(FOUR, failpoints=f"file:rank={rank}:step=10:hit={hit}:action=full")
         run.wait()
         said = run.says("checkpoint step=10 NOT saved", "No space left on device") or run.says("checkpoint step=15 seconds")
@@ -66,7 +66,7 @@ def prefixes(rig):
     for job, rank in [(FOUR, 0), (FOUR, 2), ({**FOUR, "checkpoint_background": True}, 0)]:
         hit, step = 0, 10
         while True:
-            hit += rig.some(9, 1)
+            hit += rig.some(10, 1)
             rig.reference(job)
             run = rig.launch(job, failpoints=f"file:rank={rank}:step={step}:hit={hit}:action=kill")
             run.wait()

@@ -46,7 +46,7 @@ def partitions(rig):
     plain = {key: value for key, value in TCP.items() if key != "backend"}
     rig.reference(plain)
     cases = [(name, heals) for name in PARTITIONS for heals in ((False,) if name == "reset" else (False, True))] * rig.some(1, 4)
-    for name, heals in rig.pick(cases, 2):
+    for name, heals in rig.pick(cases, 1):
         with Relay(f"mrf{os.getpid()}") as relay:
             run = on_two_hosts(rig, TCP, rig.fresh())
             at = None
@@ -164,8 +164,8 @@ def open_ports(pid):
 def strangers(rig):
     job = BY_HAND
     clean = rig.reference({key: value for key, value in job.items() if key != "output_dir"})[0]
-    for name, words in rig.pick([("silence", b""), ("garbage", os.urandom(1000)), ("2 GiB", b"\xff\xff\xff\x7f" + b"y" * 100),
-                                 ("greeting", b"millrace-store-2\n"), ("HTTP", b"GET / HTTP/1.1\r\n\r\n")], 2):
+    for name, words in rig.pick([("garbage", os.urandom(1000)), ("silence", b""), ("2 GiB", b"\xff\xff\xff\x7f" + b"y" * 100),
+                                 ("greeting", b"millrace-store-2\n"), ("HTTP", b"GET / HTTP/1.1\r\n\r\n")], 1):
         port, folder = free_port(), rig.fresh()
         first = rank_by_hand(rig, folder, 0, port, "right", job)
         at, kept = None, []
