@@ -129,7 +129,7 @@ TEST_F(PlanningCommands, WrongUseIsCodeTwoAndUnreadableDataIsThree) {
       {"--profile", profile(), "--schedule", "zigzag"},
       {"--profile", profile(), "--memory", "1000"},
       {"--profile", profile(), "--cluster", "/nonexistent/cluster.yaml"},
-      {"--profile", profile(), "--out", "/nonexistent/plan.json"}};
+      {"--profile", profile(), "--out", "/dev/null/plan.json"}};
   for (const auto& args : wrong_use) {
     const Outcome outcome = run(plan_command, args);
     EXPECT_EQ(outcome.code, 2) << testing::PrintToString(args);
@@ -593,7 +593,7 @@ TEST_F(PlanningCommands, SimulateRefusesWrongShapes) {
       {"--forward", "-1"},
       {"--schedule", "zigzag"},
       {"--profile", "p.json"},
-      {"--draw", "/nonexistent/picture.svg"}};
+      {"--draw", "/dev/null/picture.svg"}};
   for (const auto& args : wrong) {
     const Outcome outcome = run(simulate_command, args);
     EXPECT_EQ(outcome.code, 2) << testing::PrintToString(args);
