@@ -33,8 +33,8 @@ class StatusBoard::Heart {
     beat();
     thread_ = std::jthread([this](const std::stop_token& stop) {
       for (std::unique_lock lock(mutex_); !stop.stop_requested();) {
-        beat();
         ended_.wait_for(lock, stop, kBeatEvery, [] { return false; });
+        beat();
       }
     });
   }

@@ -89,6 +89,7 @@ TEST(JobSpec, EveryTrainFlagIsAKey) {
                                                      {"LIST", "1,2"},
                                                      {"KINDS", "bias,norm"},
                                                      {"none|dynamic|NUMBER", "none"},
+                                                     {"original|instrumented|sleep|generated", "original"},
                                                      {"TIME", "2h"},
                                                      {"METRIC", "top1"},
                                                      {"METRIC:N", "top1:3"},

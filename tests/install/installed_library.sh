@@ -110,7 +110,7 @@ CPP
 export PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig
 [ "$(pkg-config --modversion millrace)" = "$(prefix/bin/millrace --version | sed 's/.* //')" ] || fail "millrace.pc has another version"
 # shellcheck disable=SC2046
-quietly ${launcher:+$launcher} "$cxx" -O1 $(pkg-config --cflags millrace) -c without_cmake.cpp -o without_cmake.o
+quietly ${launcher//;/ } "$cxx" -O1 $(pkg-config --cflags millrace) -c without_cmake.cpp -o without_cmake.o
 # shellcheck disable=SC2046
 quietly "$cxx" without_cmake.o $(pkg-config --libs millrace) -o without_cmake
 quietly ./without_cmake train --model mlp --width 16 --steps 2

@@ -90,11 +90,11 @@ TEST_F(StatusBoardFile, BeatsWithoutAnUpdate) {
   };
   StatusBoard board(path_, 3, 1);
   const std::int64_t first = beat();
+  EXPECT_GT(first, 0);
   for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
        beat() == first && std::chrono::steady_clock::now() < end;)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_GE(beat(), first + 900);
-  EXPECT_LT(beat(), first + 20'000);
+  EXPECT_NE(beat(), first);  // the host's clock may be set meanwhile: no more is known of the number
 }
 
 TEST_F(StatusBoardFile, ABoardWithoutAFileMakesNoText) {
