@@ -209,7 +209,7 @@ Picture picture_of(const FigurePlan& plan, const std::vector<FigurePoint>& point
           "An epoch of " + points.front().model + " (" + where + ", " + to_string(policy) + " cache)";
       picture.x_label = "cached % of the data", picture.y_label = "seconds";
       picture.parts = {"computation", "copy to the device", "preparation stall", "fetch stall"};
-      Dots ideal{.name = "epoch, never evicting", .points = {}, .joined = false};
+      Dots ideal{.name = "epoch, MinIO", .points = {}, .joined = false};
       for (const FigurePoint& point : points) {
         if (point.policy != policy) {
           ideal.points.emplace_back(static_cast<double>(ideal.points.size()), point.epoch_s);
