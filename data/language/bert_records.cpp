@@ -232,7 +232,7 @@ std::vector<std::string> record_files(const std::string& folder, const std::stri
   const bool has_folder = fs::is_directory(own, ignored);
   for (const auto& entry : fs::directory_iterator(has_folder ? own : fs::path(folder), ignored)) {
     const std::string name = entry.path().filename().string();
-    // What made the records may have left a manifest beside them.
+    // A program that made the records may have left a manifest beside them.
     if (name.starts_with('.') || name.ends_with(".json") || !entry.is_regular_file(ignored)) continue;
     if (has_folder || (name.starts_with(split) && name.find(".tfrecord") != std::string::npos))
       found.push_back(entry.path().string());

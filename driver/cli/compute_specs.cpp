@@ -105,8 +105,8 @@ CommandSpec train_spec(TrainFlags& f) {
            into::parsed(f.augment, checked_augment, "")),
       flag("Data", "class-weights", "FILE|balanced",
            "Of classifiers that end in cross-entropy: a weight for each class in the loss. FILE has one "
-           "number "
-           "a line, or lines class,weight; balanced is N / (classes * samples of the class) of the training "
+           "number a line, or lines class,weight; balanced is N / (classes * samples of the class) of the "
+           "training "
            "set (docs/data.md).",
            into::text(f.class_weights)),
       flag("Data", "workers", "N",

@@ -258,7 +258,7 @@ int translate(const TranslateFlags& f, Place& place) {
   SteadyClock clock;
   const TimePoint start = clock.now();
   Translation translation(f, *languages, trained.captioner ? trained.captioner->frame_features() : 0);
-  // Where translations scroll by on the terminal, they are the progress.
+  // Translations that scroll by on the terminal are the progress.
   std::optional<WorkingLine> working;
   if (first && (outputs || !::isatty(STDOUT_FILENO))) working.emplace("translates");
   const auto all = [&](auto write) { translate_all(translation, f, trained, input, place, threads, write); };

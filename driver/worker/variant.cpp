@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kAllSteps = std::int64_t{1} << 60;
 
-/// What a run that computes nothing cannot give.
+/// Finds flags that ask for what a run without computation cannot give.
 Problems values_asked_for(const TrainSpec& spec) {
   const TrainOptions& o = spec.options;
   Problems problems;

@@ -126,7 +126,7 @@ class ExperimentPage {
     std::string html;
     for (std::size_t w = 0; w < spec_.workloads.size(); ++w) {
       for (std::size_t d = 0; d < spec_.workloads[w].data.size(); ++d) {
-        // By cache, variant and ranks: a line over the batch.
+        // There is a line over the batch for each cache, variant and number of ranks.
         std::map<std::string, Series> lines;
         for (const auto& [at, runs] : of_) {
           const ExperimentCell& cell = spec_.cells[runs.front()->cell];

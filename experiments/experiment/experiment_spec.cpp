@@ -137,7 +137,7 @@ ExperimentWorkload read_workload(const Json& item, std::size_t number, const std
     append(problems, read.problems());
   }
   in.finish();
-  // What is not varied is the job's own.
+  // The job itself says what is not varied.
   const auto value_of = [&](const char* flag) {
     std::string text;
     if (workload.job.json().is_object())

@@ -16,7 +16,7 @@ namespace millrace {
 
 inline constexpr const char* kExperimentFormat = "millrace-experiment-1";
 
-/// Where a step's time goes, by rank: mean seconds of a step after the first.
+/// A step's time is split by rank and phase: mean seconds of a step after the first.
 using PhaseTimes = std::vector<std::pair<std::string, double>>;
 
 struct CellResult {

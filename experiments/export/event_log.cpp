@@ -79,7 +79,7 @@ void add_steps(EventLog& log, const RankRun& rank) {
   log.phases.push_back({rank.rank, "run", first, ends.rbegin()->second});
 }
 
-/// What happened between steps, as far as it was traced.
+/// The spans between steps, as far as they were traced.
 void add_pauses(EventLog& log, const RankRun& rank, std::int64_t offset) {
   for (const Span& span : rank.spans) {
     if (span.kind != SpanKind::Eval && span.kind != SpanKind::Checkpoint) continue;

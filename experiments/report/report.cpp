@@ -568,7 +568,7 @@ class Page {
     return std::string("<td") + (*css ? std::string(" class=\"") + css + "\"" : "") + ">" +
            (count > 0 ? std::to_string(count) : "<span class=\"none\">–</span>") + "</td>";
   }
-  /// Where the profile of the prediction is from; empty: not known.
+  /// The origin of the prediction's profile; empty: not known.
   std::string origin_sentence() const {
     std::string text = profile_text(run_);
     if (text.empty()) return "";

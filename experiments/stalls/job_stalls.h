@@ -24,7 +24,7 @@ struct JobStallOptions {
   std::string out;                             ///< folder of the runs, which exists
 };
 
-/// What a rank waited for its batches, in a step of the cached and of the cold runs.
+/// The time that a rank waited for its batches, in a step of the cached and of the cold runs.
 struct RankData {
   int rank = 0;
   double cached_s = 0, cold_s = 0;

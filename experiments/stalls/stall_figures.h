@@ -27,7 +27,8 @@ struct StepTime {
   double compute_s = 0, copy_s = 0;
 };
 
-/// What a figure measures. Its models, caches, policies and threads are those of the lists that it uses.
+/// A figure measures one of these. Its models, caches, policies and threads are those of the lists that it
+/// uses.
 struct FigurePlan {
   StallFigure figure = StallFigure::FetchByModel;
   std::vector<StepTime> models;

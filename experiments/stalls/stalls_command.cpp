@@ -86,7 +86,7 @@ StallJob job_of(const AnalyzeFlags& flags, const DlioConfig& config) {
   return job;
 }
 
-/// What keeps the files of a workload from being read.
+/// Finds what keeps the files of a workload from being read.
 Problems check_readable(const DlioConfig& config, const AnalyzeFlags& flags) {
   Problems problems;
   if (!flags.images && config.dataset.num_samples_per_file != 1)

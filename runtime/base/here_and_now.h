@@ -1,4 +1,4 @@
-// Where and when something is measured or run.
+// The processor and the time at which something is measured or run.
 #pragma once
 
 #include <string>

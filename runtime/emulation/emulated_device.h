@@ -22,9 +22,9 @@ struct EmulatedCosts {
   double update_copy_s_per_byte = 0;  ///< LayerGraph::update_copy_s_per_byte
   std::int64_t memory = 0;            ///< of the device; 0: unlimited
   std::int64_t fixed_bytes = 0;       ///< taken from the start to the end, besides tensors
-  /// By stage that it holds: bytes of the copies that layers make of their parameters, for each version.
+  /// The bytes of the copies that layers make of their parameters, by stage that it holds, for each version.
   std::map<int, std::int64_t> copy_bytes{};
-  /// By stage that it holds: bytes of the parameters that an update passes over.
+  /// The bytes of the parameters that an update passes over, by stage that it holds.
   std::map<int, std::int64_t> untouched_bytes{};
 };
 

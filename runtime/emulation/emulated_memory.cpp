@@ -17,7 +17,7 @@ std::string mib(std::int64_t bytes) {
   return printed("%.1f MiB", double(bytes) / double(kMiB));
 }
 
-/// What a tensor counts as, until it is freed.
+/// A tensor counts as this until it is freed.
 struct Counted {
   std::shared_ptr<EmulatedMemory> memory;
   std::int64_t bytes;

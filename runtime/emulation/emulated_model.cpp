@@ -27,7 +27,7 @@ Bytes bytes_of(const TensorSpec& spec) {
   return bytes;
 }
 
-/// What a layer or head keeps from forward to backward: shapes, and the bytes that the profile says.
+/// A layer or head keeps this from forward to backward: shapes, and the bytes that the profile says.
 struct Kept {
   std::vector<TensorSpec> inputs;
   std::unique_ptr<EmulatedDevice::Block> bytes;
@@ -95,7 +95,7 @@ class EmulatedLayer final : public StandInLayer {
     device.touch(std::max<Bytes>(0, share_of(costs_.workspace_bytes, kept) - kept.output_bytes));
     device.compute(costs_.backward_input_s);
     std::vector<at::Tensor> gradients = gradients_of(saved, needs);
-    // What is kept for the gradients of the weights; the runner holds the gradients of the outputs.
+    // This stays for the gradients of the weights; the runner holds the gradients of the outputs.
     kept.bytes->resize(std::max<Bytes>(0, share_of(costs_.kept_between(), kept) - kept.output_bytes));
     return gradients;
   }
@@ -190,7 +190,7 @@ Status compare_sizes(const LayeredModel& model, const LayerGraph& profile,
     }
   };
   compare(parameter_bytes(model), &LayerNode::parameter_bytes, "parameters");
-  // Where microbatches differ in length, a profile has the means of its data.
+  // A profile has the means of its data if microbatches differ in length.
   if (differ == 0 && model.dimensions.empty()) {
     const Result<std::vector<Bytes>> outputs = output_bytes(model, profile);
     if (!outputs) return outputs.problems();
