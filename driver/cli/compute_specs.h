@@ -75,6 +75,7 @@ struct TrainFlags {
   // -- the variant; `variant_from`: a run folder or data, or empty --
   std::optional<RunVariant> variant;
   std::string variant_from;
+  std::optional<double> counters;  ///< seconds between samples; 0: none; unset: as the variant has it
   // -- files of scalars; empty: none --
   std::string tensorboard, scalars;
   // -- the data --

@@ -1,6 +1,8 @@
 #include "driver/worker/train_ranks.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <deque>
 #include <filesystem>
@@ -10,6 +12,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "data/files/data_kinds.h"
 #include "driver/cli/command_support.h"
 #include "driver/worker/bleu_score.h"
 #include "driver/worker/emulation.h"
@@ -22,6 +25,7 @@
 #include "runtime/base/run_files.h"
 #include "runtime/comm/rank_threads.h"
 #include "runtime/comm/recorded_channel.h"
+#include "runtime/counters/counter_sampler.h"
 #include "runtime/profile/array_division.h"
 #include "runtime/train/shared_schedules.h"
 #include "runtime/train/trainer.h"
@@ -85,9 +89,22 @@ RunReport run_with_rollbacks(const Round& round, const World& world) {
   }
 }
 
+/// What a rank's process counts beside it (--counters), with `of_host` its host's counts too.
+CounterOptions counters_of(const TrainSpec& spec, bool of_host) {
+  return {.interval = std::chrono::milliseconds(std::llround(spec.counters.value_or(0) * 1e3)),
+          .host = of_host,
+          .data = paths_of_data(spec.data)};
+}
+
+/// What is counted beside a rank.
+struct Counted {
+  int ranks = 1;         ///< of the process, from this one on; 0: nothing, another rank does it
+  bool of_host = false;  ///< the host's counts too
+};
+
 /// Trains a round as one rank.
 ExitCode train_rank(Round& round, Communicator& communicator, Device& device, FlightRecorder& recorder,
-                    Failpoints& failpoints) {
+                    Failpoints& failpoints, const Counted& counted) {
   const TrainSpec& spec = round.spec;
   Clock& clock = clock_of(spec);
   device.bind_thread();
@@ -96,6 +113,8 @@ ExitCode train_rank(Round& round, Communicator& communicator, Device& device, Fl
   failpoints.reach("model", 0);
   World world{communicator, clock, device};
   world.recorder = &recorder;
+  const CounterOptions counters = counters_of(spec, counted.of_host);
+  if (counters.any() && counted.ranks > 0) world.counters = &counters, world.counted_ranks = counted.ranks;
   if (!spec.options.failpoints.empty()) world.failpoints = &failpoints;
   RunReport report = run_with_rollbacks(round, world);
   write_archive(spec, report, communicator.rank());
@@ -148,7 +167,8 @@ ExitCode train_threads(Round& round, const Accelerator& accelerator) {
         const int rank = communicator.rank().value;
         Failpoints failpoints(spec.options.failpoints, rank, clock);
         const ExitCode code =
-            train_rank(round, communicator, device, recorders[static_cast<std::size_t>(rank)], failpoints);
+            train_rank(round, communicator, device, recorders[static_cast<std::size_t>(rank)], failpoints,
+                       {.ranks = rank == 0 ? ranks : 0, .of_host = rank == 0});
         std::lock_guard lock(mutex);
         // A loss says more than the fact that the run stopped.
         if (worst == ExitCode::Done || (worst == ExitCode::Requeue && code != ExitCode::Done)) worst = code;
@@ -291,6 +311,7 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
     device = device_or_throw(spec, job.local_rank, accelerator);
   }
   const Plan& plan = rounds.several() ? rounds.plan : spec.pipeline;
+  const Counted counted{.of_host = job.local_rank == 0};
   FlightRecorder recorder(steady_clock());
   Failpoints failpoints(spec.options.failpoints, job.rank, clock_of(spec));
   failpoints.reach("meeting", 0);
@@ -309,13 +330,13 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
     if (rounds.several()) world.barrier();
     if (TrainSpec& first = rounds.all.front().spec; chooses_arrays(first)) divide_as_rank_0(first, world);
     return run_rounds(rounds, [&](Round& round, std::size_t r) {
-      if (!rounds.several()) return train_rank(round, world, *device, recorder, failpoints);
+      if (!rounds.several()) return train_rank(round, world, *device, recorder, failpoints, counted);
       if (job.rank == 0) log_round(rounds, r);
       // A round's groups of ranks have the names that another's have: each round is a group.
       std::vector<RankId> ranks;
       for (int rank = 0; rank < world.size(); ++rank) ranks.emplace_back(rank);
       const auto of_round = world.subgroup(ranks, run_files::kRounds.of(static_cast<int>(r)));
-      return train_rank(round, *of_round, *device, recorder, failpoints);
+      return train_rank(round, *of_round, *device, recorder, failpoints, counted);
     });
   } catch (...) {
     world.abort(text_of_failure());

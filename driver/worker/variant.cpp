@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "driver/cli/command_support.h"
+#include "driver/cli/flag_target.h"
+#include "driver/worker/emulation.h"
 #include "driver/worker/train_data.h"
 #include "runtime/base/json.h"
 #include "runtime/emulation/idle_model.h"
@@ -12,6 +14,7 @@
 namespace millrace {
 namespace {
 
+constexpr double kLeastInterval = 0.01;  // seconds
 constexpr std::int64_t kAllSteps = std::int64_t{1} << 60;
 
 /// Finds flags that ask for what a run without computation cannot give.
@@ -74,9 +77,23 @@ Status generate(TrainSpec& spec) {
   return Ok{};
 }
 
-}  // namespace
+/// Decides whether --counters sample.
+Status settle_counters(TrainSpec& spec) {
+  const bool in_virtual_time = spec.emulated && spec.emulated->is_virtual();
+  if (!spec.counters)
+    spec.counters = spec.variant && *spec.variant != RunVariant::Original && !in_virtual_time ? 1 : 0;
+  if (*spec.counters == 0) return Ok{};
+  if (*spec.counters < kLeastInterval)
+    return Problem{"--counters", "is below " + shortest_text(kLeastInterval) + " s", "for example 1"};
+  if (spec.options.output_dir.empty())
+    return Problem{"--counters", "needs a place for what it records", "give --output-dir DIR"};
+  if (in_virtual_time)
+    return Problem{"--counters", "counts in real time, and the run's is virtual", "leave it out"};
+  return Ok{};
+}
 
-Status apply_variant(TrainSpec& spec) {
+/// Makes `spec` the variant that its flags name.
+Status apply_to(TrainSpec& spec) {
   if (!spec.variant && spec.variant_from.empty()) return Ok{};
   if (!spec.variant)
     return Problem{"--variant-from", "says nothing without a variant", "give --variant sleep or generated"};
@@ -99,6 +116,13 @@ Status apply_variant(TrainSpec& spec) {
   o.phases = true;
   if (variant == RunVariant::Sleep) return sleep(spec);
   return variant == RunVariant::Generated ? generate(spec) : Status(Ok{});
+}
+
+}  // namespace
+
+Status apply_variant(TrainSpec& spec) {
+  if (const Status applied = apply_to(spec); !applied) return applied;
+  return settle_counters(spec);
 }
 
 Json variant_as_json(const TrainSpec& spec, const RunReport& report) {

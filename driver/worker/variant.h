@@ -8,9 +8,9 @@ namespace millrace {
 class Json;
 struct RunReport;
 
-/// Makes `spec` the variant that its flags name; without one it stays as it is. Comes last: the plan, the
-/// models and all other flags are known. Problems: a combination that makes no sense, a run to take times
-/// from that does not fit, data that cannot be read.
+/// Decides what --counters do, and makes `spec` the variant that its flags name; without one it stays as it
+/// is. Comes last: the plan, the models and all other flags are known. Problems: a combination that makes no
+/// sense, a run to take times from that does not fit, data that cannot be read.
 Status apply_variant(TrainSpec& spec);
 
 /// Returns what summary.json says of the variant: its name, where it comes from, and what a rank of a

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
-#include <fstream>
-#include <sstream>
+#include <iterator>
 
 #include "experiments/capture/file_event.h"
 #include "runtime/base/text.h"
@@ -39,72 +39,6 @@ std::string text_of(const std::tm& local, const char* pattern) {
   return {text, std::strftime(text, sizeof text, pattern, &local)};
 }
 
-/// user nice system idle iowait irq softirq steal guest guest_nice, in ticks since the start of the machine.
-std::vector<std::uint64_t> cpu_ticks() {
-  std::ifstream in("/proc/stat");
-  std::string word;
-  std::vector<std::uint64_t> ticks(10, 0);
-  in >> word;
-  for (std::uint64_t& value : ticks) in >> value;
-  // Guests' time is counted twice: in user and nice as well.
-  ticks[0] -= std::min(ticks[0], ticks[8]);
-  ticks[1] -= std::min(ticks[1], ticks[9]);
-  return ticks;
-}
-
-/// Whole disks, not their parts: what /sys/block lists, without loops and memory.
-std::map<std::string, std::vector<std::uint64_t>> disk_counts() {
-  std::map<std::string, std::vector<std::uint64_t>> disks;
-  std::ifstream in("/proc/diskstats");
-  std::string line;
-  while (std::getline(in, line)) {
-    std::istringstream words(line);
-    std::string major, minor, name;
-    std::vector<std::uint64_t> counts(11, 0);
-    words >> major >> minor >> name;
-    for (std::uint64_t& count : counts) words >> count;
-    std::error_code error;
-    if (words && !name.starts_with("loop") && !name.starts_with("ram") &&
-        fs::exists("/sys/block/" + name, error))
-      disks[name] = counts;
-  }
-  return disks;
-}
-
-struct ProcessCounts {
-  std::string name;
-  double cpu_seconds = 0;
-  std::uint64_t minor_faults = 0, major_faults = 0, resident = 0, disk_read = 0, disk_written = 0;
-};
-
-bool read_process(std::uint32_t process, ProcessCounts& counts) {
-  const std::string folder = "/proc/" + std::to_string(process) + "/";
-  std::ifstream stat(folder + "stat");
-  std::string line;
-  if (!std::getline(stat, line)) return false;
-  const std::size_t open = line.find('('), close = line.rfind(')');
-  if (open == std::string::npos || close == std::string::npos) return false;
-  counts.name = line.substr(open + 1, close - open - 1);
-  std::istringstream rest(line.substr(close + 1));
-  std::vector<std::string> words;
-  for (std::string word; rest >> word;) words.push_back(word);
-  // proc(5): state is the third field, and the first of these.
-  if (words.size() < 22) return false;
-  const auto field = [&](std::size_t number) { return std::stoull(words[number - 3]); };
-  counts.minor_faults = field(10);
-  counts.major_faults = field(12);
-  counts.cpu_seconds = static_cast<double>(field(14) + field(15)) / static_cast<double>(sysconf(_SC_CLK_TCK));
-  counts.resident = field(24) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  std::ifstream io(folder + "io");  // needs the same user
-  for (std::string key; io >> key;) {
-    std::uint64_t value = 0;
-    io >> value;
-    if (key == "read_bytes:") counts.disk_read = value;
-    if (key == "write_bytes:") counts.disk_written = value;
-  }
-  return true;
-}
-
 /// nvidia-smi writes its samples itself; 0: it is not there.
 int start_pmon(const fs::path& file) {
   posix_spawn_file_actions_t actions;
@@ -129,7 +63,7 @@ Samplers::Samplers(const fs::path& folder)
       align_file_(folder / "trace_time_align.out"),
       process_file_(folder / "processes.csv"),
       cpu_before_(cpu_ticks()),
-      disks_before_(disk_counts()),
+      disks_before_(disks()),
       disks_at_ns_(clock_ns(CLOCK_MONOTONIC)) {
   utsname machine{};
   uname(&machine);
@@ -161,6 +95,17 @@ Samplers::Samplers(const fs::path& folder)
   put(gpu_file_, "#Date       Time        gpu        pid  type    sm   mem   enc   dec    fb   command");
   put(gpu_file_, "#YYYYMMDD   HH:MM:SS    Idx          #   C/G     %     %     %     %    MB   name");
   sample_no_gpu(now);
+}
+
+/// Of all cores together; zeros where they cannot be read.
+CpuTicks Samplers::cpu_ticks() {
+  const Result<std::vector<CpuTicks>> ticks = kernel_.cpu();
+  return ticks ? ticks->front() : CpuTicks{};
+}
+
+std::map<std::string, DiskCounts> Samplers::disks() {
+  const Result<std::map<std::string, DiskCounts>> counts = kernel_.disks();
+  return counts ? *counts : std::map<std::string, DiskCounts>();
 }
 
 Samplers::~Samplers() {
@@ -198,11 +143,11 @@ void Samplers::sample(const std::set<std::uint32_t>& processes) {
 }
 
 void Samplers::sample_cpu(const std::tm& local) {
-  const std::vector<std::uint64_t> now = cpu_ticks();
-  std::vector<double> part(now.size());
+  const CpuTicks now = cpu_ticks();
+  std::array<double, std::size(CpuTicks{}.of)> part{};
   double total = 0;
-  for (std::size_t k = 0; k < now.size(); ++k) {
-    part[k] = now[k] >= cpu_before_[k] ? static_cast<double>(now[k] - cpu_before_[k]) : 0;
+  for (std::size_t k = 0; k < part.size(); ++k) {
+    part[k] = now.of[k] >= cpu_before_.of[k] ? static_cast<double>(now.of[k] - cpu_before_.of[k]) : 0;
     total += part[k];
   }
   cpu_before_ = now;
@@ -214,24 +159,29 @@ void Samplers::sample_cpu(const std::tm& local) {
 }
 
 void Samplers::sample_disks(const std::tm& local) {
-  const auto now = disk_counts();
+  const auto now = disks();
   const std::int64_t at = clock_ns(CLOCK_MONOTONIC);
   const double seconds = std::max(static_cast<double>(at - disks_at_ns_) / 1e9, 1e-3);
   std::string rows;
   for (const auto& [name, counts] : now) {
     const auto before = disks_before_.find(name);
     if (before == disks_before_.end()) continue;
-    const auto grown = [&](std::size_t k) { return static_cast<double>(counts[k] - before->second[k]); };
-    const double reads = grown(0), writes = grown(4);
+    const auto grown = [&after = counts, &earlier = before->second](std::uint64_t DiskCounts::*count) {
+      return static_cast<double>(after.*count - earlier.*count);
+    };
+    const double reads = grown(&DiskCounts::reads), writes = grown(&DiskCounts::writes);
     constexpr double kMegabytesOfSector = 512.0 / (1 << 20);
     rows += printed(
         "%s{\"disk_device\": \"%s\", \"r/s\": %.2f, \"w/s\": %.2f, \"rMB/s\": %.2f, \"wMB/s\": %.2f, "
         "\"r_await\": "
         "%.2f, \"w_await\": %.2f, \"aqu-sz\": %.2f, \"util\": %.2f}",
         rows.empty() ? "" : ", ", name.c_str(), reads / seconds, writes / seconds,
-        grown(2) * kMegabytesOfSector / seconds, grown(6) * kMegabytesOfSector / seconds,
-        reads > 0 ? grown(3) / reads : 0, writes > 0 ? grown(7) / writes : 0, grown(10) / 1000 / seconds,
-        std::min(100.0, grown(9) / 10 / seconds));
+        grown(&DiskCounts::read_sectors) * kMegabytesOfSector / seconds,
+        grown(&DiskCounts::written_sectors) * kMegabytesOfSector / seconds,
+        reads > 0 ? grown(&DiskCounts::read_ms) / reads : 0,
+        writes > 0 ? grown(&DiskCounts::write_ms) / writes : 0,
+        grown(&DiskCounts::in_flight_ms) / 1000 / seconds,
+        std::min(100.0, grown(&DiskCounts::busy_ms) / 10 / seconds));
   }
   disks_before_ = now;
   disks_at_ns_ = at;
@@ -247,15 +197,16 @@ void Samplers::sample_no_gpu(const std::tm& local) {
 void Samplers::sample_processes(const std::set<std::uint32_t>& processes) {
   const std::int64_t at = clock_ns(CLOCK_MONOTONIC);
   for (std::uint32_t process : processes) {
-    ProcessCounts counts;
-    if (!read_process(process, counts)) continue;
-    std::string name = escaped(counts.name);
+    const Result<ProcessCounts> counts = kernel_.process(std::to_string(process));
+    if (!counts) continue;
+    const Result<ProcessIo> io = kernel_.process_io(std::to_string(process));
+    std::string name = escaped(counts->name);
     std::replace(name.begin(), name.end(), ',', '_');
     const auto number = [](std::uint64_t value) { return std::to_string(value); };
     put(process_file_, std::to_string(at) + "," + number(process) + "," + name + "," +
-                           printed("%.2f", counts.cpu_seconds) + "," + number(counts.resident) + "," +
-                           number(counts.minor_faults) + "," + number(counts.major_faults) + "," +
-                           number(counts.disk_read) + "," + number(counts.disk_written));
+                           printed("%.2f", counts->cpu_s) + "," + number(counts->resident) + "," +
+                           number(counts->minor_faults) + "," + number(counts->major_faults) + "," +
+                           (io ? number(io->read_from_disk) + "," + number(io->written_to_disk) : ","));
   }
 }
 

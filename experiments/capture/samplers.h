@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/base/files.h"
+#include "runtime/counters/kernel_counts.h"
 
 namespace millrace {
 
@@ -42,10 +43,13 @@ class Samplers {
   void sample_no_gpu(const std::tm& local);
   void sample_processes(const std::set<std::uint32_t>& processes);
   void put(LineFile& file, const std::string& line);
+  CpuTicks cpu_ticks();
+  std::map<std::string, DiskCounts> disks();
 
+  KernelCounts kernel_{};
   LineFile cpu_file_, disk_file_, gpu_file_, align_file_, process_file_;
-  std::vector<std::uint64_t> cpu_before_;
-  std::map<std::string, std::vector<std::uint64_t>> disks_before_;
+  CpuTicks cpu_before_;
+  std::map<std::string, DiskCounts> disks_before_;
   std::int64_t disks_at_ns_ = 0;
   std::int64_t samples_ = 0, lost_ = 0;
   int pmon_ = 0;  ///< process of nvidia-smi; 0: none

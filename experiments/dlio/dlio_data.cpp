@@ -1,7 +1,6 @@
 #include "experiments/dlio/dlio_data.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -216,31 +215,6 @@ SampleSource dlio_source(const DlioConfig& config, Split split) {
           (root / "index" / folder_of(split) / (path.filename().string() + ".idx")).string());
   }
   return source;
-}
-
-double cached_share(const std::vector<std::string>& files) {
-  constexpr std::size_t kMostFiles = 64, kMostBytes = 64 << 20;
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  std::size_t pages = 0, cached = 0;
-  const std::size_t step = std::max<std::size_t>(1, files.size() / kMostFiles);
-  for (std::size_t i = 0; i < files.size(); i += step) {
-    const int fd = ::open(files[i].c_str(), O_RDONLY | O_CLOEXEC);
-    struct stat info {};
-    if (fd < 0) continue;
-    if (::fstat(fd, &info) == 0 && info.st_size > 0) {
-      const std::size_t bytes = std::min(kMostBytes, static_cast<std::size_t>(info.st_size));
-      if (void* mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0); mapped != MAP_FAILED) {
-        std::vector<unsigned char> resident((bytes + page - 1) / page);
-        if (::mincore(mapped, bytes, resident.data()) == 0) {
-          pages += resident.size();
-          for (const unsigned char flag : resident) cached += flag & 1;
-        }
-        ::munmap(mapped, bytes);
-      }
-    }
-    ::close(fd);
-  }
-  return pages == 0 ? -1 : static_cast<double>(cached) / static_cast<double>(pages);
 }
 
 }  // namespace millrace

@@ -34,7 +34,4 @@ void remove_dlio_files(const DlioConfig& config);
 /// The first num_files of the split in the order of their names. Throws DataError if there are fewer.
 SampleSource dlio_source(const DlioConfig& config, Split split);
 
-/// Share of the pages of (a part of) the files that are in the page cache, 0 to 1; -1: not known.
-double cached_share(const std::vector<std::string>& files);
-
 }  // namespace millrace

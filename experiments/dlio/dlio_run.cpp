@@ -18,6 +18,7 @@
 #include "runtime/base/median.h"
 #include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
+#include "runtime/counters/page_cache.h"
 
 namespace millrace {
 namespace {

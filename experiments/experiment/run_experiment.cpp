@@ -8,14 +8,13 @@
 
 #include "data/files/data_kinds.h"
 #include "driver/launch/launcher.h"
-#include "experiments/dlio/dlio_data.h"
-#include "experiments/experiment/page_cache.h"
 #include "experiments/instrument/statistics.h"
 #include "experiments/runs/run_data.h"
 #include "experiments/sweep/csv_text.h"
 #include "runtime/base/error.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
+#include "runtime/counters/page_cache.h"
 
 namespace millrace {
 namespace {

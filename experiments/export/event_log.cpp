@@ -7,6 +7,7 @@
 #include <map>
 #include <tuple>
 
+#include "experiments/runs/run_counters.h"
 #include "experiments/runs/run_data.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
@@ -102,6 +103,28 @@ void add_epochs(EventLog& log, const RankRun& rank, const Json& summary) {
   }
 }
 
+/// Counters, each with its time: rates of what counts up, else the value. Cores and packets are left out.
+void add_counters(EventLog& log, const std::string& folder) {
+  if (!log.has_unix_time) return;
+  for (const ProcessCounters& process : read_counters(folder)) {
+    for (const auto& [name, values] : process.values) {
+      const bool is_level = name.ends_with("resident_bytes") || name == "process.threads" ||
+                            name.starts_with("memory.") || name.starts_with("gpus.");
+      if (name.starts_with("cores.") || name.ends_with("_packets")) continue;
+      for (std::size_t i = is_level ? 0 : 1; i < values.size(); ++i) {
+        double value = values[i];
+        if (!is_level) {
+          const std::int64_t ns = process.unix_ns[i] - process.unix_ns[i - 1];
+          value = ns > 0 ? (value - values[i - 1]) * 1e9 / static_cast<double>(ns) : NAN;
+        }
+        if (std::isfinite(value) && value >= 0)
+          log.values.push_back(
+              {process.rank, is_level ? name : name + " per s", -1, process.unix_ns[i], value});
+      }
+    }
+  }
+}
+
 /// Evaluations and BLEU, at the end of the step that they follow.
 void add_scores(EventLog& log, const RunData& run) {
   const RankRun* rank = loss_rank(run);
@@ -179,6 +202,7 @@ Result<EventLog> from_run(const std::string& folder) {
   }
   join_messages(log, spans);
   add_scores(log, *run);
+  add_counters(log, folder);
   add_facts(log, *run);
   return log;
 }

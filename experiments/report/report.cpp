@@ -11,6 +11,7 @@
 #include "experiments/drawing/figures.h"
 #include "experiments/drawing/html_page.h"
 #include "experiments/drawing/svg_chart.h"
+#include "experiments/report/counters_card.h"
 #include "experiments/report/error_split.h"
 #include "experiments/report/plan_drawing.h"
 #include "experiments/report/run_bleu.h"
@@ -275,8 +276,8 @@ class Page {
   std::string html() {
     std::string body = header() + tiles() + side_by_side_html(run_, options_.against) + jobs_card() +
                        plan_card() + comparison_card() + error_split_html(run_) + gantt_card() +
-                       curves_card() + bleu_card() + time_card() + ranks_card() + what_was_run_html(run_) +
-                       data_card() + notes_card();
+                       curves_card() + bleu_card() + time_card() + ranks_card() + counters_html(run_) +
+                       what_was_run_html(run_) + data_card() + notes_card();
     return html_page(
         {.title = title(),
          .body = body,

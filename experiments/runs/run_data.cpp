@@ -238,6 +238,7 @@ class Reader {
       }
     }
     for (const auto& [step, bleu] : scores_) run_.scores.push_back({step, bleu});
+    tie_clocks(ranks);
     for (auto& [rank, run] : ranks) {
       run.rank = rank;
       run_.ranks.push_back(std::move(run));
@@ -250,6 +251,18 @@ class Reader {
     if (std::ranges::any_of(run_.ranks, [](const RankRun& r) { return !r.spans.empty(); }))
       note_missing(run_files::kTrace, "empty in the measured schedule",
                    [](const RankRun& r) { return !r.spans.empty(); });
+  }
+
+  /// Spans of all ranks get the clock of the first one, where the logs say how far the others are from it.
+  static void tie_clocks(std::map<int, RankRun>& ranks) {
+    if (!std::ranges::all_of(ranks,
+                             [](const auto& r) { return r.second.clock_is_tied && r.second.unix_offset_ns; }))
+      return;
+    for (auto& [rank, run] : ranks) {
+      const std::int64_t first = *ranks.begin()->second.unix_offset_ns, apart = *run.unix_offset_ns - first;
+      for (Span& span : run.spans) span.start += apart, span.end += apart;
+      run.unix_offset_ns = first;
+    }
   }
 
   /// Names the files of the plan's ranks that others have and they have not.
@@ -294,7 +307,9 @@ class Reader {
         rank.stage = static_cast<int>(integer_at(*json, "stage", -1));
         rank.unix_offset_ns.reset();
         if (const std::int64_t unix_ns = integer_at(*json, "unix_ns"); unix_ns > 0)
-          rank.unix_offset_ns = unix_ns - integer_at(*json, "clock_ns");
+          rank.unix_offset_ns =
+              unix_ns - integer_at(*json, "clock_ns") + integer_at(*json, "clock_offset_ns");
+        rank.clock_is_tied = json->find("clock_offset_ns") != nullptr;
         begins = parts++ > 0;
         if (const Json* command = json->find("command"); command && command->is_string())
           rank.commands.emplace_back(steps.empty() ? 0 : steps.rbegin()->first + 1, command->as_string());

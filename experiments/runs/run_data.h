@@ -50,7 +50,8 @@ struct RankRun {
   /// The commands that wrote the log, in order, with the steps done before. Older logs do not have them.
   std::vector<std::pair<std::int64_t, std::string>> commands;
   std::vector<std::int64_t> joints;  ///< first steps that a resumed run did, ascending
-  std::vector<Span> spans;           ///< of the trace window
+  std::vector<Span> spans;           ///< of the trace window; by the first rank's clock if that is known
+  bool clock_is_tied = false;        ///< the log says how far its clock is from that of rank 0
   /// The number to add to a time of `spans` to get nanoseconds since 1970. Files of older versions do not
   /// have it.
   std::optional<std::int64_t> unix_offset_ns;

@@ -21,9 +21,9 @@
 
 #include "driver/launch/launch_command.h"
 #include "driver/launch/local_ranks.h"
-#include "experiments/sweep/nvml.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
+#include "runtime/counters/nvml.h"
 
 namespace millrace {
 namespace {

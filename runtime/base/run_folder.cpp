@@ -266,8 +266,8 @@ Status remove_earlier_run(const fs::path& folder) {
     add(entries(folder / checkpoints, "step-"));
     add(entries(folder / checkpoints, run_files::kAbandoned.prefix));
   }
-  for (const RankFiles& files :
-       {run_files::kSteps, run_files::kTrace, run_files::kStatus, run_files::kFailure, run_files::kFlight})
+  for (const RankFiles& files : {run_files::kSteps, run_files::kTrace, run_files::kCounters,
+                                 run_files::kStatus, run_files::kFailure, run_files::kFlight})
     add(entries(folder, files.prefix));
   // Not the folders themselves: agents watch them.
   for (const fs::path& own : entries(folder, run_files::kHostCheckpoints.prefix)) add(entries(own, ""));

@@ -9,7 +9,9 @@
 #include <ATen/ops/full.h>
 
 #include "runtime/base/log.h"
+#include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
+#include "runtime/comm/clock_offset.h"
 #include "runtime/saved/checkpoint_folder.h"
 #include "runtime/trace/flight_recorder.h"
 
@@ -142,12 +144,36 @@ void RunOutputs::open() {
   for (auto& sink : sinks) t_.log.add_sink(std::move(sink), static_cast<double>(unix_ns - clock_ns) * 1e-9);
 }
 
+/// All ranks' times become those of rank 0: ranks of its host have its clock, and the others measure how far
+/// theirs is from it. Collective.
+void RunOutputs::tie_clocks(StepLogHeader& header) const {
+  const World& world = t_.world;
+  if (header.ranks == 1) return;
+  const ClockOffset measured = measure_clock_offset(
+      world.communicator, world.clock, world.clock_name.empty() ? name_of_steady_clock() : world.clock_name);
+  const std::int64_t own = header.unix_ns - header.clock_ns;
+  const std::string of_rank_0 = broadcast_text(world.communicator, std::to_string(own));
+  header.clock_offset_ns = number_of<std::int64_t>(of_rank_0).value_or(own) + measured.ns - own;
+  header.clock_round_trip_ns = measured.round_trip_ns;
+}
+
 void RunOutputs::open_logs(std::int64_t clock_ns, std::int64_t unix_ns) {
   const int rank = t_.world.communicator.rank().value;
   auto problem = t_.together("taking the output folder", [&] {
     if (rank == 0) take_folder();
   });
   if (problem) throw ConfigError(problem->what);
+  StepLogHeader header{.run = run_,
+                       .command = t_.options.command,
+                       .rank = rank,
+                       .stage = t_.first().stage.value,
+                       .ranks = t_.world.communicator.size(),
+                       .writes_jobs = t_.is_one_of_several() && t_.owns_loss(),
+                       .first_job = t_.first_job(),
+                       .own_steps = t_.job_steps.apart(),
+                       .clock_ns = clock_ns,
+                       .unix_ns = unix_ns};
+  tie_clocks(header);
   problem = t_.together("opening the logs", [&] {
     const std::filesystem::path folder = t_.options.output_dir;
     std::error_code ignored;
@@ -156,26 +182,26 @@ void RunOutputs::open_logs(std::int64_t clock_ns, std::int64_t unix_ns) {
       for (const auto& entry : std::filesystem::directory_iterator(checkpoints(), ignored))
         std::filesystem::remove_all(entry.path(), ignored);
     if (t_.world.recorder)
-      t_.world.recorder->open(folder / run_files::kFlight.of(rank), rank, t_.first().stage.value, unix_ns);
+      t_.world.recorder->open(folder / run_files::kFlight.of(rank), rank, t_.first().stage.value,
+                              unix_ns + header.clock_offset_ns);
     t_.status = StatusBoard(folder / run_files::kStatus.of(rank), rank, t_.first().stage.value);
-    t_.log = StepLog(folder,
-                     {.run = run_,
-                      .command = t_.options.command,
-                      .rank = rank,
-                      .stage = t_.first().stage.value,
-                      .ranks = t_.world.communicator.size(),
-                      .writes_jobs = t_.is_one_of_several() && t_.owns_loss(),
-                      .first_job = t_.first_job(),
-                      .own_steps = t_.job_steps.apart(),
-                      .clock_ns = clock_ns,
-                      .unix_ns = unix_ns},
-                     continues_ ? t_.done : 0);
+    t_.log = StepLog(folder, header, continues_ ? t_.done : 0);
+    if (t_.world.counters)
+      counters_ = std::make_unique<CounterSampler>(folder / run_files::kCounters.of(rank),
+                                                   CounterHeader{.run = run_,
+                                                                 .rank = rank,
+                                                                 .ranks = t_.world.counted_ranks,
+                                                                 .clock_ns = clock_ns,
+                                                                 .unix_ns = unix_ns,
+                                                                 .clock_offset_ns = header.clock_offset_ns},
+                                                   *t_.world.counters, continues_);
   });
   if (problem) throw ConfigError(problem->what);
   t_.report.run = run_;
 }
 
 void RunOutputs::finish() {
+  counters_.reset();
   at::Tensor lines = at::full({1}, static_cast<double>(t_.log.lost_lines()), at::kDouble);
   if (t_.world.communicator.size() > 1 && !t_.options.output_dir.empty())
     t_.world.communicator.all_reduce(lines, "lost log lines")->wait();

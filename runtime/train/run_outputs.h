@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/base/run_folder.h"
+#include "runtime/counters/counter_sampler.h"
 #include "runtime/train/training.h"
 
 namespace millrace {
@@ -44,9 +45,11 @@ class RunOutputs {
   void take_folder() const;
   void open_scalars(std::vector<std::unique_ptr<ScalarSink>>& sinks);
   void open_logs(std::int64_t clock_ns, std::int64_t unix_ns);
+  void tie_clocks(StepLogHeader& header) const;
 
   Training& t_;
-  RunLock lock_;  ///< of rank 0
+  RunLock lock_;                              ///< of rank 0
+  std::unique_ptr<CounterSampler> counters_;  ///< null: none are asked for
   std::string run_, parent_;
   bool continues_ = false;
 };

@@ -107,6 +107,10 @@ StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& heade
                              {"ranks", header.ranks},
                              {"clock_ns", header.clock_ns},
                              {"unix_ns", header.unix_ns}});
+  if (header.ranks > 1) {
+    first["clock_offset_ns"] = header.clock_offset_ns;
+    first["clock_round_trip_ns"] = header.clock_round_trip_ns;
+  }
   if (!header.command.empty()) first["command"] = header.command;
   write_line(file_, first.dump());
 }

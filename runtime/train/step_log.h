@@ -60,6 +60,10 @@ struct StepLogHeader {
   /// One moment on two clocks, in nanoseconds: the run's clock, which times steps and spans, and UTC since
   /// 1970.
   std::int64_t clock_ns = 0, unix_ns = 0;
+  /// What to add to this rank's times in UTC, as the two say them, to get those of rank 0; 0 on rank 0.
+  std::int64_t clock_offset_ns = 0;
+  /// How long the shortest message took there and back by which it was measured; 0: the ranks have one clock.
+  std::int64_t clock_round_trip_ns = 0;
 };
 
 /// The step log of one rank. A default-constructed log writes no file but still prints.

@@ -28,14 +28,18 @@ namespace millrace {
 class Failpoints;
 class FlightRecorder;
 class KernelChoices;
+struct CounterOptions;
 
 /// The surroundings of a rank. Its parts must outlive the trainer.
 struct World {
   Communicator& communicator;
   Clock& clock;
   Device& device;
-  Failpoints* failpoints = nullptr;    ///< faults that a test plants; null: none
-  FlightRecorder* recorder = nullptr;  ///< is opened in the output folder; null: none
+  Failpoints* failpoints = nullptr;          ///< faults that a test plants; null: none
+  FlightRecorder* recorder = nullptr;        ///< is opened in the output folder; null: none
+  const CounterOptions* counters = nullptr;  ///< sampled into the output folder; null: none
+  int counted_ranks = 1;                     ///< ranks of this process, which `counters` are of
+  std::string clock_name{};  ///< the same on ranks that share `clock`; empty: it is this machine's
 };
 
 /// The batches of an array that a rank reads. The trainer knows no data sets, so the caller makes the

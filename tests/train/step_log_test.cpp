@@ -87,7 +87,7 @@ TEST_F(StepLogFile, ALineHasTheNumbersOfItsStep) {
   ASSERT_EQ(written.size(), 2u);
   EXPECT_EQ(
       written[0],
-      R"({"format":"millrace-steps-1","run":"r1","rank":2,"stage":1,"ranks":4,"clock_ns":0,"unix_ns":0})");
+      R"({"format":"millrace-steps-1","run":"r1","rank":2,"stage":1,"ranks":4,"clock_ns":0,"unix_ns":0,"clock_offset_ns":0,"clock_round_trip_ns":0})");
   const std::map<std::string, double> expected{{"step", 5},
                                                {"loss", 2.5},
                                                {"top1", 0.75},

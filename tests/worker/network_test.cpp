@@ -107,6 +107,37 @@ TEST_F(Network, TorchrunsVariablesAreEnough) {
   expect_link(cluster->link(RankId(0), RankId(1)));
 }
 
+TEST_F(Network, ClocksOfHostsThatAreApartAreTied) {
+  if (!std::getenv("MILLRACE_NETNS")) GTEST_SKIP() << "MILLRACE_NETNS is not set";
+  // A host that was started an hour before: its monotonic clock is ahead.
+  constexpr std::int64_t kHour = 3'600'000'000'000;
+  const std::string variables = "WORLD_SIZE=2 MILLRACE_STORE=" + (folder_ / "store").string();
+  const std::string arguments =
+      "train --model mlp --width 16 --depth 2 --stages 2 --microbatches 2 --steps 3 --threads 1 --output-dir "
+      "out";
+  fs::create_directory(folder_ / "store");
+  std::jthread first([&] {
+    std::system(("cd " + folder_.string() + " && RANK=0 " + variables +
+                 " timeout 60 " MILLRACE_BIN_DIR "/millrace " + arguments + " >rank0.log 2>&1")
+                    .c_str());
+  });
+  const Ran second = run(arguments, "RANK=1 " + variables + " unshare --time --monotonic 3600 --fork");
+  first.join();
+  ASSERT_EQ(second.code, 0) << second.output << bytes("rank0.log");
+  std::int64_t to_unix[2] = {}, round_trip[2] = {};
+  for (const int rank : {0, 1}) {
+    const std::string log = bytes("out/steps.rank" + std::to_string(rank) + ".jsonl");
+    const auto header = parse_json(log.substr(0, log.find('\n')), "header");
+    ASSERT_TRUE(header && header->find("clock_offset_ns")) << log;
+    to_unix[rank] = header->find("unix_ns")->as_int() - header->find("clock_ns")->as_int() +
+                    header->find("clock_offset_ns")->as_int();
+    round_trip[rank] = header->find("clock_round_trip_ns")->as_int();
+  }
+  EXPECT_EQ(round_trip[0], 0);
+  EXPECT_GT(round_trip[1], 0);
+  EXPECT_LE(std::llabs(to_unix[0] - to_unix[1] - kHour), round_trip[1] / 2 + 1) << "to within the round trip";
+}
+
 TEST_F(Network, AKilledRankEndsAllAndIsNamed) {
   write("cluster.yaml", kTwoHosts);
   for (int victim = 0; victim < 3; ++victim) {

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
 #include "tests/worker/job_fixture.h"
 
 namespace millrace {
@@ -16,6 +17,13 @@ class Variants : public Jobs {
   Json json(const std::string& name) {
     const Result<Json> read = parse_json(bytes(name), name);
     EXPECT_TRUE(read) << name << ": " << bytes(name);
+    return read ? *read : Json();
+  }
+  /// The first line of a rank's log of steps.
+  Json json_line(const std::string& folder, int rank) {
+    const std::string log = bytes(folder + "/steps.rank" + std::to_string(rank) + ".jsonl");
+    const Result<Json> read = parse_json(log.substr(0, log.find('\n')), folder);
+    EXPECT_TRUE(read) << log;
     return read ? *read : Json();
   }
   std::map<std::string, int> kinds(const std::string& name) {
@@ -78,11 +86,63 @@ TEST_F(Variants, AJobInItsFourVariants) {
   EXPECT_NE(mllog.find("\"rank\":1,\"step_num\":11"), std::string::npos) << "every rank, every step";
 }
 
+TEST_F(Variants, CountersAreSampledByOneThreadOfEachProcess) {
+  const auto lines = [&](const std::string& name) {
+    std::vector<Json> all;
+    for (const std::string& line : words_of(bytes(name), '\n'))
+      if (const Result<Json> one = parse_json(line, name)) all.push_back(*one);
+    return all;
+  };
+  ASSERT_EQ(run("data generate --workload clicks --out clicks --size 100kB --table-rows-cap 10").code, 0);
+  write("job.yaml",
+        "model: dlrm\ntable-rows-cap: 10\nbottom: 8,4\ntop: 8,1\nstages: 2\nmicrobatch: 8\nmicrobatches: "
+        "2\nrule: "
+        "sgd\nmomentum: 0\nthreads: 1\nsteps: 8\ndata: criteo:clicks\ncounters: 0.02\noutput-dir: out\n");
+  const Ran launched = run("launch job.yaml");
+  ASSERT_EQ(launched.code, 0) << launched.output;
+  for (const int rank : {0, 1}) {
+    const std::vector<Json> all = lines("out/counters.rank" + std::to_string(rank) + ".jsonl");
+    ASSERT_GE(all.size(), 4u) << "a header, two samples, an end";
+    const Json *first = &all[0], *sample = &all[1], *end = &all.back();
+    EXPECT_EQ(first->find("ranks")->as_int(), 1) << "of the process";
+    EXPECT_EQ(first->find("of_host")->as_bool(), rank == 0) << "one rank of a host counts for it";
+    EXPECT_EQ(first->find("clock_offset_ns")->as_int(),
+              json_line("out", rank).find("clock_offset_ns")->as_int());
+    EXPECT_EQ(sample->find("cores") != nullptr, rank == 0);
+    EXPECT_GT(sample->find("process")->find("resident_bytes")->as_int(), 0);
+    for (const char* what : {"disks", "networks"})  // some containers have no such files
+      EXPECT_EQ(sample->find(what) != nullptr, rank == 0 && !end->find("missing")->find(what)) << what;
+    EXPECT_GE(end->find("samples")->as_int(), 2);
+    bool has_cache = false;
+    for (const Json& line : all) {
+      const Json* when = line.find("cache");
+      has_cache |= when && when->as_string() == "end" && line.find("files")->as_int() > 0;
+    }
+    EXPECT_EQ(has_cache, rank == 0);
+    EXPECT_EQ(json_line("out", rank).find("clock_round_trip_ns")->as_int(), 0) << "one host has one clock";
+  }
+  const Ran report = run("report --run out");
+  ASSERT_EQ(report.code, 0) << report.output;
+  for (const char* part : {"Bytes from disk and from the cache", "The data set in the page cache"})
+    EXPECT_NE(bytes("out/report.html").find(part), std::string::npos) << part;
+  // Ranks that are threads have one process; a variant counts without being asked.
+  const std::string job = std::string(kJob) + "--steps 2 --data synthetic:64 ";
+  ASSERT_EQ(run("train " + job + "--variant instrumented --output-dir i").code, 0);
+  EXPECT_EQ(lines("i/counters.rank0.jsonl").front().find("ranks")->as_int(), 2);
+  EXPECT_FALSE(fs::exists(folder_ / "i/counters.rank1.jsonl"));
+  ASSERT_EQ(run("train " + job + "--variant instrumented --counters 0 --overwrite --output-dir i").code, 0);
+  EXPECT_FALSE(fs::exists(folder_ / "i/counters.rank0.jsonl")) << "of the run before";
+  ASSERT_EQ(run("train " + job + "--output-dir plain").code, 0);
+  EXPECT_FALSE(fs::exists(folder_ / "plain/counters.rank0.jsonl"));
+}
+
 TEST_F(Variants, WhatMakesNoSenseIsRefused) {
   const std::string job = std::string(kJob) + "--steps 2 --data synthetic:64 ";
   ASSERT_EQ(run("train " + job + "--variant instrumented --output-dir i").code, 0);
   for (const auto& [arguments, part] :
        {std::pair<std::string, std::string>{"--variant instrumented", "--output-dir"},
+        {"--counters 1", "--output-dir"},
+        {"--counters 0.001 --output-dir x", "for example 1"},
         {"--variant-from i", "--variant sleep or generated"},
         {"--variant generated --output-dir x", "generated already"},
         {"--variant sleep --output-dir x", "give --variant-from DIR"},

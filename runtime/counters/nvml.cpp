@@ -1,4 +1,4 @@
-#include "experiments/sweep/nvml.h"
+#include "runtime/counters/nvml.h"
 
 #include <dlfcn.h>
 
