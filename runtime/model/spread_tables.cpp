@@ -84,6 +84,8 @@ Result<Plan> spread_tables_plan(const LayeredModel& model, int ranks, int microb
     if (const auto at = owner.find(layer.name); at != owner.end()) at->second->layers.push_back(layer.name);
   for (std::vector<std::string>* layers : {&beside, &behind})
     if (!layers->empty()) plan.stages.push_back({.layers = std::move(*layers), .ranks = all});
+  for (int s = 0; s + 1 < plan.num_stages(); ++s)
+    plan.crossings.push_back({StageId(s), StageId(plan.num_stages() - 1)});
   return plan;
 }
 

@@ -175,6 +175,7 @@ TEST(SpreadTables, ArePlacedBySizeAndEachRankHoldsItsOwn) {
   EXPECT_EQ(text_of_spread_tables(plan),
             "tables: rank 0: emb_l.2 (0.001 MB); rank 1: emb_l.0, emb_l.1, emb_l.3 (0.001 MB)");
   const StageLayout layout = *make_layout(model, plan, 3);
+  EXPECT_EQ(shape_of(plan).links, layout.links) << "of the bottom MLP and the tables to the rest";
   std::vector<std::int64_t> rows;
   for (const int stage : {0, 1}) {
     const ParameterStore store(layout, StageId(stage), 1);
