@@ -6,7 +6,10 @@ in a thread of its own. Runs alternate A B A B. The figure of a run is the media
 medians and quartiles over the runs, and their ratio. "Dense updates" are
 millrace with --weight-decay 1e-30, for which every row of a table is updated.
 
-    scripts/benchmark dlrm [--runs N] [--sizes CAP:BATCH,...] [--steps N]
+With --ranks N it compares two ways of N ranks instead, without PyTorch: all tables on each rank, and tables spread over
+the ranks (--spread-tables). A batch is then divided among the ranks.
+
+    scripts/benchmark dlrm [--runs N] [--sizes CAP:BATCH,...] [--steps N] [--ranks N]
 """
 import argparse
 import json
@@ -69,6 +72,18 @@ def dense(opts, cap, batch, folder):
     return ours(opts, cap, batch, folder, decay=1e-30)
 
 
+def on_ranks(spreads):
+    """Returns a function that measures --ranks ranks, with the tables on each of them or spread over them."""
+    def measure(opts, cap, batch, folder):
+        out = os.path.join(folder, f"millrace-{spreads}")
+        job = write_job(folder, {"model": "dlrm", "table-rows-cap": cap, "data": "criteo:" + os.path.join(folder, "clicks"),
+                                 "microbatch": batch // opts.ranks, "microbatches": opts.ranks, "replicas": opts.ranks,
+                                 "spread-tables": spreads, "steps": opts.steps, "rule": "sgd", "lr": 0.1, "output-dir": out})
+        checked([opts.millrace, "launch", job], folder, "launch")
+        return figure(steps_of_ranks(out, opts.ranks, opts.steps), SKIPPED_STEPS)
+    return measure
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millrace", required=True)
@@ -76,20 +91,23 @@ def main():
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=13)
     parser.add_argument("--sizes", default="1000:512,100000:512,1000000:512", help="CAP:BATCH,...")
+    parser.add_argument("--ranks", type=int, default=1, help="above 1: replicated tables beside spread ones")
     opts = parser.parse_args()
-    print("| most rows | batch | millrace ms | dense updates ms | PyTorch ms | millrace / PyTorch |\n|---|---|---|---|---|---|")
+    runs = [on_ranks("true"), on_ranks("false")] if opts.ranks > 1 else [ours, dense, twin]
+    names = ["spread", "replicated"] if opts.ranks > 1 else ["millrace", "dense updates", "PyTorch"]
+    print("| most rows | batch | " + " | ".join(f"{name} ms" for name in names) + f" | {names[0]} / {names[-1]} |")
+    print("|---" * (3 + len(names)) + "|")
     for size in opts.sizes.split(","):
         cap, batch = map(int, size.split(":"))
-        found = {ours: [], dense: [], twin: []}
+        found = {run: [] for run in runs}
         with tempfile.TemporaryDirectory() as folder:
             checked([opts.millrace, "data", "generate", "-w", "clicks", "-o", os.path.join(folder, "clicks"), "-s",
                      160 * batch * 4, "--table-rows-cap", cap], folder, "generate")
             for _ in range(opts.runs):
                 for run in found:
                     found[run].append(run(opts, cap, batch, folder))
-        ratio = statistics.median(a / b for a, b in zip(found[ours], found[twin]))
-        print(f"| {cap:,} | {batch} | {spread(found[ours])} | {spread(found[dense])} | {spread(found[twin])} | {ratio:.2f} |",
-              flush=True)
+        ratio = statistics.median(a / b for a, b in zip(found[runs[0]], found[runs[-1]]))
+        print(f"| {cap:,} | {batch} | " + " | ".join(spread(found[run]) for run in runs) + f" | {ratio:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,10 @@ Result<Seconds> time_limit_from(const std::string& text) {
 }
 
 Result<ScheduleKind> schedule_from(const std::string& text) {
-  return parse_schedule_kind(text, "--schedule");
+  const Result<ScheduleKind> kind = parse_schedule_kind(text, "--schedule");
+  if (kind && *kind == ScheduleKind::SpreadTables)
+    return Problem{"--schedule", "'" + text + "' goes with a placement of its own", "give --spread-tables"};
+  return kind;
 }
 
 /// The models' own options come behind it (driver/launch/model_flags.h).
@@ -69,6 +72,10 @@ CommandSpec train_spec(TrainFlags& f) {
       flag("Plan", "chunks", "N",
            "Without a plan: stages on each rank; 0: 2 for interleaved and V schedules, else 1.",
            into::integer(f.chunks, 0, 1024)),
+      flag("Plan", "spread-tables",
+           "Each table of the model (dlrm's embeddings) on one of the N ranks of --replicas N, largest first "
+           "where the fewest bytes are; all else is replicated on every rank (docs/dlrm.md).",
+           into::on(f.spread_tables)),
       flag("Plan", "schedule", "KIND",
            names_of(named_kinds(false)) + "; without a flush " + names_of(named_kinds(true)) +
                " (docs/schedules.md). With --plan: replaces the plan's.",

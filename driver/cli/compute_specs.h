@@ -68,6 +68,7 @@ struct TrainFlags {
   int stages = 1;
   std::string replicas = "1";
   int chunks = 0;
+  bool spread_tables = false;
   std::optional<ScheduleKind> schedule;
   std::string schedule_file;
   bool recompute = false;

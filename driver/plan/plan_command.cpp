@@ -154,6 +154,9 @@ Result<std::optional<ScheduleKind>> planned_schedule(const std::string& text) {
   if (*kind == ScheduleKind::Custom)
     return Problem{"", "a custom schedule is read from a file, not planned",
                    "`millrace simulate --schedule-file` runs it"};
+  if (*kind == ScheduleKind::SpreadTables)
+    return Problem{"", "spread-tables follows from the sizes of tables, and is not planned",
+                   "`millrace train --spread-tables` makes such a plan"};
   return std::optional(*kind);
 }
 

@@ -346,10 +346,7 @@ int sweep(const SimulateFlags& flags, const Arguments& given, Problems problems)
   for (const char* flag : {"draw", "print-schedule", "critical-path", "write-csv"}) {
     if (given.has(flag)) problems.push_back({long_name(flag), "shows one schedule", "leave out --sweep"});
   }
-  const std::vector<ScheduleKind> kinds =
-      given.has("schedule")
-          ? flags.schedules
-          : schedule_kinds([](const ScheduleTraits& row) { return row.order != OrderSource::File; });
+  const std::vector<ScheduleKind> kinds = given.has("schedule") ? flags.schedules : schedule_kinds(has_flag);
   const std::vector<int> stages = given.has("stages") ? flags.stages : std::vector{4, 8};
   const std::vector<int> microbatches = given.has("microbatches") ? flags.microbatches : std::vector{8, 32};
   std::vector<SweepRow> rows;

@@ -68,8 +68,7 @@ int chunks_of(const SimulateFlags& flags, ScheduleKind kind, Problems& problems)
                               (chunks == 1 ? " stage" : " stages") + " on each rank",
                           chunks == 1
                               ? "for several: " + names_of(schedule_kinds([](const ScheduleTraits& row) {
-                                  return row.order != OrderSource::File && allows_chunks(row.kind) &&
-                                         !is_v_shaped(row.kind);
+                                  return has_flag(row) && allows_chunks(row.kind) && !is_v_shaped(row.kind);
                                 }))
                               : "leave it out"});
     return chunks;

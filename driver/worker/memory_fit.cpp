@@ -59,7 +59,8 @@ Status weights_fit(std::span<const LayeredModel> networks, const Plan& plan, con
   return Problem{"memory",
                  "the weights of this process have " + shown(weights) + ", their gradients as much again; " +
                      shown(available) + " are free. The largest are " + largest,
-                 "make the model smaller (tables: --table-rows-cap), or run its stages on more hosts"};
+                 "make the model smaller (tables: --table-rows-cap), spread its tables (--spread-tables), or "
+                 "run its stages on more hosts"};
 }
 
 }  // namespace millrace

@@ -5,6 +5,7 @@
 #include "data/loading/weighed_dataset.h"
 #include "driver/worker/worker_data_report.h"
 #include "runtime/base/log.h"
+#include "runtime/model/spread_tables.h"
 
 namespace millrace {
 
@@ -128,7 +129,10 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
     notes.push_back(std::move(slow));
   for (const std::string& note : notes) log_warning(note);
   for (const std::string& note : spec.plan_notes) log_warning(note);
-  if (spec.plan.empty() && spec.pipeline.stages.size() > 1) log_info(cut_text(spec.pipeline));
+  if (spec.spread_tables)
+    log_info(text_of_spread_tables(spec.pipeline));
+  else if (spec.plan.empty() && spec.pipeline.stages.size() > 1)
+    log_info(cut_text(spec.pipeline));
   if (!spec.apart.empty())
     log_info(std::to_string(spec.of_jobs.size()) + " jobs in as many arrays: " + spec.apart);
 }

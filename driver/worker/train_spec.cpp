@@ -18,6 +18,7 @@
 #include "runtime/comm/emulated_links.h"
 #include "runtime/comm/wire_checksum.h"
 #include "runtime/model/class_weights.h"
+#include "runtime/model/spread_tables.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/replicas.h"
 #include "runtime/saved/hash.h"
@@ -28,7 +29,29 @@ namespace millrace {
 
 namespace {
 
+/// Problems of flags that say otherwise where stages are, or in what order they run.
+Problems spread_tables_conflicts(const TrainFlags& f) {
+  Problems problems;
+  const auto refuse = [&](bool given, const char* flag) {
+    if (given)
+      problems.push_back({flag, "says otherwise than --spread-tables where the model's parts are",
+                          "give --replicas N and no other flag of the plan"});
+  };
+  refuse(!f.plan.empty(), "--plan");
+  refuse(f.stages > 1, "--stages");
+  refuse(f.chunks > 0, "--chunks");
+  refuse(f.schedule.has_value(), "--schedule");
+  refuse(!f.schedule_file.empty(), "--schedule-file");
+  return problems;
+}
+
 Result<Plan> plan_without_file(const TrainFlags& f, const LayeredModel& model) {
+  if (f.spread_tables) {
+    const Result<std::vector<int>> replicas = parse_replicas(f.replicas, 1);
+    if (!replicas) return replicas.problems();
+    return spread_tables_plan(model, replicas->front(),
+                              f.microbatches ? f.microbatches : std::max(4, replicas->front()));
+  }
   const ScheduleKind kind = f.schedule.value_or(ScheduleKind::OneFOneB);
   int chunks = f.chunks;
   if (chunks == 0) chunks = default_chunks(kind);
@@ -105,6 +128,9 @@ Problems compare_with_run(const TrainFlags& f, Plan& plan, std::vector<std::stri
 /// `notes`: what the run has otherwise than the plan's predictions.
 Result<Plan> plan_from(const TrainFlags& f, const PlanFile& plan_file, const LayeredModel& model,
                        std::optional<ScheduleFile>& file, std::vector<std::string>& notes) {
+  if (f.spread_tables) {
+    if (Problems problems = spread_tables_conflicts(f); !problems.empty()) return problems;
+  }
   std::optional<Plan> given;
   if (plan_file) {
     if (!*plan_file) return *plan_file;

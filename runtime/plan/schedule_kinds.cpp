@@ -15,9 +15,8 @@ std::string names_of(const std::vector<ScheduleKind>& kinds) {
 }
 
 std::vector<ScheduleKind> named_kinds(bool asynchronous) {
-  return schedule_kinds([&](const ScheduleTraits& row) {
-    return row.order != OrderSource::File && is_asynchronous(row.kind) == asynchronous;
-  });
+  return schedule_kinds(
+      [&](const ScheduleTraits& row) { return has_flag(row) && is_asynchronous(row.kind) == asynchronous; });
 }
 
 Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::string& where) {

@@ -26,6 +26,7 @@ enum class ScheduleKind {
   PipeDreamVSync,  ///< PipeDream; a microbatch sees the same version in all stages
   PipeDream2BW,    ///< asynchronous, an update every k microbatches, two versions
   AutoOrder,       ///< ordered from measured costs (list_schedule)
+  SpreadTables,    ///< any placement, replica cycle by replica cycle (spread_tables_plan)
   Custom,          ///< read from a file; flushing
 };
 
@@ -44,8 +45,8 @@ enum class Chunks {
   TwoInV,   ///< stages r and 2p-1-r
 };
 
-/// The source of the order of actions.
-enum class OrderSource { Rule, Costs, File };
+/// The source of the order of actions. `Placement`: a rule for plans that place stages as no flag can say.
+enum class OrderSource { Rule, Costs, File, Placement };
 
 struct ScheduleTraits {
   ScheduleKind kind;
@@ -72,6 +73,8 @@ inline constexpr auto kScheduleKinds = std::to_array<ScheduleTraits>({
     {ScheduleKind::PipeDreamVSync, "pipedream-vsync", UpdateMoment::AfterEach},
     {ScheduleKind::PipeDream2BW, "pipedream-2bw", UpdateMoment::AfterSeveral},
     {ScheduleKind::AutoOrder, "auto-order", UpdateMoment::Flush, Chunks::OneOrMore, true, OrderSource::Costs},
+    {ScheduleKind::SpreadTables, "spread-tables", UpdateMoment::Flush, Chunks::OneOrMore, false,
+     OrderSource::Placement},
     {ScheduleKind::Custom, "custom", UpdateMoment::Flush, Chunks::OneOrMore, false, OrderSource::File},
 });
 
@@ -84,6 +87,10 @@ static_assert([] {
   return kScheduleKinds.back().kind == ScheduleKind::Custom;
 }());
 
+/// Whether `--schedule` of a command may ask for it.
+constexpr bool has_flag(const ScheduleTraits& row) {
+  return row.order == OrderSource::Rule || row.order == OrderSource::Costs;
+}
 /// Whether a schedule updates weights while microbatches are in flight.
 constexpr bool is_asynchronous(ScheduleKind kind) {
   return traits_of(kind).updates != UpdateMoment::Flush;
@@ -122,8 +129,7 @@ std::vector<ScheduleKind> schedule_kinds(Is is) {
 
 /// Returns the names for help texts: "gpipe, 1f1b, interleaved, ...".
 std::string names_of(const std::vector<ScheduleKind>& kinds);
-/// Returns the asynchronous kinds, or those that flush. Custom is never among them, because no flag can name
-/// it.
+/// Returns the asynchronous kinds, or those that flush, that a flag can name.
 std::vector<ScheduleKind> named_kinds(bool asynchronous);
 
 std::string to_string(ScheduleKind kind);

@@ -46,6 +46,8 @@ std::vector<Order> v_half(int places, int chunks, int microbatches);         // 
 std::vector<Order> v_min(int places, int chunks, int microbatches);          // v_schedules.cpp
 std::vector<Order> dual_pipe_v(int places, int chunks, int microbatches);    // v_schedules.cpp
 
+std::vector<Order> spread_tables(const PipelineShape& shape);  // spread_tables.cpp; of all ranks
+
 /// The numbers on which a bound of a rank's stash depends.
 struct StashShape {
   int places = 1;        ///< p
@@ -58,14 +60,15 @@ struct StashShape {
   int group() const { return group_sizes(places, microbatches)[0]; }  ///< microbatches of the largest group
 };
 
-/// The generator of a kind. It makes the order of one rank, or the orders of all places of one replica at
-/// once.
+/// The generator of a kind. It makes the order of one rank, the orders of all places of one replica at once,
+/// or those of all ranks.
 struct Generator {
   ScheduleKind kind;
   Order (*one_stage)(const Place&) = nullptr;
   std::vector<Order> (*chunks)(int places, int chunks, int microbatches) = nullptr;
   /// Returns the most (stage, microbatch) pairs that a rank stashes at a time; null: all pairs of its step.
   int (*most_stashed)(const StashShape&) = nullptr;
+  std::vector<Order> (*all_ranks)(const PipelineShape&) = nullptr;
 };
 
 inline int one_more_than_warm_up(const StashShape& s) {
@@ -93,6 +96,7 @@ inline constexpr Generator kGenerators[] = {
     {ScheduleKind::VHalf, nullptr, v_half, [](const StashShape& s) { return s.places + 2; }},
     {ScheduleKind::VMin, nullptr, v_min, [](const StashShape& s) { return 2 * (s.places + 4) / 3; }},
     {ScheduleKind::DualPipeV, nullptr, dual_pipe_v, [](const StashShape& s) { return 2 * s.places + 1; }},
+    {ScheduleKind::SpreadTables, nullptr, nullptr, nullptr, spread_tables},
 };
 
 /// Ends a flushing step: appends Reduce (unless the order has it already) and Update of each stage, in stage

@@ -178,6 +178,7 @@ Result<Schedule> buffered_schedule(ScheduleKind kind, const PipelineShape& shape
   const auto* generator = std::ranges::find(kGenerators, kind, &Generator::kind);
   if (generator == std::end(kGenerators))
     return Problem{"", "a schedule of kind '" + to_string(kind) + "' is read from a file", "--schedule-file"};
+  if (generator->all_ranks) return lower(kind, shape, generator->all_ranks(shape));
   const bool chunks = generator->chunks && (!generator->one_stage || shape.has_chunks());
   if (!chunks && shape.has_chunks())
     return Problem{"", to_string(kind) + " has one stage per rank", "for several: interleaved, zb-h1, zb-v"};

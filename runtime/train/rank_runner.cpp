@@ -173,7 +173,8 @@ void RankRunner::feed(const Action& forward) {
   const auto load = [&] {
     if (kept != batches_.end()) return;
     int readers = 0;
-    for (const HeldStage& h : lane.held()) readers += h.readings();
+    for (const HeldStage& h : lane.held())
+      if (microbatch.value % h.replicas == h.replica) readers += h.readings();
     BatchSource& source = *parts_.batches[array];
     kept = batches_.emplace(std::pair(array, position), KeptBatch{source.get(position), readers}).first;
   };

@@ -1,4 +1,5 @@
 // DLRM beside a plain PyTorch twin, and through plans as in one process.
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/sin.h>
 
@@ -7,6 +8,7 @@
 #include "models/registry.h"
 #include "runtime/layers/autograd_layer.h"
 #include "runtime/layers/interaction_layers.h"
+#include "runtime/model/spread_tables.h"
 #include "tests/models/one_step.h"
 
 namespace millrace {
@@ -116,6 +118,80 @@ TEST_F(Dlrm, ReplicasFindTheSameAuc) {
     const Plan plan = plan_for(model, replicas, 6, ScheduleKind::OneFOneB);
     expect_same_auc(evaluate(plan), plan, one, alone, ::testing::PrintToString(replicas));
   }
+}
+
+TEST_F(Dlrm, TablesSpreadOverRanksTrainAndEvaluateAsInOneProcess) {
+  make_evaluation_ = [](const LayeredModel& model) {
+    return Evaluation{std::make_unique<RandomBatches>(model, 3), 5};
+  };
+  for (const auto& [form, ranks] : {std::pair{"meta", 2}, {"nvidia", 3}, {"meta", 4}}) {
+    const LayeredModel model = small_dlrm(form);
+    const Plan alone = plan_for(model, {1}, ranks, ScheduleKind::OneFOneB);
+    const Plan spread = *spread_tables_plan(model, ranks, ranks);
+    const std::string what = std::string(form) + " " + std::to_string(ranks);
+    TrainOptions clipped = options(3);  // momentum and decay, so all rows change, and a norm over all ranks
+    clipped.clip.norm = 0.05;
+    for (const TrainOptions& settings : {evaluated(3), clipped}) {
+      const Outcome one = train(model, alone, settings), other = train(model, spread, settings);
+      expect_equal(other, one, what);
+      if (settings.evaluate_every > 0) expect_same_auc(other, spread, one, alone, what);
+      for (const RunReport& report : other.reports) EXPECT_EQ(report.peak_stash, ranks + 2) << what;
+    }
+  }
+}
+
+/// A rank has several microbatches: sums of the replicas come in their order, those of tables in the step's.
+TEST_F(Dlrm, SpreadTablesAddGradientsInTheOrderOfMicrobatches) {
+  const LayeredModel model = small_dlrm();
+  for (const int microbatches : {4, 5}) {
+    const Outcome one =
+        train(model, plan_for(model, {1}, microbatches, ScheduleKind::OneFOneB), evaluated(1));
+    const Outcome other = train(model, *spread_tables_plan(model, 2, microbatches), evaluated(1));
+    for (const auto& [name, tensor] : one.weights) {
+      if (name.starts_with("emb_l."))
+        EXPECT_TRUE(at::equal(other.weights.at(name), tensor)) << name << " of " << microbatches;
+      else
+        EXPECT_TRUE(at::allclose(other.weights.at(name), tensor, 1e-5, 1e-7)) << name;
+    }
+    const Outcome replicas =
+        train(model, plan_for(model, {2}, microbatches, ScheduleKind::OneFOneB), evaluated(1));
+    for (const auto& [name, tensor] : replicas.weights) {
+      if (!name.starts_with("emb_l.")) {
+        EXPECT_TRUE(at::equal(other.weights.at(name), tensor)) << name << " of " << microbatches;
+      }
+    }
+  }
+}
+
+TEST(SpreadTables, ArePlacedBySizeAndEachRankHoldsItsOwn) {
+  const LayeredModel model = small_dlrm();  // tables of 11, 3, 20 and 7 rows of 8 numbers
+  const Plan plan = *spread_tables_plan(model, 2, 2);
+  EXPECT_EQ(to_string(validate(plan, model.name, model.layer_names())), "");
+  ASSERT_EQ(plan.num_stages(), 4);
+  EXPECT_EQ(plan.stages[0].layers, (std::vector<std::string>{"emb_l.2"}));
+  EXPECT_EQ(plan.stages[1].layers, (std::vector<std::string>{"emb_l.0", "emb_l.1", "emb_l.3"}));
+  EXPECT_EQ(plan.stages[2].layers, (std::vector<std::string>{"bot_l.0", "bot_l.1", "bot_l.2", "bot_l.3"}));
+  EXPECT_EQ(plan.stages[3].layers.front(), "interaction");
+  EXPECT_EQ(text_of_spread_tables(plan),
+            "tables: rank 0: emb_l.2 (0.001 MB); rank 1: emb_l.0, emb_l.1, emb_l.3 (0.001 MB)");
+  const StageLayout layout = *make_layout(model, plan, 3);
+  EXPECT_EQ(shape_of(plan).links, layout.links) << "of the bottom MLP and the tables to the rest";
+  std::vector<std::int64_t> rows;
+  for (const int stage : {0, 1}) {
+    const ParameterStore store(layout, StageId(stage), 1);
+    std::int64_t elements = 0;
+    for (const ParameterSlot& slot : store.slots()) elements += slot.elements;
+    EXPECT_EQ(elements * 4, plan.stages[stage].parameter_bytes);
+    rows.push_back(elements / 8);
+  }
+  EXPECT_EQ(rows, (std::vector<std::int64_t>{20, 21}));
+  const auto refused = [](const LayeredModel& of, int ranks) {
+    const Result<Plan> made = spread_tables_plan(of, ranks, 8);
+    return made ? "" : to_string(made.problems());
+  };
+  EXPECT_NE(refused(model, 5).find("5 replicas for 4 tables"), std::string::npos) << refused(model, 5);
+  EXPECT_NE(refused(model, 1).find("--replicas N"), std::string::npos);
+  EXPECT_NE(refused(small_model(), 2).find("has no tables"), std::string::npos);
 }
 
 TEST(DlrmOptions, TablesFollowFromTheFlags) {

@@ -15,8 +15,7 @@
 namespace millrace {
 
 inline const std::vector<ScheduleKind>& generated_kinds() {
-  static const std::vector<ScheduleKind> kinds =
-      schedule_kinds([](const ScheduleTraits& row) { return row.order != OrderSource::File; });
+  static const std::vector<ScheduleKind> kinds = schedule_kinds(has_flag);
   return kinds;
 }
 

@@ -7,6 +7,7 @@
 
 #include "runtime/schedule/list_schedule.h"
 #include "runtime/schedule/schedule.h"
+#include "tests/schedule/every_shape.h"
 
 namespace millrace {
 namespace {
@@ -284,6 +285,55 @@ TEST(Families, ForwardVersionsAreTheirFormulas) {
       EXPECT_EQ(two[i], std::max(0, k / 4 - 1));          // w(t-1) of batch t
       EXPECT_EQ(flush[i], 0);
     }
+  }
+}
+
+/// `ranks` stages of one rank, then two that each rank has a replica of; links as of DLRM.
+PipelineShape spread_shape(int ranks, int microbatches) {
+  PipelineShape shape{.microbatches = microbatches};
+  std::vector<RankId> all;
+  for (int r = 0; r < ranks; ++r) {
+    shape.ranks_of_stage.push_back({RankId(r)});
+    shape.links.push_back({StageId(r), StageId(ranks + 1)});
+    all.emplace_back(r);
+  }
+  shape.ranks_of_stage.insert(shape.ranks_of_stage.end(), {all, all});
+  shape.links.push_back({StageId(ranks), StageId(ranks + 1)});
+  return shape;
+}
+
+TEST(Families, SpreadTablesAreValidForAllShapes) {
+  constexpr Kind kind = Kind::SpreadTables;
+  for (int ranks = 2; ranks <= 4; ++ranks) {
+    for (int m = ranks; m <= 3 * ranks; ++m) {
+      PipelineShape shape = spread_shape(ranks, m);
+      expect_valid(kind, shape, "r=" + std::to_string(ranks) + " m=" + std::to_string(m));
+      EXPECT_LE(std::ranges::max(peaks_of(*make_schedule(kind, shape), shape).stash), ranks + 2);
+      if (m % ranks != 0 || HasFatalFailure()) continue;
+      shape.arrays = 2, shape.microbatches = 2 * m;
+      expect_valid(kind, shape, "two arrays, r=" + std::to_string(ranks) + " m=" + std::to_string(m));
+    }
+  }
+  for_every_shape(3, 4, 2, 2, [&](const ShapeCase& c) {
+    if (c.kind == Kind::OneFOneB && c.microbatches >= c.replicas)
+      expect_valid(kind, interleaved_shape(c.places, c.chunks, c.microbatches, c.replicas), c.name());
+  });
+}
+
+TEST(Families, SpreadTablesExchangeBesideTheStageThatNeedsNone) {
+  const PipelineShape shape = spread_shape(3, 3);
+  const Schedule schedule = *make_schedule(Kind::SpreadTables, shape);
+  for (const auto& actions : schedule.ranks) {
+    const auto place = [&](Op op, int stage) {
+      return std::ranges::find_if(
+                 actions,
+                 [&](const Action& a) { return a.op == op && (stage < 0 || a.stage == StageId(stage)); }) -
+             actions.begin();
+    };
+    EXPECT_LT(place(Op::SendActivation, -1), place(Op::Forward, 3));
+    EXPECT_LT(place(Op::Forward, 3), place(Op::RecvActivation, 4));
+    EXPECT_LT(place(Op::SendGradient, 4), place(Op::Backward, 3));
+    EXPECT_LT(place(Op::Backward, 3), place(Op::RecvGradient, -1));
   }
 }
 

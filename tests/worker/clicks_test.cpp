@@ -64,6 +64,34 @@ TEST_F(ClickJobs, AResumedRunAndTheJobsOfAnArrayAreTheirOwnRuns) {
   EXPECT_EQ(bytes("jobs.job0.safetensors"), bytes("one.safetensors"));
 }
 
+TEST_F(ClickJobs, SpreadTablesAreTrainedResumedAndEvaluatedAsInOneProcess) {
+  const std::string evaluated = "--evaluate-every 4 ", spread = "--replicas 2 --spread-tables ";
+  const Ran one = run(train(evaluated + "--steps 4 --output-dir one --save-weights one.safetensors"));
+  ASSERT_EQ(one.code, 0) << one.output;
+  write("job.yaml",
+        "model: dlrm\ntable-rows-cap: 30\nbottom: 16,8\ntop: 16,1\nmicrobatch: 16\nmicrobatches: 2\n"
+        "threads: 1\nrule: sgd\nlr: 0.1\nmomentum: 0\ndata: criteo:clicks\nsteps: 4\nevaluate-every: 4\n"
+        "replicas: 2\nspread-tables: true\noutput-dir: two\nsave-weights: two.safetensors\n");
+  const Ran two = run("launch job.yaml");
+  ASSERT_EQ(two.code, 0) << two.output;
+  EXPECT_EQ(bytes("two.safetensors"), bytes("one.safetensors"));
+  EXPECT_EQ(auc(two.output), auc(one.output)) << two.output;
+  EXPECT_NE(two.output.find("tables: rank 0: emb_l."), std::string::npos) << two.output;
+  // From one process to two ranks, and from two ranks back to one.
+  int turn = 0;
+  for (const auto& [first, then] : {std::pair{std::string(), spread}, {spread, std::string()}}) {
+    const std::string half = "half" + std::to_string(turn), rest = "rest" + std::to_string(turn);
+    ++turn;
+    const Ran begun =
+        run(train(first + "--no-evaluation --steps 2 --checkpoint-every 2 --output-dir " + half));
+    ASSERT_EQ(begun.code, 0) << begun.output;
+    const Ran ended = run(train(then + "--no-evaluation --steps 4 --output-dir " + rest + " --save-weights " +
+                                rest + ".safetensors --resume " + half));
+    EXPECT_EQ(ended.code, 0) << ended.output;
+    EXPECT_EQ(bytes(rest + ".safetensors"), bytes("one.safetensors")) << then;
+  }
+}
+
 TEST_F(ClickJobs, LearnNearlyWhatCanBeLearned) {
   const Ran made = run(
       "data generate --workload clicks --out many --size 9600KB --table-rows-cap 10 --seed 4 --format json");
@@ -102,6 +130,18 @@ TEST_F(ClickJobs, WhatDoesNotFitEndsWithAClearError) {
        0, "loss=");
   ends("train --model dlrm --table-rows-cap 30 --bottom 4 --top 1 --steps 1 --output-dir c --data clicks", 3,
        "--data criteo:FOLDER");
+  ends("train --model dlrm --table-rows 5,5 --steps 1 --data synthetic:64 --replicas 3 --spread-tables", 2,
+       "3 replicas for 2 tables");
+  ends("train --model dlrm --table-rows 5,5 --steps 1 --data synthetic:64 --spread-tables", 2,
+       "--replicas N");
+  ends("train --model dlrm --steps 1 --replicas 2 --spread-tables --stages 2 --schedule gpipe", 2,
+       "--schedule: says otherwise");
+  ends("train --model mlp --steps 1 --replicas 2 --spread-tables", 2, "mlp has no tables");
+  ends("train --model dlrm --steps 1 --schedule spread-tables", 2, "");
+  ends(
+      "train --model dlrm --table-rows 2147483648,2147483648 --bottom 8192 --steps 1 --data synthetic:64 "
+      "--replicas 2 --spread-tables",
+      2, "emb_l.0.weight (2147483648 x 8192): 70368.7 GB");
 }
 
 }  // namespace
