@@ -315,9 +315,15 @@ CommandSpec train_spec(TrainFlags& f) {
            into::choice(f.variant, "variant")),
       flag("Variant", "variant-from", "PATH",
            "Of --variant sleep: the output folder of an instrumented run, from whose times the waits are "
-           "drawn. Of --variant generated: the data to take, as --data has it; without it as many samples as "
-           "--data has, made up in memory.",
+           "drawn. Several, comma-separated, are a table of ranks and microbatches: between them the times "
+           "are "
+           "interpolated. Of --variant generated: the data to take, as --data has it; without it as many "
+           "samples as --data has, made up in memory.",
            into::text(f.variant_from)),
+      flag("Variant", "variant-beyond",
+           "Of --variant sleep: ranks and microbatches outside of the measured ones take the nearest run, "
+           "whose forwards and backwards count in proportion to the samples. Without it they are refused.",
+           into::on(f.variant_beyond)),
       flag("Job", "cpp-frames", "Errors of LibTorch come with their C++ frames.", into::on(f.cpp_frames)),
       flag("Job", "dry-run", "Check everything, print what would run, train nothing.", into::on(f.dry_run)),
       flag("Job", "format", "text|json", "Form of the final result on stdout.",
