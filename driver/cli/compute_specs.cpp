@@ -322,9 +322,15 @@ CommandSpec train_spec(TrainFlags& f) {
            into::choice(f.variant, "variant")),
       flag("Variant", "variant-from", "PATH",
            "Of --variant sleep: the output folder of an instrumented run, from whose times the waits are "
-           "drawn. Of --variant generated: the data to take, as --data has it; without it as many samples as "
-           "--data has, made up in memory.",
+           "drawn. Several, comma-separated, are a table of ranks and microbatches: between them the times "
+           "are "
+           "interpolated. Of --variant generated: the data to take, as --data has it; without it as many "
+           "samples as --data has, made up in memory.",
            into::text(f.variant_from)),
+      flag("Variant", "variant-beyond",
+           "Of --variant sleep: ranks and microbatches outside of the measured ones take the nearest run, "
+           "whose forwards and backwards count in proportion to the samples. Without it they are refused.",
+           into::on(f.variant_beyond)),
       flag(
           "Output", "counters", "SECONDS",
           "From one sample to the next of CPU, memory, page faults, disks, networks, GPUs and the page "

@@ -73,10 +73,11 @@ struct TrainFlags {
   std::string schedule_file;
   bool recompute = false;
   int microbatches = 0;
-  // -- the variant; `variant_from`: a run folder or data, or empty --
+  // -- the variant; `variant_from`: run folders or data, or empty --
   std::optional<RunVariant> variant;
   std::string variant_from;
   std::optional<double> counters;  ///< seconds between samples; 0: none; unset: as the variant has it
+  bool variant_beyond = false;
   // -- files of scalars; empty: none --
   std::string tensorboard, scalars;
   // -- the data --

@@ -7,6 +7,7 @@
 #include "driver/worker/emulation.h"
 #include "driver/worker/train_data.h"
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
 #include "runtime/emulation/idle_model.h"
 #include "runtime/train/measured_times.h"
 #include "runtime/train/trainer.h"
@@ -25,14 +26,20 @@ Problems values_asked_for(const TrainSpec& spec) {
                                                 {!o.keep_best.empty(), "--keep-best"},
                                                 {spec.bleu.every > 0, "--bleu-every"},
                                                 {o.early_stop.has_value(), "--early-stop"},
-                                                {o.rule.shard_state, "--zero-1"},
                                                 {spec.autograd, "--autograd"}};
   for (const auto& [given, flag] : asked)
     if (given)
       problems.push_back(
           {flag, "a run of --variant sleep computes no values", "leave it out, or choose another variant"});
+  if (o.rule.shard_state)
+    problems.push_back({"--zero-1",
+                        "a sleeping run keeps no state of the update rule that replicas could share",
+                        "leave it out: the waits for updates are those of the measured run"});
   if (!spec.of_jobs.empty() || o.first_job)
-    problems.push_back({"--variant sleep", "job arrays have none", "give one value to each flag"});
+    problems.push_back({"--variant sleep",
+                        "a trace does not say which job of an array a computation was of, so arrays have no "
+                        "sleep",
+                        "give one value to each flag, and run the jobs one by one"});
   if (spec.device != ComputeDevice::Cpu)
     problems.push_back({"--variant sleep",
                         "waits in the host's time, and takes no --device " + to_string(spec.device),
@@ -47,8 +54,12 @@ Status sleep(TrainSpec& spec) {
         {"--variant sleep", "takes its times from an instrumented run",
          "train once with --variant instrumented --output-dir DIR, and give --variant-from DIR"});
   if (!problems.empty()) return problems;
+  std::vector<std::string> folders;
+  for (const std::string& folder : split(spec.variant_from, ','))
+    if (!folder.empty()) folders.push_back(folder);
   Result<MeasuredTimes> times =
-      MeasuredTimes::read(spec.variant_from, spec.pipeline, spec.options.microbatch);
+      MeasuredTimes::read(folders, spec.pipeline, spec.options.microbatch,
+                          spec.variant_beyond ? OutsideMeasured::TakeNearest : OutsideMeasured::Refuse);
   if (!times) return times.problems();
   for (LayeredModel& network : spec.networks) {
     Result<LayeredModel> idle = idle_model(std::move(network));
@@ -94,6 +105,8 @@ Status settle_counters(TrainSpec& spec) {
 
 /// Makes `spec` the variant that its flags name.
 Status apply_to(TrainSpec& spec) {
+  if (spec.variant_beyond && spec.variant != RunVariant::Sleep)
+    return Problem{"--variant-beyond", "says nothing without --variant sleep", "leave it out"};
   if (!spec.variant && spec.variant_from.empty()) return Ok{};
   if (!spec.variant)
     return Problem{"--variant-from", "says nothing without a variant", "give --variant sleep or generated"};
@@ -130,6 +143,7 @@ Json variant_as_json(const TrainSpec& spec, const RunReport& report) {
   Json json = Json::object({{"name", to_string(*spec.variant)}});
   if (!spec.variant_from.empty()) json["from"] = spec.variant_from;
   if (spec.options.waits) {
+    json["times"] = spec.options.waits->source();
     json["drawn_s"] = report.drawn_s;
     json["waited_s"] = report.waited_s;
   }

@@ -82,7 +82,9 @@ std::string html_page(const HtmlPage& page) {
               ? "<meta http-equiv=\"refresh\" content=\"" + std::to_string(page.reload_s) + "\">\n"
               : std::string()) +
          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-         "'unsafe-inline'\">\n"
+         "'unsafe-inline'" +
+         (page.script.empty() ? "" : "; script-src 'unsafe-inline'") +
+         "\">\n"
          "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>" +
          escape_xml(page.title) + " · millrace</title>\n<style>" + kStyle +
          "</style>\n</head>\n<body>\n<main>\n" + page.body + "<footer>" + page.footer +
@@ -90,7 +92,7 @@ std::string html_page(const HtmlPage& page) {
          (page.data.empty()
               ? ""
               : "<script type=\"application/json\" id=\"millrace-data\">" + page.data + "</script>\n") +
-         "</body>\n</html>\n";
+         (page.script.empty() ? "" : "<script>" + page.script + "</script>\n") + "</body>\n</html>\n";
 }
 
 std::string html_card(const std::string& heading, const std::string& lead, const std::string& content) {

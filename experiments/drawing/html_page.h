@@ -1,4 +1,4 @@
-// The frame of every page that we write: one look, no scripts, nothing loaded from elsewhere.
+// The frame of every page that we write: one look, nothing loaded from elsewhere.
 #pragma once
 
 #include <string>
@@ -10,6 +10,7 @@ struct HtmlPage {
   std::string body;    ///< HTML
   std::string footer;  ///< HTML
   std::string data;    ///< JSON for programs, without "</"; empty: none
+  std::string script;  ///< JavaScript that runs at the end, without "</"; empty: none may run
   int reload_s = 0;    ///< seconds after which a browser reads the page again; 0: never
 };
 std::string html_page(const HtmlPage& page);

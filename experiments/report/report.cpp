@@ -13,8 +13,11 @@
 #include "experiments/drawing/svg_chart.h"
 #include "experiments/report/counters_card.h"
 #include "experiments/report/error_split.h"
+#include "experiments/report/phase_comparison.h"
 #include "experiments/report/plan_drawing.h"
+#include "experiments/report/rank_timeline.h"
 #include "experiments/report/run_bleu.h"
+#include "experiments/report/run_diagnosis.h"
 #include "experiments/report/run_evidence.h"
 #include "experiments/report/time_bars.h"
 #include "optimizer/cost/cost_model.h"
@@ -274,16 +277,19 @@ class Page {
       : run_(run), options_(options), comparison_(compare(run)), loss_(loss_rank(run)) {}
 
   std::string html() {
-    std::string body = header() + tiles() + side_by_side_html(run_, options_.against) + jobs_card() +
-                       plan_card() + comparison_card() + error_split_html(run_) + gantt_card() +
-                       curves_card() + bleu_card() + time_card() + ranks_card() + counters_html(run_) +
-                       what_was_run_html(run_) + data_card() + notes_card();
+    std::string body = header() + tiles() + side_by_side_html(run_, options_.against) +
+                       phases_side_by_side_html(run_, options_.against) + jobs_card() + plan_card() +
+                       comparison_card() + error_split_html(run_) + gantt_card();
+    const std::string timeline = rank_timeline_html(run_);
+    body += timeline + curves_card() + bleu_card() + time_card() + diagnosis_html(run_) + ranks_card() +
+            counters_html(run_) + what_was_run_html(run_) + data_card() + notes_card();
     return html_page(
         {.title = title(),
          .body = body,
          .footer = "Written by millrace report. Times are medians over the steps after the first unless said "
                    "otherwise; MiB are 2^20 bytes.",
          .data = embedded_data(),
+         .script = timeline.empty() ? "" : rank_timeline_script(),
          .reload_s = options_.reload_s});
   }
 

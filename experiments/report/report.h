@@ -1,4 +1,5 @@
-// A run as one HTML file: what was predicted and what happened. No scripts, nothing loaded from elsewhere.
+// A run as one HTML file: what was predicted and what happened. Nothing is loaded from elsewhere; one script
+// zooms the timeline.
 #pragma once
 
 #include <string>

@@ -12,6 +12,7 @@
 #include "driver/launch/run_state.h"
 #include "experiments/report/error_split.h"
 #include "experiments/report/report.h"
+#include "experiments/report/run_diagnosis.h"
 #include "experiments/report/run_evidence.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
@@ -35,7 +36,10 @@ struct ReportFlags {
 CommandSpec spec_of(ReportFlags& f) {
   CommandSpec spec;
   spec.command = "report";
-  spec.summary = "Draw a run as one HTML file: plan, predicted and measured times, schedules, curves.";
+  spec.summary =
+      "Draw a run as one HTML file: plan, predicted and measured times, schedules, a timeline that zooms, "
+      "what "
+      "held the run up, curves.";
   spec.flags = {
       {.name = "run",
        .short_name = 'r',
@@ -48,7 +52,9 @@ CommandSpec spec_of(ReportFlags& f) {
            "none or an old one.",
            into::text(f.index)),
       flag("", "against", "DIRS",
-           "Runs to show beside it, comma-separated: settings that differ, times, results, curves.",
+           "Runs to show beside it, comma-separated: settings that differ, times, phases with intervals, "
+           "results, "
+           "curves.",
            into::list(f.against)),
       flag("", "follow",
            "Write the page again and again until the run has ended. The page reloads itself in a browser.",
@@ -144,6 +150,8 @@ int write_report(const ReportFlags& flags) {
                               {"predicted_step_s", comparison.predicted_step_s},
                               {"measured_step_s", comparison.measured_step_s},
                               {"notes", notes}});
+    json["findings"] = Json::array();
+    for (const std::string& line : diagnosis_lines(*run)) json["findings"].push_back(line);
     if (split) {
       json["error"] = Json::object({{"predicted_s", split->predicted_s},
                                     {"simulated_s", split->simulated_s},
@@ -164,6 +172,7 @@ int write_report(const ReportFlags& flags) {
   if (split) std::printf("%s\n", error_split_text(*split).c_str());
   if (const std::string profile = profile_text(*run); comparison.predicted_step_s > 0 && !profile.empty())
     std::printf("%s\n", profile.c_str());
+  for (const std::string& line : diagnosis_lines(*run)) std::printf("%s\n", line.c_str());
   for (const std::string& note : run->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   return 0;
 }

@@ -59,6 +59,7 @@ StepLine step_of(const Json& line) {
   step.data_s = number_at(line, "data_s");
   step.bubble_share = number_at(line, "bubble_share");
   step.peak_memory_bytes = integer_at(line, "peak_memory_bytes");
+  step.resident_memory_bytes = integer_at(line, "resident_memory_bytes");
   step.weight_versions = static_cast<int>(integer_at(line, "weight_versions"));
   step.slow = optional_at(line, "slow");
   step.stashed_microbatches = static_cast<int>(integer_at(line, "stashed_microbatches"));

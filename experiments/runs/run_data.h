@@ -31,6 +31,7 @@ struct StepLine {
          data_s = 0;
   double bubble_share = 0;
   std::int64_t peak_memory_bytes = 0;
+  std::int64_t resident_memory_bytes = 0;  ///< of its process, the most until then
   int weight_versions = 0;
   int stashed_microbatches = 0;
   std::optional<double> slow{};  ///< the last 20 steps took the rank so many times the usual to compute

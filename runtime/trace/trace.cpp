@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/error.h"
 #include "runtime/base/json.h"
 
 namespace millrace {
@@ -11,6 +12,20 @@ const std::vector<std::string> kKinds{
     "forward", "backward", "backward_input", "backward_weight", "send", "receive", "wait",       "reduce",
     "update",  "data",     "checkpoint",     "evaluation",      "step", "load",    "preprocess", "copy",
     "loss"};
+
+Json json_of(const Span& span) {
+  return Json::object({{"kind", to_string(span.kind)},
+                       {"stage", int{span.stage}},
+                       {"peer", int{span.peer}},
+                       {"microbatch", span.microbatch},
+                       {"step", span.step},
+                       {"start", span.start},
+                       {"end", span.end}});
+}
+
+std::string file_json(Json spans) {
+  return Json::object({{"format", "millrace-trace-1"}, {"spans", std::move(spans)}}).dump();
+}
 
 }  // namespace
 
@@ -91,16 +106,30 @@ std::string to_chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank)
 
 std::string spans_to_json(const std::vector<Span>& spans) {
   Json list = Json::array();
-  for (const Span& s : spans) {
-    list.push_back(Json::object({{"kind", to_string(s.kind)},
-                                 {"stage", int{s.stage}},
-                                 {"peer", int{s.peer}},
-                                 {"microbatch", s.microbatch},
-                                 {"step", s.step},
-                                 {"start", s.start},
-                                 {"end", s.end}}));
-  }
-  return Json::object({{"format", "millrace-trace-1"}, {"spans", list}}).dump() + "\n";
+  for (const Span& span : spans) list.push_back(json_of(span));
+  return file_json(std::move(list)) + "\n";
+}
+
+SpanFile::SpanFile(const std::filesystem::path& path) : path_(path), part_(path), file_(part_ += ".part") {
+  const std::string empty = file_json(Json::array());
+  if (const Status begun = file_.write(empty.substr(0, empty.find("[]") + 1)); !begun)
+    throw ConfigError(to_string(begun.problems()));
+}
+
+Status SpanFile::add(const std::vector<Span>& spans) {
+  std::string text;
+  for (const Span& span : spans) text += (text.empty() && !any_ ? "" : ",") + json_of(span).dump();
+  if (const Status written = file_.write(text); !written) return written;
+  any_ |= !spans.empty();
+  return Ok{};
+}
+
+Status SpanFile::finish() {
+  if (const Status ended = file_.write("]}\n"); !ended) return ended;
+  std::error_code error;
+  std::filesystem::rename(part_, path_, error);
+  if (error) return Problem{part_.string(), "cannot be renamed: " + error.message(), ""};
+  return Ok{};
 }
 
 Result<std::vector<Span>> spans_from_json(std::string_view text, const std::string& name) {

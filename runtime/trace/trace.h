@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/files.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/result.h"
 
@@ -71,13 +74,14 @@ class SpanList {
     const std::lock_guard lock(mutex_);
     spans_.push_back(span);
   }
-  std::vector<Span> spans() const {
+  /// Returns what came since the previous call.
+  std::vector<Span> take() {
     const std::lock_guard lock(mutex_);
-    return spans_;
+    return std::exchange(spans_, {});
   }
 
  private:
-  mutable std::mutex mutex_;  // guards spans_
+  std::mutex mutex_;  // guards spans_
   std::vector<Span> spans_;
 };
 
@@ -87,5 +91,22 @@ std::string to_chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank)
 /// One rank's spans as JSON (array of objects) and back, so that ranks can hand them to the report.
 std::string spans_to_json(const std::vector<Span>& spans);
 Result<std::vector<Span>> spans_from_json(std::string_view text, const std::string& name);
+
+/// Writes spans_to_json() of a list that grows, so that its spans need not stay in memory. The file has the
+/// name `path`.part until finish(). Not thread-safe.
+class SpanFile {
+ public:
+  /// Throws ConfigError if the file cannot be made.
+  explicit SpanFile(const std::filesystem::path& path);
+  /// Problem: the disk did not take them. They are lost, whole.
+  Status add(const std::vector<Span>& spans);
+  /// Ends the list, and gives the file its name.
+  Status finish();
+
+ private:
+  std::filesystem::path path_, part_;
+  LineFile file_;
+  bool any_ = false;
+};
 
 }  // namespace millrace

@@ -10,6 +10,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/random.h"
 #include "runtime/base/run_files.h"
+#include "runtime/base/text.h"
 #include "runtime/base/units.h"
 
 namespace millrace {
@@ -23,51 +24,189 @@ const char* name_of(RunPart part) {
   return part == RunPart::Evaluation ? "evaluation" : part == RunPart::Steps ? "training" : "the first step";
 }
 
-/// Problems where the run computed something else in a stage.
-Problems compare(const std::string& folder, const Plan& own, int microbatch, const Plan& measured,
-                 const Json& summary) {
-  Problems problems;
-  const char* hint = "give the folder of an instrumented run of the same model, stages and --microbatch";
-  if (own.model != measured.model)
-    problems.push_back({folder, "its model is " + measured.model + ", this run's is " + own.model, hint});
-  else if (!std::ranges::equal(own.stages, measured.stages, {}, &PlanStage::layers, &PlanStage::layers))
-    problems.push_back({folder,
-                        "its " + std::to_string(measured.stages.size()) +
-                            " stage(s) hold other layers than the " + std::to_string(own.stages.size()) +
-                            " of this run",
-                        hint});
-  const Json* samples = summary.find("microbatch");
-  if (samples && samples->kind() == Json::Kind::Int && samples->as_int() != microbatch)
-    problems.push_back({folder,
-                        "its microbatches have " + std::to_string(samples->as_int()) +
-                            " samples, this run's " + std::to_string(microbatch),
-                        hint});
-  return problems;
+const char* const kHint = "give the output folder of a run with --variant instrumented";
+
+/// A measured run, as one point of a table of ranks and samples.
+struct Point {
+  std::string folder;
+  int ranks = 0, samples = 0;
+};
+
+Result<Plan> plan_in(const std::string& folder) {
+  return Plan::load((std::filesystem::path(folder) / run_files::kPlan).string());
+}
+
+/// Problem: no finished run, or one that computed something else in a stage.
+Result<Point> point_of(const std::string& folder, const Plan& own, int microbatch) {
+  const Result<Json> summary = read_json((std::filesystem::path(folder) / run_files::kSummary).string());
+  if (!summary) return Problem{folder, "is no finished run: " + summary.problems().front().what, kHint};
+  const Result<Plan> measured = plan_in(folder);
+  if (!measured) return measured.problems();
+  const char* hint = "give the folder of an instrumented run of the same model and stages";
+  if (own.model != measured->model)
+    return Problem{folder, "its model is " + measured->model + ", this run's is " + own.model, hint};
+  if (!std::ranges::equal(own.stages, measured->stages, {}, &PlanStage::layers, &PlanStage::layers))
+    return Problem{folder,
+                   "its " + std::to_string(measured->stages.size()) +
+                       " stage(s) hold other layers than the " + std::to_string(own.stages.size()) +
+                       " of this run",
+                   hint};
+  const Json* samples = summary->find("microbatch");
+  const bool known = samples && samples->kind() == Json::Kind::Int && samples->as_int() > 0;
+  return Point{folder, measured->num_ranks(), known ? static_cast<int>(samples->as_int()) : microbatch};
+}
+
+/// The two measured values around `wanted`: equal where it was measured, or where only one side has any.
+struct Around {
+  int low = 0, high = 0;
+  bool outside = false;
+  double share(int wanted) const {
+    return high > low ? static_cast<double>(wanted - low) / static_cast<double>(high - low) : 0;
+  }
+};
+
+Around around(int wanted, const std::vector<Point>& points, int Point::*member) {
+  Around found;
+  for (const Point& point : points) {
+    const int value = point.*member;
+    if (value <= wanted && (found.low == 0 || value > found.low)) found.low = value;
+    if (value >= wanted && (found.high == 0 || value < found.high)) found.high = value;
+  }
+  found.outside = found.low == 0 || found.high == 0;
+  if (found.low == 0) found.low = found.high;
+  if (found.high == 0) found.high = found.low;
+  return found;
+}
+
+std::string list_of(const std::vector<Point>& points) {
+  std::string text;
+  for (const Point& point : points)
+    text += (text.empty() ? "" : ", ") + std::to_string(point.ranks) + " rank(s) with " +
+            std::to_string(point.samples);
+  return text;
+}
+
+/// Linear between neighbours: value i is the quantile (i + 1/2) / n. `sorted` is not empty.
+double quantile_of(const std::vector<double>& sorted, double at) {
+  const auto last = static_cast<double>(sorted.size() - 1);
+  const double place = std::clamp(at * static_cast<double>(sorted.size()) - 0.5, 0.0, last);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  const double part = place - static_cast<double>(below);
+  return sorted[below] * (1 - part) + sorted[above] * part;
+}
+
+/// Each time of `nearer` with the mixture of both at its quantile.
+std::vector<double> mixed(const std::vector<double>& nearer, const std::vector<double>& other,
+                          double share_of_other) {
+  std::vector<std::size_t> order(nearer.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return nearer[i]; });
+  std::vector<double> sorted = other;
+  std::ranges::sort(sorted);
+  std::vector<double> result(nearer.size());
+  for (std::size_t place = 0; place < order.size(); ++place) {
+    const double at = (static_cast<double>(place) + 0.5) / static_cast<double>(nearer.size());
+    result[order[place]] =
+        nearer[order[place]] * (1 - share_of_other) + quantile_of(sorted, at) * share_of_other;
+  }
+  return result;
 }
 
 }  // namespace
 
-Result<MeasuredTimes> MeasuredTimes::read(const std::string& folder, const Plan& plan, int microbatch) {
-  const std::filesystem::path path = folder;
-  const char* hint = "give the output folder of a run with --variant instrumented";
-  const Result<Json> summary = read_json((path / run_files::kSummary).string());
-  if (!summary) return Problem{folder, "is no finished run: " + summary.problems().front().what, hint};
-  const Result<Plan> measured = Plan::load((path / run_files::kPlan).string());
-  if (!measured) return measured.problems();
-  if (Problems problems = compare(folder, plan, microbatch, *measured, *summary); !problems.empty())
-    return problems;
+Result<MeasuredTimes> MeasuredTimes::of_one(const std::string& folder, const Plan& plan) {
   MeasuredTimes times;
   times.source_ = folder;
-  for (int rank = 0; rank < measured->num_ranks(); ++rank) {
-    const std::string name = (path / run_files::kTrace.of(rank)).string();
+  for (int rank = 0; rank < plan.num_ranks(); ++rank) {
+    const std::string name = (std::filesystem::path(folder) / run_files::kTrace.of(rank)).string();
     const Result<std::string> text = read_file(name, 16 * kGiB);
-    if (!text) return Problem{name, "cannot be read: " + text.problems().front().what, hint};
+    if (!text) return Problem{name, "cannot be read: " + text.problems().front().what, kHint};
     Result<std::vector<Span>> spans = spans_from_json(*text, name);
     if (!spans) return spans.problems();
     times.add(*std::move(spans));
   }
-  if (times.seconds_.empty()) return Problem{folder, "recorded no computation", hint};
+  if (times.seconds_.empty()) return Problem{folder, "recorded no computation", kHint};
   return times;
+}
+
+Result<MeasuredTimes> MeasuredTimes::read(const std::vector<std::string>& folders, const Plan& plan,
+                                          int microbatch, OutsideMeasured outside) {
+  std::vector<Point> points;
+  Problems problems;
+  for (const std::string& folder : folders) {
+    const Result<Point> point = point_of(folder, plan, microbatch);
+    if (!point)
+      append(problems, point.problems());
+    else
+      points.push_back(*point);
+  }
+  if (!problems.empty()) return problems;
+  if (points.empty()) return Problem{"--variant-from", "names no run", kHint};
+  const Around ranks = around(plan.num_ranks(), points, &Point::ranks),
+               samples = around(microbatch, points, &Point::samples);
+  if (outside == OutsideMeasured::Refuse && (ranks.outside || samples.outside))
+    return Problem{folders.front(),
+                   "a run of " + std::to_string(plan.num_ranks()) + " rank(s) with microbatches of " +
+                       std::to_string(microbatch) + " lies outside of what was measured: " + list_of(points),
+                   "add an instrumented run on the other side to --variant-from, or give --variant-beyond"};
+  const auto at = [&](int of_ranks, int of_samples) -> Result<MeasuredTimes> {
+    for (const Point& point : points) {
+      if (point.ranks != of_ranks || point.samples != of_samples) continue;
+      const Result<Plan> measured = plan_in(point.folder);
+      if (!measured) return measured.problems();
+      return of_one(point.folder, *measured);
+    }
+    return Problem{folders.front(),
+                   "no run was measured with " + std::to_string(of_ranks) + " rank(s) and microbatches of " +
+                       std::to_string(of_samples) + ", only " + list_of(points),
+                   "add that instrumented run to --variant-from: the runs form a table of ranks and batches"};
+  };
+  const auto over_samples = [&](int of_ranks) -> Result<MeasuredTimes> {
+    Result<MeasuredTimes> low = at(of_ranks, samples.low);
+    if (!low || samples.low == samples.high) return low;
+    const Result<MeasuredTimes> high = at(of_ranks, samples.high);
+    if (!high) return high.problems();
+    return mix(*low, *high, samples.share(microbatch));
+  };
+  Result<MeasuredTimes> times = over_samples(ranks.low);
+  if (times && ranks.low != ranks.high) {
+    const Result<MeasuredTimes> high = over_samples(ranks.high);
+    if (!high) return high.problems();
+    times = mix(*times, *high, ranks.share(plan.num_ranks()));
+  }
+  if (times && samples.outside)
+    times = times->scaled(static_cast<double>(microbatch) / static_cast<double>(samples.low));
+  return times;
+}
+
+MeasuredTimes MeasuredTimes::mix(const MeasuredTimes& low, const MeasuredTimes& high, double share) {
+  const bool high_is_nearer = share > 0.5;
+  const MeasuredTimes &nearer = high_is_nearer ? high : low, &other = high_is_nearer ? low : high;
+  MeasuredTimes result;
+  result.source_ = printed("%.2f of ", 1 - share) + low.source_ + printed(", %.2f of ", share) + high.source_;
+  for (const auto& [key, replicas] : nearer.seconds_) {
+    const auto found = other.seconds_.find(key);
+    if (found == other.seconds_.end()) continue;  // what only one of them did is not known between them
+    // As many replicas as the run with more of them has.
+    const std::size_t count = std::max(replicas.size(), found->second.size());
+    for (std::size_t k = 0; k < count; ++k)
+      result.seconds_[key].push_back(mixed(replicas[k % replicas.size()],
+                                           found->second[k % found->second.size()],
+                                           high_is_nearer ? 1 - share : share));
+  }
+  return result;
+}
+
+MeasuredTimes MeasuredTimes::scaled(double factor) const {
+  MeasuredTimes result = *this;
+  result.source_ += printed(", forwards and backwards times %.3g", factor);
+  for (auto& [key, replicas] : result.seconds_) {
+    if (!is_computation(std::get<SpanKind>(key))) continue;
+    for (std::vector<double>& seconds : replicas)
+      for (double& one : seconds) one *= factor;
+  }
+  return result;
 }
 
 void MeasuredTimes::add(std::vector<Span> spans) {

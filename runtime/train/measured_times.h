@@ -19,22 +19,41 @@ namespace millrace {
 /// The part of a run that a computation belongs to. A first step is not like the others.
 enum class RunPart { FirstStep, Steps, Evaluation };
 
+/// What is done where no measured run has as many ranks, or as large microbatches, or more.
+enum class OutsideMeasured {
+  Refuse,
+  /// The nearest run stands for it. Its computations of microbatches are taken in proportion to the samples.
+  TakeNearest
+};
+
 /// The seconds of each computation that a run recorded. Immutable.
 class MeasuredTimes {
  public:
-  /// Reads the trace of all ranks in the output folder of an instrumented run. Problem: no such run; it has
-  /// stages of other layers than `plan`, or microbatches of other than `microbatch` samples; it recorded no
-  /// step.
-  static Result<MeasuredTimes> read(const std::string& folder, const Plan& plan, int microbatch);
+  /// Reads the traces of all ranks in the output folders of instrumented runs, for a run of `plan` with
+  /// `microbatch` samples in a microbatch. A run with as many ranks and samples is taken as it is. Else its
+  /// distribution lies between those of the nearest runs with fewer and with more (see mix). Problem: no such
+  /// run; stages of other layers than the plan's; no run to one side; a run that recorded no step.
+  static Result<MeasuredTimes> read(const std::vector<std::string>& folders, const Plan& plan, int microbatch,
+                                    OutsideMeasured outside = OutsideMeasured::Refuse);
+
+  /// Returns times between those of two runs: `share` of `high`, the rest of `low`. Each time of the nearer
+  /// run keeps its place among the steps. Its value becomes the mixture of the two runs' values at its
+  /// quantile. So every quantile lies between the measured ones, and none is negative.
+  static MeasuredTimes mix(const MeasuredTimes& low, const MeasuredTimes& high, double share);
+  /// Returns the same with `factor` times the seconds of forwards and backwards. Updates stay.
+  MeasuredTimes scaled(double factor) const;
 
   /// Adds the spans of the next rank, in the order of the ranks.
   void add(std::vector<Span> spans);
   /// Returns the times by replica of the stage, each in the order of steps and microbatches; null where none
   /// was recorded. A run of one step has only a first step, which then stands for all.
   const std::vector<std::vector<double>>* find(RunPart part, SpanKind kind, int stage) const;
+  /// "out", or the runs that were mixed: "0.50 of out1, 0.50 of out2".
   const std::string& source() const { return source_; }
 
  private:
+  static Result<MeasuredTimes> of_one(const std::string& folder, const Plan& plan);
+
   std::string source_;
   std::map<std::tuple<RunPart, SpanKind, int>, std::vector<std::vector<double>>> seconds_;
 };

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
 #include "runtime/base/run_files.h"
@@ -14,7 +15,8 @@
 namespace millrace {
 namespace {
 
-constexpr std::ptrdiff_t kRecentSteps = 32;  // whose median says how long the others will take
+constexpr std::size_t kSpansInMemory = 1 << 14;  // beyond it they go to the file
+constexpr std::ptrdiff_t kRecentSteps = 32;      // whose median says how long the others will take
 
 /// Nothing is said of jobs that have ended.
 void leave_out(const std::vector<char>& ended, LossSums& losses) {
@@ -110,6 +112,8 @@ void StepReports::log(std::int64_t step, Measured measured) {
     for (const Span& span : t_.trace.spans_from(step)) {  // not all: what is traced is not to be slowed down
       if (span.step == step) spans_.push_back(span);
     }
+    take_loader_spans();
+    if (spans_.size() >= kSpansInMemory) spill();
   }
   if (t_.owns_loss()) print_if_due(record, step, measured.ended);
 }
@@ -182,20 +186,47 @@ void StepReports::paused(SpanKind kind, TimePoint from) {
 void StepReports::ended() {
   if (!t_.options.phases) return;
   for (const Span& span : t_.trace.spans_from(t_.done)) spans_.push_back(span);  // of the last evaluation
+  take_loader_spans();
+}
+
+void StepReports::take_loader_spans() {
   if (!t_.loader_spans) return;
   const int per_step = microbatches_per_step(t_.plan);
-  for (Span span : t_.loader_spans->spans()) {
+  for (Span span : t_.loader_spans->take()) {
     span.step = span.microbatch / per_step;
     if (is_traced(span.step)) spans_.push_back(span);
   }
 }
 
-void StepReports::write_trace() const {
-  if (t_.options.output_dir.empty() || spans_.empty()) return;
-  const auto path =
-      std::filesystem::path(t_.options.output_dir) / run_files::kTrace.of(t_.world.communicator.rank().value);
-  if (Status status = write_file_atomically(path, spans_to_json(spans_)); !status)
-    log_warning(to_string(status.problems()));
+void StepReports::spill() {
+  const std::string& folder = t_.options.output_dir;
+  if (!folder.empty()) {
+    try {
+      if (!trace_file_)
+        trace_file_.emplace(std::filesystem::path(folder) /
+                            run_files::kTrace.of(t_.world.communicator.rank().value));
+      if (const Status written = trace_file_->add(spans_); !written)
+        log_warning(std::to_string(spans_.size()) + " spans are lost: " + to_string(written.problems()));
+    } catch (const ConfigError& error) {
+      log_warning(std::to_string(spans_.size()) + " spans are lost: " + error.what());
+    }
+  }
+  spans_.clear();
+}
+
+void StepReports::write_trace() {
+  if (t_.options.output_dir.empty() || (spans_.empty() && !trace_file_)) return;
+  Status status = Ok{};
+  if (trace_file_) {
+    spill();
+    status = trace_file_->finish();
+    trace_file_.reset();
+  } else {
+    const auto path = std::filesystem::path(t_.options.output_dir) /
+                      run_files::kTrace.of(t_.world.communicator.rank().value);
+    status = write_file_atomically(path, spans_to_json(spans_));
+  }
+  if (!status) log_warning(to_string(status.problems()));
 }
 
 void StepReports::finish() {

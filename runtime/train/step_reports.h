@@ -47,8 +47,9 @@ class StepReports {
   /// The run is at its end: takes the spans that belong to no step.
   void ended();
 
-  /// Writes the spans of the traced steps into the output folder, if there is one. A failure is a warning.
-  void write_trace() const;
+  /// Writes the spans of the traced steps into the output folder, if there is one. Of a long run most of them
+  /// are in the file already. A failure is a warning.
+  void write_trace();
   /// Puts the medians over the steps into the report.
   void finish();
 
@@ -56,11 +57,15 @@ class StepReports {
   void report_jobs(const StepRecord& record);
   bool is_spike(const StepRecord& record);
   void print_if_due(const StepRecord& record, std::int64_t first, TimePoint now);
+  void take_loader_spans();
+  /// Moves spans into the file, so that their memory does not grow with the run.
+  void spill();
   void require_a_finite_loss(const LossSums& losses, std::int64_t step) const;
 
   Training& t_;
   std::vector<TraceWindow> windows_;
-  std::vector<Span> spans_;                           ///< of traced steps
+  std::vector<Span> spans_;                           ///< of traced steps, that are not in trace_file_
+  std::optional<SpanFile> trace_file_;                ///< from the first spill on
   std::vector<double> step_seconds_, samples_per_s_;  ///< by update
   TimePoint last_update_{}, last_print_{};
   LossSpikes spikes_;

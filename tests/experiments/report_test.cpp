@@ -3,11 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 
 #include "experiments/drawing/figures.h"
 #include "experiments/drawing/svg_chart.h"
 #include "experiments/report/error_split.h"
+#include "experiments/report/phase_comparison.h"
 #include "experiments/report/plan_drawing.h"
+#include "experiments/report/rank_timeline.h"
+#include "experiments/report/run_diagnosis.h"
 #include "experiments/report/time_bars.h"
 #include "runtime/base/files.h"
 #include "runtime/base/median.h"
@@ -26,8 +31,13 @@ std::size_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
-/// Elements close in the order they open; attribute values hold no raw quote or angle bracket.
-std::string first_bad_tag(const std::string& html) {
+/// Elements close in the order they open; attribute values hold no raw quote or angle bracket. What scripts
+/// say is no markup.
+std::string first_bad_tag(std::string html) {
+  for (std::size_t at = 0; (at = html.find("<script", at)) != std::string::npos; ++at) {
+    const std::size_t from = html.find('>', at) + 1;
+    html.erase(from, html.find("</script>", from) - from);
+  }
   std::vector<std::string> open;
   const std::vector<std::string> empty{"meta", "!doctype"};
   std::size_t at = 0;
@@ -73,14 +83,15 @@ TEST_F(Report, ShowsEveryPart) {
     EXPECT_NE(html.find(part), std::string::npos) << part;
   }
   EXPECT_EQ(html.find(">Notes</h2>"), std::string::npos);
-  EXPECT_EQ(count(html, "class=\"gantt"), 4u) << "simulated and measured, wide and narrow";
+  EXPECT_EQ(count(html, "class=\"gantt"), 5u) << "simulated and measured, wide and narrow; the timeline";
   EXPECT_EQ(first_bad_tag(html), "");
 }
 
 TEST_F(Report, IsSelfContained) {
   example::write_run(folder_.path(), example::plan());
   const std::string html = report_html(read());
-  EXPECT_NE(html.find("Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\""),
+  EXPECT_NE(html.find("Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+                      "script-src 'unsafe-inline'\""),
             std::string::npos);
   std::string without_namespaces = html;
   for (std::size_t at;
@@ -88,7 +99,187 @@ TEST_F(Report, IsSelfContained) {
     without_namespaces.erase(at, 34);
   for (const char* outside : {"http:", "https:", "src=", "href=", "@import", "url(http", "onload"})
     EXPECT_EQ(without_namespaces.find(outside), std::string::npos) << outside;
-  EXPECT_EQ(count(html, "<script"), 1u) << "the data";
+  EXPECT_EQ(count(html, "<script"), 3u) << "the timeline's data, the data, the script that zooms";
+  for (const char* loads : {"fetch(", "XMLHttpRequest", "import(", "WebSocket"})
+    EXPECT_EQ(html.find(loads), std::string::npos) << loads;
+  for (int rank = 0; rank < 4; ++rank)
+    std::filesystem::remove(folder_.path("trace.rank" + std::to_string(rank) + ".json"));
+  const std::string still = report_html(read());
+  EXPECT_EQ(count(still, "<script"), 1u) << "nothing to zoom: no script may run";
+  EXPECT_EQ(still.find("script-src"), std::string::npos);
+}
+
+/// What the script reads.
+Json timeline_of(const std::string& html) {
+  const std::string open = "id=\"timeline-data\">";
+  const std::size_t start = html.find(open);
+  if (start == std::string::npos) return {};
+  const Result<Json> data = parse_json(
+      html.substr(start + open.size(), html.find("</script>", start) - start - open.size()), "data");
+  EXPECT_TRUE(data) << to_string(data.problems());
+  return data ? *data : Json();
+}
+
+std::size_t events_of(const Json& timeline) {
+  std::size_t events = 0;
+  for (const Json& lane : timeline.find("lanes")->items()) events += lane.find("e")->items().size() / 6;
+  return events;
+}
+
+TEST_F(Report, TheTimelineHasEverySpanAndStaysSmall) {
+  example::write_run(folder_.path(), example::plan());
+  const RunData run = read();
+  std::size_t spans = 0;
+  for (const RankRun& rank : run.ranks) spans += rank.spans.size();
+  const std::string html = rank_timeline_html(run);
+  EXPECT_EQ(first_bad_tag(html), "");
+  EXPECT_EQ(html.find("Left out"), std::string::npos) << html.substr(0, 900);
+  const Json all = timeline_of(html);
+  EXPECT_EQ(events_of(all), spans);
+  EXPECT_EQ(all.find("steps")->items().size(), 3u);
+  EXPECT_NE(html.find("<svg"), std::string::npos) << "the picture for readers without scripts";
+  // The sum of the shown lengths is that of the spans.
+  std::int64_t shown = 0, lasted = 0;
+  for (const Json& lane : all.find("lanes")->items())
+    for (std::size_t i = 1; i < lane.find("e")->items().size(); i += 6)
+      shown += 100 * lane.find("e")->items()[i].as_int();
+  for (const RankRun& rank : run.ranks)
+    for (const Span& span : rank.spans) lasted += span.end - span.start;
+  EXPECT_NEAR(double(shown), double(lasted), 200.0 * double(spans));
+  const std::string few = rank_timeline_html(run, {.spans = spans / 2, .ranks = 2});
+  EXPECT_LT(events_of(timeline_of(few)), spans / 2 + 1);
+  EXPECT_NE(few.find("Left out: 2 of 3 traced steps"), std::string::npos) << few.substr(0, 900);
+  EXPECT_NE(few.find("Left out: 2 of 4 ranks"), std::string::npos) << few.substr(0, 900);
+  EXPECT_LT(few.size(), html.size());
+}
+
+TEST_F(Report, GapsBetweenTracedStepsAreCutOut) {
+  example::write_run(folder_.path(), example::plan());
+  RunData run = read();
+  for (RankRun& rank : run.ranks)
+    for (Span& span : rank.spans)
+      if (span.step > 10) span.start += 3'600'000'000'000, span.end += 3'600'000'000'000;
+  const Json data = timeline_of(rank_timeline_html(run));
+  EXPECT_EQ(data.find("stretches")->items().size(), 2u);
+  EXPECT_LT(data.find("length")->as_int(), 10'000'000) << "an hour is not shown, in units of 100 ns";
+}
+
+TEST_F(Report, LateRanksAndStepsAndWaitsForDataAreNamed) {
+  RunData run;
+  for (int r = 0; r < 4; ++r) {
+    RankRun rank{.rank = r, .stage = 0, .steps = {}, .commands = {}, .joints = {}, .spans = {}};
+    for (int step = 0; step < 20; ++step)
+      rank.steps.push_back({.step = step,
+                            .step_s = step == 0   ? 9
+                                      : step == 7 ? 3.2
+                                                  : 1.6,
+                            .forward_s = r == 2 ? 0.8 : 0.4,
+                            .backward_s = 0.1,
+                            .data_s = r == 1 && step == 7 ? 1.7 : 0.1});
+    run.ranks.push_back(std::move(rank));
+  }
+  const std::vector<SlowRank> ranks = slow_ranks(run);
+  ASSERT_EQ(ranks.size(), 1u);
+  EXPECT_EQ(ranks[0].rank, 2);
+  EXPECT_NEAR(ranks[0].ratio, 1.8, 1e-9);
+  const std::vector<SlowStep> steps = slow_steps(run);
+  ASSERT_EQ(steps.size(), 1u) << "the first step, which warms up, is not counted";
+  EXPECT_EQ(steps[0].step, 7);
+  EXPECT_NEAR(steps[0].ratio, 2, 1e-9);
+  EXPECT_EQ(steps[0].rank, 1);
+  EXPECT_EQ(steps[0].phase, "batch wait");
+  EXPECT_NEAR(steps[0].more_s, 1.6, 1e-9);
+  const std::vector<DataStall> stalls = data_stalls(run);
+  ASSERT_EQ(stalls.size(), 4u);
+  EXPECT_EQ(stalls[1].steps, 1);
+  EXPECT_EQ(stalls[1].longest_step, 7);
+  const std::string html = diagnosis_html(run);
+  for (const char* part : {"<td>rank 2</td>", "<td>1.80 times</td>", "<td>step 8</td>", "rank 1, batch wait"})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  EXPECT_EQ(first_bad_tag(html), "");
+  EXPECT_EQ(diagnosis_lines(run).size(), 2u);
+}
+
+TEST_F(Report, TheBubbleStandsBesideTheSchedulesBound) {
+  // Two equal stages, four microbatches, nothing but computation: the bound of 1F1B is 1/5.
+  const int microbatches = 4;
+  RunData run;
+  run.plan = Plan{.model = "m", .schedule = ScheduleKind::OneFOneB, .microbatches = microbatches};
+  run.plan->stages = {{.layers = {"a"}, .ranks = {RankId(0)}}, {.layers = {"b"}, .ranks = {RankId(1)}}};
+  run.plan->crossings = {{StageId(0), StageId(1), 8}};
+  const PipelineShape shape = shape_of(*run.plan);
+  const Schedule schedule = *make_schedule(run.plan->schedule, shape);
+  const ScheduleCosts costs{.forward = {1e-3, 1e-3},
+                            .backward_input = {1e-3, 1e-3},
+                            .backward_weight = {1e-3, 1e-3},
+                            .reduce = {},
+                            .update = {},
+                            .transfer = {}};
+  const Simulation simulation = simulate(schedule, shape, costs);
+  for (int r = 0; r < 2; ++r) {
+    RankRun rank{.rank = r, .stage = r, .steps = {}, .commands = {}, .joints = {}, .spans = {}};
+    for (int step = 0; step < 6; ++step) {
+      rank.steps.push_back({.step = step, .step_s = 0.016, .bubble_share = 0.25});
+      for (Span span : example::spans_of(simulation, static_cast<std::size_t>(r), r, microbatches, step, 1))
+        rank.spans.push_back(span);
+      const std::int64_t end = rank.spans.back().end;  // no update takes time, but a step ends with one
+      rank.spans.push_back({.kind = SpanKind::Update,
+                            .stage = static_cast<std::int16_t>(r),
+                            .microbatch = step * microbatches + microbatches - 1,
+                            .step = step,
+                            .start = end,
+                            .end = end});
+    }
+    run.ranks.push_back(std::move(rank));
+  }
+  const Bubbles bubbles = bubbles_of(run);
+  EXPECT_EQ(bubbles.no_bound, "");
+  ASSERT_EQ(bubbles.ranks.size(), 2u);
+  EXPECT_NEAR(bubbles.equal_stages, 0.2, 1e-9);
+  for (const RankBubble& one : bubbles.ranks) {
+    EXPECT_NEAR(one.bound, 0.2, 0.01);
+    EXPECT_NEAR(one.from_trace, 0.25, 0.02) << "steps of 15 ms are a millisecond apart";
+    EXPECT_NEAR(one.measured, 0.25, 1e-9);
+  }
+}
+
+TEST(Overlap, IsTheShareOfMessagesUnderWhichTheReceiverComputes) {
+  const auto span = [](SpanKind kind, int peer, std::int64_t start, std::int64_t end) {
+    return Span{
+        .kind = kind, .stage = 0, .peer = peer, .microbatch = 0, .step = 0, .start = start, .end = end};
+  };
+  RunData run;
+  run.ranks = {{.rank = 0, .stage = 0, .steps = {}, .commands = {}, .joints = {}, .spans = {}},
+               {.rank = 1, .stage = 1, .steps = {}, .commands = {}, .joints = {}, .spans = {}}};
+  run.ranks[0].spans = {span(SpanKind::Send, 1, 1'000, 1'100)};
+  run.ranks[1].spans = {span(SpanKind::Forward, -1, 0, 4'000), span(SpanKind::Wait, 0, 4'000, 5'000)};
+  const std::vector<RankOverlap> overlaps = overlaps_of(run);
+  ASSERT_EQ(overlaps.size(), 1u) << "nothing was sent to rank 0";
+  EXPECT_EQ(overlaps[0].rank, 1);
+  EXPECT_NEAR(overlaps[0].under_way_s, 4e-6, 1e-12);
+  EXPECT_NEAR(overlaps[0].hidden, 0.75, 1e-9);
+  EXPECT_NEAR(overlaps[0].waited_s, 1e-6, 1e-12);
+}
+
+TEST_F(Report, PhasesOfTwoRunsHaveIntervals) {
+  example::write_run(folder_.path(), example::plan());
+  const RunData run = read();
+  RunData slower = run;
+  for (RankRun& rank : slower.ranks)
+    for (StepLine& step : rank.steps) step.forward_s *= 1.5;
+  std::map<std::string, PhaseDifference> differences;
+  for (const PhaseDifference& one : phase_differences(run, slower)) differences[one.phase] = one;
+  const PhaseDifference &forward = differences.at("forward"), &step = differences.at("step");
+  EXPECT_NEAR(forward.more_s, 0.5 * forward.first_s, 1e-9);
+  EXPECT_GT(forward.low_s, 0);
+  EXPECT_EQ(step.more_s, 0);
+  EXPECT_LE(step.low_s, 0);
+  EXPECT_GE(step.high_s, 0);
+  EXPECT_LT(step.low_s, step.high_s);
+  const std::string html = report_html(run, {.against = {slower}});
+  EXPECT_NE(html.find("Side by side: phases"), std::string::npos);
+  EXPECT_NE(html.find("<td>+50.0 %</td><td>yes</td>"), std::string::npos);
+  EXPECT_EQ(first_bad_tag(html), "");
 }
 
 TEST_F(Report, EmbedsItsData) {

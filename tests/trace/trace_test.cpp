@@ -1,6 +1,9 @@
 #include "runtime/trace/trace.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
 
 #include "runtime/base/json.h"
 #include "runtime/trace/trace_windows.h"
@@ -74,6 +77,25 @@ TEST(Trace, RoundTripsAndWritesChromeEvents) {
   EXPECT_EQ(first.find("dur")->as_double(), 3.0);
   EXPECT_EQ(first.find("tid")->as_int(), 0);
   EXPECT_EQ(chrome->find("traceEvents")->items()[4].find("tid")->as_int(), 1);
+}
+
+TEST(Trace, AFileThatGrowsIsTheFileOfTheWholeList) {
+  char name[] = "/tmp/millrace-spans-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(name), path = folder / "trace.rank0.json";
+  std::vector<Span> all;
+  for (int i = 0; i < 5; ++i)
+    all.push_back({.kind = SpanKind::Update, .step = i, .start = 10 * i, .end = 10 * i + 3});
+  {
+    SpanFile file(path);
+    EXPECT_TRUE(file.add({}));
+    EXPECT_TRUE(file.add({all[0], all[1]}));
+    EXPECT_TRUE(file.add({all[2], all[3], all[4]}));
+    EXPECT_FALSE(std::filesystem::exists(path)) << "it has its name when it is whole";
+    EXPECT_TRUE(file.finish());
+  }
+  EXPECT_EQ(*read_file(path), spans_to_json(all));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -15,6 +15,8 @@ Span span(SpanKind kind, std::int64_t step, std::int64_t start, std::int64_t len
   return {.kind = kind, .stage = 0, .microbatch = step, .step = step, .start = start, .end = start + length};
 }
 
+constexpr std::int64_t kGiga = 1'000'000'000;
+
 /// Of two ranks: steps of 1, 2, ..., 10 ms (rank 1: 11 to 20) after a first one of 100 ms, their backwards
 /// twice as long, and an evaluation of 7 ms.
 MeasuredTimes measured() {
@@ -106,6 +108,53 @@ TEST(ComputeWaits, PartsOfARunAreApart) {
   EXPECT_NEAR(waits.drawn_s(), 0.107, 1e-9);
   EXPECT_THROW(waits.wait(RunPart::Steps, SpanKind::Update, 0, clock.now()), ConfigError);
   EXPECT_THROW(waits.wait(RunPart::Steps, SpanKind::Forward, 1, clock.now()), ConfigError);
+}
+
+/// One rank's forwards of stage 0, in ms by step after a first one.
+MeasuredTimes forwards(const std::vector<std::int64_t>& ms) {
+  MeasuredTimes times;
+  std::vector<Span> spans{span(SpanKind::Forward, 0, 0, 1)};
+  for (std::size_t i = 0; i < ms.size(); ++i)
+    spans.push_back(span(SpanKind::Forward, static_cast<std::int64_t>(i) + 1,
+                         static_cast<std::int64_t>(i + 1) * kGiga, ms[i] * 1'000'000));
+  times.add(std::move(spans));
+  return times;
+}
+
+TEST(MeasuredTimes, BetweenTwoRunsEveryQuantileLiesBetweenTheirs) {
+  const MeasuredTimes small = forwards({2, 1, 4, 3}), large = forwards({10, 40, 30, 20});
+  std::vector<double> before(4, 0);
+  for (const double share : {0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0}) {
+    const MeasuredTimes between = MeasuredTimes::mix(small, large, share);
+    const auto* times = between.find(RunPart::Steps, SpanKind::Forward, 0);
+    ASSERT_TRUE(times);
+    ASSERT_EQ(times->size(), 1u);
+    std::vector<double> sorted = times->front();
+    ASSERT_EQ(sorted.size(), 4u);
+    std::ranges::sort(sorted);
+    for (std::size_t i = 0; i < 4; ++i) {
+      const double low = double(i + 1) * 1e-3, high = double(i + 1) * 1e-2;
+      EXPECT_NEAR(sorted[i], low * (1 - share) + high * share, 1e-9) << share;
+      EXPECT_GE(sorted[i], before[i]) << "it grows with the batch, " << share;
+    }
+    before = sorted;
+  }
+  // What was slow stays in its step: the order is that of the nearer run.
+  const auto order = [](const MeasuredTimes& of) {
+    return of.find(RunPart::Steps, SpanKind::Forward, 0)->front();
+  };
+  EXPECT_LT(order(MeasuredTimes::mix(small, large, 0.25))[1],
+            order(MeasuredTimes::mix(small, large, 0.25))[0]);
+  EXPECT_GT(order(MeasuredTimes::mix(small, large, 0.75))[1],
+            order(MeasuredTimes::mix(small, large, 0.75))[0]);
+}
+
+TEST(MeasuredTimes, RunsOfAnotherLengthMixByQuantile) {
+  const MeasuredTimes mixed = MeasuredTimes::mix(forwards({1, 2, 3}), forwards({5}), 0.5);
+  EXPECT_EQ(mixed.find(RunPart::Steps, SpanKind::Forward, 0)->front(),
+            (std::vector<double>{3e-3, 3.5e-3, 4e-3}));
+  EXPECT_NEAR(forwards({4}).scaled(1.5).find(RunPart::Steps, SpanKind::Forward, 0)->front().front(), 6e-3,
+              1e-12);
 }
 
 TEST(ComputeWaits, LateWakeUpsAddNothingToTheTotal) {

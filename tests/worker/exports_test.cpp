@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "data/files/protobuf.h"
 #include "runtime/base/json.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
@@ -103,6 +104,108 @@ TEST_F(Exports, OfAPipelineLieOnOneTimeLineWhenItRan) {
   EXPECT_GE(begin, before / 1'000'000 - 1);
   EXPECT_LE(end, after / 1'000'000 + 1);
   EXPECT_LE(begin, end);
+}
+
+/// Of one rank in Perfetto's file: when its steps ended, and its computations by step.
+struct PerfettoRank {
+  std::vector<std::int64_t> ends;
+  std::map<std::int64_t, std::vector<std::pair<std::int64_t, std::int64_t>>> computing;
+};
+
+/// Reads the file as Perfetto does: packets with tracks, begins, ends and counters.
+std::map<int, PerfettoRank> perfetto_ranks(const std::string& bytes) {
+  struct Track {
+    std::uint64_t parent = 0;
+    std::string name;
+    int rank = -1;  // of a process
+  };
+  struct Open {
+    std::int64_t start = 0, step = -1;
+    bool computes = false;
+  };
+  std::map<std::uint64_t, Track> tracks;
+  std::map<std::uint64_t, std::vector<Open>> open;
+  std::map<int, PerfettoRank> ranks;
+  const auto read_track = [&](std::string_view text) {
+    Track track;
+    std::uint64_t uuid = 0;
+    for (ProtoReader field(text); field.next();) {
+      if (field.field() == 1) uuid = field.integer();
+      if (field.field() == 2) track.name = field.bytes();
+      if (field.field() == 4 || field.field() == 5) track.parent = field.type() == 0 ? field.integer() : 0;
+      if (field.field() != 3) continue;
+      for (ProtoReader process(field.bytes()); process.next();)
+        if (process.field() == 1) track.rank = static_cast<int>(process.integer()) - 1;
+    }
+    tracks[uuid] = track;
+  };
+  const auto read_event = [&](std::string_view text, std::int64_t time) {
+    std::uint64_t type = 0, uuid = 0;
+    std::string category;
+    std::int64_t step = -1;
+    for (ProtoReader field(text); field.next();) {
+      if (field.field() == 9) type = field.integer();
+      if (field.field() == 11) uuid = field.integer();
+      if (field.field() == 22) category = field.bytes();
+      if (field.field() != 4) continue;
+      std::string name;
+      std::int64_t value = -1;
+      for (ProtoReader annotation(field.bytes()); annotation.next();) {
+        if (annotation.field() == 10) name = annotation.bytes();
+        if (annotation.field() == 4) value = static_cast<std::int64_t>(annotation.integer());
+      }
+      if (name == "step") step = value;
+    }
+    const Track& track = tracks[uuid];
+    PerfettoRank& rank = ranks[track.rank >= 0 ? track.rank : tracks[track.parent].rank];
+    if (type == 4 && track.name == "step_s") rank.ends.push_back(time);
+    if (type == 1)
+      open[uuid].push_back(
+          {time, step, category == "forward" || category.starts_with("backward") || category == "update"});
+    if (type == 2 && !open[uuid].empty()) {
+      const Open begun = open[uuid].back();
+      open[uuid].pop_back();
+      if (begun.computes) rank.computing[begun.step].emplace_back(begun.start, time);
+    }
+  };
+  for (ProtoReader trace(bytes); trace.next();) {
+    std::int64_t time = 0;
+    std::string_view event;
+    for (ProtoReader packet(trace.bytes()); packet.next();) {
+      if (packet.field() == 8) time = static_cast<std::int64_t>(packet.integer());
+      if (packet.field() == 11) event = packet.bytes();
+      if (packet.field() == 60) read_track(packet.bytes());
+    }
+    if (!event.empty()) read_event(event, time);
+  }
+  return ranks;
+}
+
+TEST_F(Exports, TheBubbleInPerfettosTraceIsTheLogs) {
+  const Ran trained =
+      run("train --model mlp --width 64 --stages 2 --microbatches 4 --steps 10 --threads 1 --no-evaluation "
+          "--data synthetic:64 --variant instrumented --output-dir out");
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  ASSERT_EQ(run("trace convert out --to perfetto --out a").code, 0);
+  const std::map<int, PerfettoRank> ranks = perfetto_ranks(bytes("a/trace.perfetto-trace"));
+  ASSERT_EQ(ranks.size(), 2u);
+  for (const auto& [rank, trace] : ranks) {
+    std::map<std::int64_t, double> logged;
+    for (const std::string& line : split(bytes("out/steps.rank" + std::to_string(rank) + ".jsonl"), '\n')) {
+      const Result<Json> step = parse_json(line, "steps");
+      if (step && step->find("bubble_share"))
+        logged[step->find("step")->as_int()] = step->find("bubble_share")->as_double();
+    }
+    ASSERT_EQ(logged.size(), 10u);
+    ASSERT_EQ(trace.ends.size(), 10u) << "a counter for each step";
+    for (std::int64_t step = 1; step < 10; ++step) {
+      const auto at = static_cast<std::size_t>(step);
+      double busy = 0;
+      for (const auto& [start, end] : trace.computing.at(step)) busy += double(end - start);
+      const double bubble = 1 - busy / double(trace.ends[at] - trace.ends[at - 1]);
+      EXPECT_NEAR(bubble, logged.at(step), 0.01 * logged.at(step)) << "rank " << rank << ", step " << step;
+    }
+  }
 }
 
 TEST_F(Exports, OfArraysHaveEachJobsValues) {

@@ -150,7 +150,10 @@ TEST_F(Variants, WhatMakesNoSenseIsRefused) {
         {"--variant sleep --variant-from i --output-dir x --save-weights w.safetensors",
          "computes no values"},
         {"--variant sleep --variant-from i --output-dir x --stages 1", "other layers"},
-        {"--variant sleep --variant-from i --output-dir x --microbatch 2", "4 samples, this run's 2"}}) {
+        {"--variant sleep --variant-from i --output-dir x --zero-1", "waits for updates are those"},
+        {"--variant sleep --variant-from i --output-dir x --lr 0.1 0.2", "arrays have no sleep"},
+        {"--variant instrumented --output-dir x --variant-beyond", "without --variant sleep"},
+        {"--variant sleep --variant-from i --output-dir x --microbatch 2", "outside of what was measured"}}) {
     const std::string flags = arguments.find("--stages") != std::string::npos
                                   ? "--model mlp --width 16 --depth 2 --microbatch 4 --steps 2 "
                               : arguments.find("--microbatch") != std::string::npos
@@ -160,6 +163,42 @@ TEST_F(Variants, WhatMakesNoSenseIsRefused) {
     EXPECT_EQ(ran.code, 2) << arguments << "\n" << ran.output;
     EXPECT_NE(ran.output.find(part), std::string::npos) << arguments << "\n" << ran.output;
   }
+}
+
+TEST_F(Variants, ATableOfMeasuredRunsStandsForWhatLiesBetween) {
+  const std::string job =
+      "--model mlp --width 16 --depth 2 --microbatches 2 --threads 1 --seed 3 --print-every 1000 --steps 6 "
+      "--data synthetic:64 --no-evaluation ";
+  for (const char* microbatch : {"2", "6"})
+    ASSERT_EQ(run("train " + job + "--variant instrumented --microbatch " + microbatch + " --output-dir i" +
+                  microbatch)
+                  .code,
+              0);
+  const Ran between =
+      run("train " + job + "--variant sleep --variant-from i2,i6 --microbatch 3 --output-dir s3");
+  ASSERT_EQ(between.code, 0) << between.output;
+  const Json s3 = json("s3/summary.json");
+  EXPECT_EQ(s3.find("variant")->find("times")->as_string(), "0.75 of i2, 0.25 of i6");
+  EXPECT_GT(s3.find("variant")->find("drawn_s")->as_double(), 0);
+  const std::string more =
+      "train " + job + "--variant sleep --variant-from i2,i6 --microbatch 8 --output-dir s8 ";
+  const Ran outside = run(more);
+  EXPECT_EQ(outside.code, 2) << outside.output;
+  EXPECT_NE(outside.output.find("1 rank(s) with 2, 1 rank(s) with 6"), std::string::npos) << outside.output;
+  EXPECT_NE(outside.output.find("--variant-beyond"), std::string::npos) << outside.output;
+  const Ran beyond = run(more + "--variant-beyond");
+  ASSERT_EQ(beyond.code, 0) << beyond.output;
+  EXPECT_EQ(json("s8/summary.json").find("variant")->find("times")->as_string(),
+            "i6, forwards and backwards times 1.33");
+  // Another number of replicas is another place of the table.
+  const std::string two =
+      "train " + job + "--variant sleep --variant-from i2 --microbatch 2 --replicas 2 --output-dir r2 ";
+  const Ran replicas = run(two);
+  EXPECT_EQ(replicas.code, 2) << replicas.output;
+  EXPECT_NE(replicas.output.find("a run of 2 rank(s)"), std::string::npos) << replicas.output;
+  const Ran as_one = run(two + "--variant-beyond");
+  EXPECT_EQ(as_one.code, 0) << as_one.output;
+  EXPECT_GT(kinds("r2/trace.rank1.json")["reduce"], 0) << "messages of replicas are real";
 }
 
 class Experiments : public Variants {
