@@ -66,6 +66,16 @@ std::string newest_checkpoint(const fs::path& folder) {
 
 }  // namespace
 
+std::int64_t last_logged_loss(const fs::path& log) {
+  for (const std::string& line : last_lines(log)) {
+    const Result<Json> json = parse_json(line, "a line of steps");
+    if (!json || !json->is_object() || !json->find("step")) continue;
+    const Json* loss = json->find("loss");
+    return loss && loss->is_number() ? integer_member(*json, "step") : -1;
+  }
+  return -1;
+}
+
 RankStatus status_of(const fs::path& round, int rank) {
   RankStatus status;
   const Result<Json> json = read_json((round / run_files::kStatus.of(rank)).string());
@@ -83,7 +93,7 @@ RankStatus status_of(const fs::path& round, int rank) {
 namespace {
 
 constexpr std::int64_t kSilenceMs = 5000;  // a rank's beat comes every second
-constexpr std::chrono::milliseconds kSecondLook{2500}, kPoll{50};
+constexpr std::chrono::milliseconds kSecondLook{2000}, kPoll{50};
 
 /// Whether a beat is far from the time of this host: the rank gives no sign of life, or clocks differ.
 bool is_doubtful(const RankStatus& rank) {
