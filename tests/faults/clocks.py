@@ -76,7 +76,11 @@ def clocks(rig):
                 answer = subprocess.run([rig.bin / "millrace", "status", run.out, "--format", "json"], capture_output=True, check=True)
                 states = [one["state"] for one in json.loads(answer.stdout)["ranks"]]
         run.wait()
-        yield rig.ended(name, run, at, run.code == 0 and states == ["healthy"] * 4, result(run.out) == rig.reference(job), str(states))
+        heads = [json.loads((run.out / f"steps.rank{one}.jsonl").read_text().partition("\n")[0]) for one in range(4)]
+        apart = max(head["unix_ns"] for head in heads) - min(head["unix_ns"] for head in heads)
+        seen = after or apart < 3e9 and run.says(f"the clock of rank {rank} is " if rank else "s rank 0's")
+        yield rig.ended(name, run, at, run.code == 0 and states == ["healthy"] * 4 and seen, result(run.out) == rig.reference(job),
+                        f"{states}, logs are {apart / 1e9:.1f} s apart")
         victim = (rank + 2) % 4
         if not rig.quick:
             yield rig.broken(f"{name}, rank {victim} is killed", job, f"update:rank={victim}:step=12:action=kill", {137},
