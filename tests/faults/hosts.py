@@ -45,8 +45,9 @@ class Sshd:
         (at / "ssh_config").write_text(
             f"Host 127.0.0.11\n  IdentityFile {at}/other_key\nHost 127.0.0.12\n  HostKeyAlias changed\n"
             f"Host 127.0.0.13\n  Port {closed_port}\n"
-            f"Host 127.*\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {at}/key\n  IdentitiesOnly yes\n"
-            f"  UserKnownHostsFile {at}/known\n  HostKeyAlias right\n")
+            f"Host 127.* !127.0.0.11\n  IdentityFile {at}/key\n"  # files of all blocks are tried
+            f"Host 127.*\n  HostName 127.0.0.1\n  Port {port}\n  IdentitiesOnly yes\n  UserKnownHostsFile {at}/known\n"
+            f"  HostKeyAlias right\n")
         (at / "client").write_text(f'#!/bin/sh\nexec ssh -F {at}/ssh_config "$@"\n')
         (at / "old_agent").write_text(HELLO)
         for name in ("client", "old_agent"):
