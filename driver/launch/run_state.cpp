@@ -93,7 +93,7 @@ RankStatus status_of(const fs::path& round, int rank) {
 namespace {
 
 constexpr std::int64_t kSilenceMs = 5000;  // a rank's beat comes every second
-constexpr std::chrono::milliseconds kSecondLook{2000}, kPoll{50};
+constexpr std::chrono::milliseconds kSecondLook{2000}, kLookEvery{50};
 
 /// Whether a beat is far from the time of this host: the rank gives no sign of life, or clocks differ.
 bool is_doubtful(const RankStatus& rank) {
@@ -111,7 +111,7 @@ std::set<int> silent_ranks(const fs::path& round, const std::vector<RankStatus>&
     if (is_doubtful(ranks[rank])) silent.insert(static_cast<int>(rank));
   const auto end = std::chrono::steady_clock::now() + kSecondLook;
   while (!silent.empty() && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kLookEvery);
     std::erase_if(silent, [&](int rank) {
       return status_of(round, rank).beat != ranks[static_cast<std::size_t>(rank)].beat;
     });
