@@ -1,9 +1,11 @@
 // Reads the tensors of a state_dict that `torch.save` wrote, and nothing else of it. LibTorch-free.
-// Source: torch/serialization.py, torch/_utils.py (_rebuild_tensor_v2), Python's pickletools.py.
+// Source: torch/serialization.py.
 #pragma once
 
 #include <string>
+#include <string_view>
 
+#include "driver/checkpoint/pickle.h"
 #include "driver/checkpoint/saved_tensors.h"
 #include "runtime/base/result.h"
 
@@ -12,9 +14,23 @@ namespace millrace {
 /// Returns whether the file is a zip archive, as torch.save writes them since PyTorch 1.6.
 bool is_pt_file(const std::string& path);
 
-/// Opens a state_dict: a dict or OrderedDict of names and tensors. The pickle in it is read as data: no name
-/// in it is looked up, and nothing is called. It may hold tensors, dicts, tuples and plain values; any other
-/// class or function is a Problem that names it. Tensors must be contiguous and lie in their storages.
-Result<SavedTensors> open_pt_file(const std::string& path);
+/// Opens a state_dict: a dict or OrderedDict of names and tensors. `key` names the one to take of a file with
+/// dicts in dicts: "model", or "state/model"; empty: the file is one itself. It may hold tensors, dicts,
+/// tuples and plain values; any other class or function is a Problem that names it, but what stands beside
+/// the dict that `key` names is passed over. Tensors must be contiguous and lie in their storages.
+Result<SavedTensors> open_pt_file(const std::string& path, const std::string& key);
+
+/// Reads the one tensor that an archive holds. Its elements are in `archive`; it has no name.
+Result<SavedTensor> tensor_of_archive(std::string_view archive, const std::string& where);
+
+/// The parts of a key: "state/model" has two.
+std::vector<std::string> parts_of_key(const std::string& key);
+
+/// Some dicts that hold tensors, for a message: "there are: model (8 tensors), state/ema (8 tensors)".
+struct KeyOffer {
+  std::string key;
+  std::size_t tensors = 0;
+};
+Problem no_such_dict(const std::string& path, const std::string& what, const std::vector<KeyOffer>& offers);
 
 }  // namespace millrace

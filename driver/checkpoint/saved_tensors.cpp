@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "driver/checkpoint/dcp_folder.h"
 #include "driver/checkpoint/pt_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/log.h"
@@ -38,6 +39,10 @@ Result<SavedTensors> open_step(const fs::path& folder) {
   }
   all.manifest = *std::move(manifest);
   return all;
+}
+
+Problem no_keys(const std::string& path) {
+  return {path, "has no dicts in dicts, so there is no key to choose", "leave --key out"};
 }
 
 template <class T>
@@ -94,16 +99,19 @@ double number_at(ElementType type, const char* at) {
 
 }  // namespace
 
-Result<SavedTensors> open_saved_tensors(const std::string& path) {
+Result<SavedTensors> open_saved_tensors(const std::string& path, const std::string& key) {
   std::error_code ignored;
+  if (is_dcp_folder(path)) return open_dcp_folder(path, key);
   if (!fs::is_directory(path, ignored)) {
-    if (is_pt_file(path)) return open_pt_file(path);
+    if (is_pt_file(path)) return open_pt_file(path, key);
+    if (!key.empty()) return no_keys(path);
     Result<TensorFile> file = TensorFile::open(path);
     if (!file) return file.problems();
     SavedTensors all{.path = path};
     if (Status added = add_file(all, *std::move(file)); !added) return added.problems();
     return all;
   }
+  if (!key.empty()) return no_keys(path);
   const Result<CheckpointChoice> choice = checkpoints_at(path);
   if (!choice) return choice.problems();
   Problems skipped;

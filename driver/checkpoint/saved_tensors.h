@@ -29,10 +29,11 @@ struct SavedTensors {
   std::vector<std::shared_ptr<const void>> owners;  ///< likewise
 };
 
-/// Opens a file of tensors (safetensors, or PyTorch's .pt), a step folder, or the newest valid checkpoint of
-/// a folder that holds several. All bytes of a checkpoint are read and hashed. Skipped checkpoints are
-/// logged. Problem: nothing there can be read.
-Result<SavedTensors> open_saved_tensors(const std::string& path);
+/// Opens a file of tensors (safetensors, or PyTorch's .pt), a folder of torch.distributed.checkpoint, a step
+/// folder, or the newest valid checkpoint of a folder that holds several. All bytes of a checkpoint are read
+/// and hashed. Skipped checkpoints are logged. `key` names a part of what PyTorch wrote with dicts in dicts.
+/// Problem: nothing there can be read.
+Result<SavedTensors> open_saved_tensors(const std::string& path, const std::string& key = "");
 
 /// Whether a name is that of a weight or a buffer. Names of a rule's state and the like have a '/'.
 inline bool is_weight(std::string_view name) {

@@ -223,7 +223,7 @@ int export_tensors(const ExportFlags& flags, const std::vector<std::string>& pat
 // ---- import
 
 struct ImportFlags {
-  std::string like, model;
+  std::string like, model, key;
   bool overwrite = false;
 };
 
@@ -231,7 +231,8 @@ CommandSpec import_spec(ImportFlags& f) {
   return {
       .command = "checkpoint import",
       .summary =
-          "Make a checkpoint of a file of weights: safetensors, or a state_dict that torch.save wrote.",
+          "Make a checkpoint of weights: a safetensors file, a state_dict that torch.save wrote, or a folder "
+          "of torch.distributed.checkpoint.",
       .positionals = {"FILE", "DIR"},
       .flags =
           {flag("", "like", "CHECKPOINT",
@@ -241,11 +242,15 @@ CommandSpec import_spec(ImportFlags& f) {
            flag("", "model", "NAME",
                 "Without --like: the model that the weights are of, for `train --init-from DIR`.",
                 into::text(f.model)),
+           flag("", "key", "NAME",
+                "Where PyTorch saved dicts in a dict: the one to take, as \"model\" or \"state/model\".",
+                into::text(f.key)),
            flag("", "overwrite",
                 "Delete an earlier run in DIR; without it a folder that holds one is refused.",
                 into::on(f.overwrite))},
       .examples = {"millrace checkpoint import edited.safetensors next --like out",
-                   "millrace checkpoint import resnet50.pt start --model resnet50"},
+                   "millrace checkpoint import resnet50.pt start --model resnet50",
+                   "millrace checkpoint import dcp-folder start --model gpt2 --key model"},
       .interrupted = "nothing was written"};
 }
 
@@ -345,7 +350,7 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
     return exit_with(ExitCode::Usage,
                      {{"millrace checkpoint import", "needs one of --like and --model",
                        "--like CHECKPOINT to go on with --resume, --model NAME for --init-from"}});
-  const Result<SavedTensors> file = open_saved_tensors(paths[0]);
+  const Result<SavedTensors> file = open_saved_tensors(paths[0], flags.key);
   if (!file) return exit_with(ExitCode::InputData, file.problems());
   std::optional<SavedTensors> like;
   if (!flags.like.empty()) {

@@ -43,6 +43,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// After a failure: ranks that are left may have a model to write (runtime/saved/rescued.h).
+constexpr std::chrono::milliseconds kRescueGrace{15'000};
 constexpr std::chrono::minutes kWorkerDeadline{10};  // it may have to read large data
 
 std::string seconds_text(double seconds) {
@@ -471,6 +473,7 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
   std::vector<RankProcess> processes = rank_processes(job, worker, store.path());
   for (RankProcess& process : processes) {
     process.environment.emplace_back("MILLRACE_RUN", run);
+    if (job.restarts.most > 0) process.environment.emplace_back("MILLRACE_RESCUE", "1");
     if (::isatty(STDERR_FILENO)) process.environment.emplace_back(kLauncherHasTerminal, "1");
   }
   LaunchOptions options;
@@ -483,6 +486,7 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
   options.progress = [&] { return progress_of(job); };
   options.heartbeats = std::make_shared<Heartbeats>(job.output_dir, heartbeat_of(job));
   options.append_logs = job.find("resume") != nullptr;
+  if (job.restarts.most > 0) options.grace = kRescueGrace;
   options.started = started_teller();
   LaunchOutcome outcome = run_ranks(processes, std::move(options), clock);
   note_failure(outcome, job);
@@ -630,6 +634,10 @@ std::optional<Restarts::Again> run_once(const JobSpec& job, const std::string& w
     }
     print_without_waiting(STDERR_FILENO, end->message);
     code = end->outcome.exit_code();
+    if (const std::optional<std::int64_t> step = keep_what_is_left(end->outcome, job))
+      print_without_waiting(STDERR_FILENO,
+                            "millrace launch: the ranks that are left have the whole model after step " +
+                                std::to_string(*step) + ": it is saved\n");
     if (code == static_cast<int>(ExitCode::Requeue)) requeue_if_stopped_by_slurm(job, end->outcome);
     return restarts.after(end->outcome, job);
   } catch (const Error& error) {

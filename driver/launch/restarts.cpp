@@ -8,7 +8,9 @@
 #include "driver/launch/run_state.h"
 #include "runtime/base/error.h"
 #include "runtime/base/numbers.h"
+#include "runtime/base/run_files.h"
 #include "runtime/plan/plan.h"
+#include "runtime/saved/rescued.h"
 
 namespace millrace {
 namespace {
@@ -63,6 +65,17 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 }  // namespace
+
+std::optional<std::int64_t> keep_what_is_left(const LaunchOutcome& outcome, const JobSpec& job) {
+  if (job.restarts.most == 0 || outcome.first_failure < 0) return std::nullopt;
+  const std::filesystem::path round = newest_round(job.output_dir);
+  return publish_rescued(round / run_files::kCheckpoints, [&](std::int64_t step) {
+    // The step's loss is to be in the log, too: the run goes on behind it.
+    for (int rank = 0; rank < job.ranks; ++rank)
+      if (last_logged_loss(round / run_files::kSteps.of(rank)) >= step - 1) return true;
+    return false;
+  });
+}
 
 Restarts::Restarts(const JobSpec& job) : spares_(job.restarts.spares) {}
 

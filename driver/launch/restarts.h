@@ -51,4 +51,8 @@ class Restarts {
   bool breaker_ = false;
 };
 
+/// Joins what the ranks that are left had (runtime/saved/rescued.h) into the newest checkpoint, if the job is
+/// one that restarts. Returns its step; nothing: they did not have all.
+std::optional<std::int64_t> keep_what_is_left(const LaunchOutcome& outcome, const JobSpec& job);
+
 }  // namespace millrace

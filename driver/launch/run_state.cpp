@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
+#include <set>
+#include <thread>
 
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
@@ -63,6 +66,16 @@ std::string newest_checkpoint(const fs::path& folder) {
 
 }  // namespace
 
+std::int64_t last_logged_loss(const fs::path& log) {
+  for (const std::string& line : last_lines(log)) {
+    const Result<Json> json = parse_json(line, "a line of steps");
+    if (!json || !json->is_object() || !json->find("step")) continue;
+    const Json* loss = json->find("loss");
+    return loss && loss->is_number() ? integer_member(*json, "step") : -1;
+  }
+  return -1;
+}
+
 RankStatus status_of(const fs::path& round, int rank) {
   RankStatus status;
   const Result<Json> json = read_json((round / run_files::kStatus.of(rank)).string());
@@ -80,17 +93,38 @@ RankStatus status_of(const fs::path& round, int rank) {
 namespace {
 
 constexpr std::int64_t kSilenceMs = 5000;  // a rank's beat comes every second
+constexpr std::chrono::milliseconds kSecondLook{2000}, kLookEvery{50};
 
-/// `is_root`: the rank failed first. Clocks of other hosts may differ by seconds, which only `Lost`
-/// depends on.
-RankState state_of(const RankStatus& rank, bool is_root, RunPhase phase) {
+/// Whether a beat is far from the time of this host: the rank gives no sign of life, or clocks differ.
+bool is_doubtful(const RankStatus& rank) {
   const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();
+  return rank.action != "done" && rank.beat > 0 && std::abs(now - rank.beat) > kSilenceMs;
+}
+
+/// Finds the ranks whose beat stands still. Only those of a doubtful one are looked at twice, which takes a
+/// while.
+std::set<int> silent_ranks(const fs::path& round, const std::vector<RankStatus>& ranks) {
+  std::set<int> silent;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    if (is_doubtful(ranks[rank])) silent.insert(static_cast<int>(rank));
+  const auto end = std::chrono::steady_clock::now() + kSecondLook;
+  while (!silent.empty() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(kLookEvery);
+    std::erase_if(silent, [&](int rank) {
+      return status_of(round, rank).beat != ranks[static_cast<std::size_t>(rank)].beat;
+    });
+  }
+  return silent;
+}
+
+/// `is_root`: the rank failed first.
+RankState state_of(const RankStatus& rank, bool is_root, bool is_silent, RunPhase phase) {
   if (is_root) return RankState::Failed;
   if (rank.action == "done") return RankState::Done;
   if (phase == RunPhase::Failed || phase == RunPhase::Stopped) return RankState::Stopped;
-  if (phase != RunPhase::Running || (rank.beat > 0 && now - rank.beat > kSilenceMs)) return RankState::Lost;
+  if (phase != RunPhase::Running || is_silent) return RankState::Lost;
   if (rank.step == "-") return RankState::Starting;
   return rank.slow > 0 ? RankState::Slow : RankState::Healthy;
 }
@@ -135,9 +169,12 @@ RunState read_run_state(const fs::path& folder) {
   } else if (!state.ranks.empty() || !state.checkpoint.empty()) {
     state.phase = RunPhase::Ended;
   }
-  for (std::size_t rank = 0; rank < state.ranks.size(); ++rank)
-    state.ranks[rank].state =
-        state_of(state.ranks[rank], failure && failure->rank == static_cast<int>(rank), state.phase);
+  const std::set<int> silent =
+      state.phase == RunPhase::Running ? silent_ranks(round, state.ranks) : std::set<int>();
+  for (int rank = 0; rank < static_cast<int>(state.ranks.size()); ++rank) {
+    RankStatus& own = state.ranks[static_cast<std::size_t>(rank)];
+    own.state = state_of(own, failure && failure->rank == rank, silent.contains(rank), state.phase);
+  }
   return state;
 }
 

@@ -66,6 +66,9 @@ struct RunState {
 };
 RunState read_run_state(const std::filesystem::path& folder);
 
+/// Returns the last step with a loss in a rank's log of steps; -1: there is none.
+std::int64_t last_logged_loss(const std::filesystem::path& log);
+
 /// Returns the folders of the runs at and below `folder`, in the order of their names. What is below a run
 /// belongs to it.
 std::vector<std::filesystem::path> runs_below(const std::filesystem::path& folder);

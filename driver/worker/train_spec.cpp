@@ -338,6 +338,7 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
     if (Status emulated = Emulation::set_up(spec); !emulated) return emulated.problems();
   }
   o.launched_run = launched_run();
+  o.rescues = launcher_rescues();
   o.settings.emplace_back("keep-last", spec.keep_last ? "true" : "false");
   for (const auto& setting : recorded_options(spec.model.name, spec.model.options, own.models))
     o.settings.push_back(setting);

@@ -258,6 +258,10 @@ std::string launched_run() {
   return environment("MILLRACE_RUN");
 }
 
+bool launcher_rescues() {
+  return environment("MILLRACE_RESCUE") == "1";
+}
+
 Result<std::vector<Failpoint>> planted_failpoints() {
   const std::string text = environment("MILLRACE_FAILPOINTS");
   return text.empty() ? Result<std::vector<Failpoint>>(std::vector<Failpoint>()) : failpoints_from(text);

@@ -46,6 +46,8 @@ void die_with_launcher();
 /// Returns the run for which `millrace launch` holds the output folder's lock; empty: it did not start this
 /// process.
 std::string launched_run();
+/// Tells whether the launcher joins what ranks have after a failure, because it starts the job again.
+bool launcher_rescues();
 
 /// Returns the faults that a test plants by MILLRACE_FAILPOINTS (failpoint.h).
 Result<std::vector<Failpoint>> planted_failpoints();

@@ -21,6 +21,7 @@
 #include "runtime/base/text.h"
 #include "runtime/saved/checkpoint_folder.h"
 #include "runtime/saved/hash.h"
+#include "runtime/saved/rescued.h"
 
 namespace millrace {
 namespace {
@@ -46,12 +47,12 @@ Json json_of(const LossScaleState& state) {
                        {"skipped_in_a_row", state.skipped_in_a_row}});
 }
 
-std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDigest>& digests) {
+/// The manifest with the shards of some stages.
+Json manifest_of(const CheckpointInfo& info, const std::vector<std::pair<int, FileDigest>>& digests) {
   Json shards = Json::array(), settings = Json::object();
-  for (std::size_t s = 0; s < digests.size(); ++s) {
-    shards.push_back(Json::object({{"file", shard_name(static_cast<int>(s))},
-                                   {"bytes", digests[s].bytes},
-                                   {"xxh3_128", digests[s].hash.hex()}}));
+  for (const auto& [stage, digest] : digests) {
+    shards.push_back(Json::object(
+        {{"file", shard_name(stage)}, {"bytes", digest.bytes}, {"xxh3_128", digest.hash.hex()}}));
   }
   for (const auto& [key, value] : info.settings) settings[key] = value;
   Json manifest = Json::object({{"format", kCheckpointFormat},
@@ -90,7 +91,13 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDige
     manifest["jobs"] = jobs;
   }
   manifest["shards"] = shards;
-  return sealed_manifest(manifest);
+  return manifest;
+}
+
+std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDigest>& digests) {
+  std::vector<std::pair<int, FileDigest>> of_stages;
+  for (std::size_t s = 0; s < digests.size(); ++s) of_stages.emplace_back(static_cast<int>(s), digests[s]);
+  return sealed_manifest(manifest_of(info, of_stages));
 }
 
 LossScaleState loss_scale_from(const Json& json, Problems& problems) {
@@ -384,6 +391,19 @@ std::optional<RankProblem> save_checkpoint(Communicator& world, const std::strin
     fs::remove_all(temporary, ignored);
   }
   return problem;
+}
+
+void save_rescued(const std::string& folder, const CheckpointInfo& info, int rank, int num_stages,
+                  const std::vector<StageTensors>& mine) {
+  const fs::path temporary = rescue_folder(folder, info.step, info.run);
+  throw_if(make_private_folder(folder));
+  throw_if(make_private_folder(temporary));
+  std::vector<std::pair<int, FileDigest>> written;
+  for (const StageTensors& part : mine) {
+    written.emplace_back(part.stage,
+                         write_safetensors(temporary / rescued_shard_name(rank, part.stage), part.tensors));
+  }
+  throw_if(write_rescued_part(temporary, rank, num_stages, manifest_of(info, written)));
 }
 
 const SafetensorsFile* Checkpoint::find(const std::string& name) const {

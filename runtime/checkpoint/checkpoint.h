@@ -102,6 +102,11 @@ std::optional<RankProblem> save_checkpoint(Communicator& world, const std::strin
                                            const CheckpointInfo& info, int num_stages,
                                            const std::vector<StageTensors>& mine, const SaveOptions& options);
 
+/// Writes the part of one rank of a run that has failed (runtime/saved/rescued.h). Not collective. Throws
+/// CheckpointError.
+void save_rescued(const std::string& folder, const CheckpointInfo& info, int rank, int num_stages,
+                  const std::vector<StageTensors>& mine);
+
 /// An opened checkpoint. The manifest is the one that was written (SHA-256). The shards exist, have their
 /// sizes and are well formed. verify() checks their content.
 struct Checkpoint {

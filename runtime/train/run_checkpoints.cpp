@@ -344,24 +344,69 @@ std::string RunCheckpoints::failure_of(const std::string& name, const RankProble
                                    : "The last one is of step " + std::to_string(t_.report.saved_step));
 }
 
+/// Describes a checkpoint after `step`, which all jobs have done that go on.
+CheckpointInfo RunCheckpoints::info_of(std::int64_t step) const {
+  return {.run = outputs_.run(),
+          .parent = outputs_.parent(),
+          .model = t_.plan.model,
+          .step = step,
+          .position = t_.position_of(step),
+          .updates = step,
+          .plan_fingerprint = t_.plan.fingerprint(),
+          .settings = settings_,
+          .loss_scale = t_.jobs() == 1 ? t_.loss_scale(0) : std::nullopt,
+          .averaging = t_.jobs() == 1 ? evaluations_.waiting(0) : std::nullopt,
+          .tied = tied_names(t_.jobs() > 1 ? t_.model.of_jobs.front() : t_.model),
+          .best = t_.report.best,
+          .jobs = progress()};
+}
+
+/// Tells whether weights and rule state are all that a run goes on from, and this rank has them by itself.
+bool RunCheckpoints::can_rescue() const {
+  const UpdateDecision& decision = t_.stages->decision();
+  const bool replicated =
+      std::ranges::any_of(t_.plan.stages, [](const PlanStage& stage) { return stage.ranks.size() > 1; });
+  if (!t_.options.rescues || !replicated || t_.options.output_dir.empty() || t_.options.host_folder ||
+      t_.asynchronous() || t_.is_one_of_several() || t_.carries() || !t_.layout().turns.empty() ||
+      decision.scales_loss() || decision.skips_nonfinite() || evaluations_.waiting(0))
+    return false;
+  return std::ranges::all_of(t_.stages->held(), [](const HeldStage& h) {
+    // A forward changes buffers, so they are between two steps.
+    return !h.store->has_buffers() &&
+           std::ranges::none_of(h.rules, [](const auto& of) { return of.rule->is_sharded(); });
+  });
+}
+
+void RunCheckpoints::rescue() {
+  if (!can_rescue()) return;
+  std::optional<std::int64_t> step;
+  std::vector<StageTensors> parts;
+  for (const HeldStage& h : t_.stages->held()) {
+    const std::int64_t updated = h.store->current().value;
+    if (step && *step != updated) return;  // one of this rank's stages is a step ahead
+    step = updated;
+    NamedTensors state;
+    for (const HeldStage::Rule& of : h.rules) {
+      const ParameterStore own = h.store_of(of);
+      NamedTensors part = whole_stage_state(own, *of.rule);
+      add_update_counts(part, own, *of.rule, updated);
+      add_last_rate(part, own, *of.rule);
+      for (auto& [name, tensor] : part) state.emplace_back(name, tensor.cpu());
+    }
+    if (!non_finite_in(state).empty()) return;
+    parts.push_back({.stage = h.stage.value, .tensors = std::move(state)});
+  }
+  if (!step || *step <= t_.start || *step < t_.done) return;
+  save_rescued(outputs_.checkpoints().string(), info_of(*step), t_.world.communicator.rank().value,
+               t_.plan.num_stages(), parts);
+}
+
 /// Returns the function that writes writing_, in this thread or another one, and tells of it.
 BackgroundSaver::Save RunCheckpoints::writes(const std::string& name, const std::filesystem::path& folder,
                                              const Retention& keep) const {
   std::optional<HostPlace> place;
   if (t_.options.host_folder) place = HostPlace{.first_rank = t_.options.host_folder->first_rank};
-  const CheckpointInfo info{.run = outputs_.run(),
-                            .parent = outputs_.parent(),
-                            .model = t_.plan.model,
-                            .step = t_.done,
-                            .position = t_.position_of(t_.done),
-                            .updates = t_.done,
-                            .plan_fingerprint = t_.plan.fingerprint(),
-                            .settings = settings_,
-                            .loss_scale = t_.jobs() == 1 ? t_.loss_scale(0) : std::nullopt,
-                            .averaging = t_.jobs() == 1 ? evaluations_.waiting(0) : std::nullopt,
-                            .tied = tied_names(t_.jobs() > 1 ? t_.model.of_jobs.front() : t_.model),
-                            .best = t_.report.best,
-                            .jobs = progress()};
+  const CheckpointInfo info = info_of(t_.done);
   const SaveOptions options{.keep = keep, .deadline = t_.options.checkpoint_deadline, .host = place};
   return [this, name, folder = folder.string(), info, options,
           begin = t_.world.clock.now()](Communicator& ranks) {

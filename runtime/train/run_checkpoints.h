@@ -46,8 +46,14 @@ class RunCheckpoints {
   /// Adds the checkpoint that could not be saved, if the newest could not, to the report.
   void finish();
 
+  /// Writes this rank's part of the state after its last update (TrainOptions::rescues), where others can go
+  /// on from it. Not collective: a peer is lost. A step must have been under way. Throws CheckpointError.
+  void rescue();
+
  private:
   void resume();
+  bool can_rescue() const;
+  CheckpointInfo info_of(std::int64_t step) const;
   /// Of a checkpoint that is being written.
   struct Underway {
     std::string name;  ///< for messages: "checkpoint step=8"

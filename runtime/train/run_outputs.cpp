@@ -2,6 +2,7 @@
 #include "runtime/base/private_folder.h"
 
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/comm/clock_offset.h"
+#include "runtime/base/text.h"
 #include "runtime/saved/checkpoint_folder.h"
 #include "runtime/trace/flight_recorder.h"
 
@@ -20,6 +22,11 @@ namespace {
 
 void require(const Status& status) {
   if (!status) throw ConfigError(to_string(status.problems()));
+}
+
+std::int64_t unix_now_ns() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 }  // namespace
@@ -64,6 +71,19 @@ void RunOutputs::require_shared(const std::filesystem::path& folder) const {
   if (problem) throw ConfigError(to_string(*problem));
 }
 
+/// Notes how far this host's clock is ahead of rank 0's. Both times are of one moment, but for the time that
+/// a busy host takes to come to it.
+void RunOutputs::compare_clocks(std::int64_t own, std::int64_t of_rank_0) {
+  constexpr std::int64_t kNoticed = 3'000'000'000;
+  const std::int64_t ahead = own - of_rank_0;
+  // Ranks that are threads have one clock, and may come here long after each other.
+  if (t_.options.shared_schedules || (ahead > -kNoticed && ahead < kNoticed)) return;
+  clock_ahead_ns_ = ahead;
+  log_warning("the clock of rank " + std::to_string(t_.world.communicator.rank().value) +
+              printed(" is %.0f s %s rank 0's: its logs and traces have the times of that one",
+                      std::abs(static_cast<double>(ahead)) * 1e-9, ahead > 0 ? "ahead of" : "behind"));
+}
+
 void RunOutputs::claim() {
   const bool first_rank = t_.world.communicator.rank() == RankId(0);
   const std::string fresh = first_rank ? new_run_id() : "";
@@ -78,7 +98,12 @@ void RunOutputs::claim() {
     if (t_.options.resume.empty() && !t_.options.overwrite) require(check_unused(t_.options.output_dir));
   });
   if (problem) throw ConfigError(problem->what);
-  if (!t_.options.output_dir.empty()) run_ = broadcast_text(t_.world.communicator, fresh);
+  if (!t_.options.output_dir.empty()) {
+    const std::int64_t now = unix_now_ns();  // all ranks have just met
+    const std::string said = broadcast_text(t_.world.communicator, fresh + " " + std::to_string(now));
+    run_ = said.substr(0, said.find(' '));
+    compare_clocks(now, number_of<std::int64_t>(said.substr(run_.size() + 1)).value_or(now));
+  }
   if (!t_.options.host_folder && !t_.options.output_dir.empty()) require_shared(t_.options.output_dir);
   if (!t_.options.save_weights.empty())
     require_shared(std::filesystem::absolute(t_.options.save_weights).parent_path());
@@ -135,9 +160,7 @@ void RunOutputs::open_scalars(std::vector<std::unique_ptr<ScalarSink>>& sinks) {
 
 void RunOutputs::open() {
   const std::int64_t clock_ns = t_.world.clock.now().time_since_epoch().count();
-  const std::int64_t unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::system_clock::now().time_since_epoch())
-                                   .count();
+  const std::int64_t unix_ns = unix_now_ns() - clock_ahead_ns_;
   std::vector<std::unique_ptr<ScalarSink>> sinks;
   if (!t_.options.scalars.empty()) open_scalars(sinks);
   if (!t_.options.output_dir.empty()) open_logs(clock_ns, unix_ns);

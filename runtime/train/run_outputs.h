@@ -1,6 +1,7 @@
 // The output folder of a run: whose it is, what is in it at the start, and what a failure leaves there.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -43,6 +44,7 @@ class RunOutputs {
  private:
   void require_shared(const std::filesystem::path& folder) const;
   void take_folder() const;
+  void compare_clocks(std::int64_t own, std::int64_t of_rank_0);
   void open_scalars(std::vector<std::unique_ptr<ScalarSink>>& sinks);
   void open_logs(std::int64_t clock_ns, std::int64_t unix_ns);
   void tie_clocks(StepLogHeader& header) const;
@@ -52,6 +54,7 @@ class RunOutputs {
   std::unique_ptr<CounterSampler> counters_;  ///< null: none are asked for
   std::string run_, parent_;
   bool continues_ = false;
+  std::int64_t clock_ahead_ns_ = 0;  ///< of rank 0's; 0: they agree within seconds
 };
 
 }  // namespace millrace

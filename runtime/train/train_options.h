@@ -84,6 +84,8 @@ struct TrainOptions {
   Settings rank_settings;  ///< further settings that must be the same on all ranks
   /// The run for which a launcher holds the output folder's lock; empty: there is no launcher.
   std::string launched_run{};
+  /// A rank that has lost a peer writes what it has, for the launcher to join (runtime/saved/rescued.h).
+  bool rescues = false;
   std::chrono::milliseconds checkpoint_deadline{3'600'000};  ///< limit of saving or verifying a checkpoint
   std::int64_t checkpoint_every = 0;  ///< steps between checkpoints; 0: only `checkpoint_at_end` saves one
   bool checkpoint_at_end = false;

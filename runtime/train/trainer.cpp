@@ -83,6 +83,7 @@ struct Trainer::Impl {
   std::optional<StreamLoop> stream;
   bool evaluated_last = false;  ///< after the steps done
   bool rested = false;          ///< the ranks rest, and will not go on
+  bool in_steps = false;        ///< the schedule runs: weights are those after some step
 
   Impl(World world, const std::vector<TrainedArray>& arrays, Plan plan, TrainOptions options)
       : training(world, arrays, std::move(plan), std::move(options)) {}
@@ -98,6 +99,7 @@ struct Trainer::Impl {
   bool advance(std::int64_t most);
   void finish();
   void end_failed();
+  void rescue();
   NamedTensors weights();
 };
 
@@ -188,7 +190,9 @@ void Trainer::Impl::run_to(std::int64_t step) {
     flushing.emplace(t, reports);
   }
   reports.begin();
+  in_steps = true;
   stream ? stream->run_to(step) : flushing->run_to(step);
+  in_steps = false;
   t.report.stopped = t.done == t.limit();
 }
 
@@ -286,6 +290,16 @@ void Trainer::Impl::end_failed() {
   reports.write_trace();
 }
 
+/// A peer is lost: keeps what this rank has, if the job is started again.
+void Trainer::Impl::rescue() {
+  if (!in_steps) return;
+  try {
+    checkpoints->rescue();
+  } catch (const std::exception& error) {
+    log_warning(std::string("what this rank has left cannot be saved: ") + error.what());
+  }
+}
+
 NamedTensors Trainer::Impl::weights() {
   Training& t = training;
   if (t.is_one_of_several())
@@ -321,6 +335,7 @@ Trainer::~Trainer() = default;
 void Trainer::fail(const Error& error) {
   Impl& self = *impl_;
   self.end_failed();
+  if (error.code() == ExitCode::Peer) self.rescue();
   self.outputs.note_failure(error.code(), error.what(), error.hint());
   if (error.code() != ExitCode::Numeric) {
     self.outputs.log_end();

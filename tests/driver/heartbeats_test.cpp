@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <stop_token>
+#include <thread>
 
 #include "driver/launch/run_state.h"
 #include "runtime/base/files.h"
@@ -81,6 +83,21 @@ TEST_F(RankSigns, StatesOfARunThatGoesOn) {
   write_failure(folder_.path(""), {.rank = 5, .step = 3, .exit_code = 1, .error = "out of order"});
   EXPECT_EQ(states(), (std::vector{RankState::Starting, RankState::Healthy, RankState::Slow, RankState::Lost,
                                    RankState::Done, RankState::Failed}));
+}
+
+TEST_F(RankSigns, AClockThatIsWrongIsNoSilence) {
+  const Result<RunLock> lock = RunLock::acquire(folder_.path(""), "run");
+  ASSERT_TRUE(lock);
+  shows(0, now_ms() - 3'600'000);
+  shows(1, now_ms() + 3'600'000);
+  const std::jthread beats([&](const std::stop_token& stop) {
+    for (int i = 1; !stop.stop_requested(); ++i) {
+      shows(0, now_ms() - 3'600'000 + i);
+      shows(1, now_ms() + 3'600'000 + i);
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+  });
+  EXPECT_EQ(states(), (std::vector{RankState::Healthy, RankState::Healthy}));
 }
 
 TEST_F(RankSigns, OneRankOfAFailedRunIsTheOneThatFailed) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <random>
 
 #include "data/files/zip.h"
@@ -52,6 +53,109 @@ TEST(StateDicts, OtherObjectsAreRefusedByName) {
       << refusal("module.pt");
   EXPECT_NE(refusal("nested.pt").find("is no tensor"), std::string::npos) << refusal("nested.pt");
   EXPECT_NE(refusal("strided.pt").find("not contiguous"), std::string::npos) << refusal("strided.pt");
+}
+
+std::string why(const Result<SavedTensors>& found) {
+  return found ? "was read" : to_string(found.problems());
+}
+
+void expect_equal(const Result<SavedTensors>& ours, const SavedTensors& wanted) {
+  ASSERT_TRUE(ours) << why(ours);
+  EXPECT_EQ(ours->tensors.size(), wanted.tensors.size());
+  for (const auto& [name, tensor] : wanted.tensors) {
+    ASSERT_TRUE(ours->tensors.contains(name)) << name;
+    const SavedTensor& own = ours->tensors.at(name);
+    EXPECT_EQ(shape_text(own.shape), shape_text(tensor.shape)) << name;
+    EXPECT_TRUE(own.elements == tensor.elements) << name;
+  }
+}
+
+TEST(StateDicts, InDictsAreChosenByKey) {
+  const Result<SavedTensors> wanted = open_saved_tensors(of_pytorch("trained.safetensors"));
+  ASSERT_TRUE(wanted) << why(wanted);
+  expect_equal(open_saved_tensors(of_pytorch("training.pt"), "model"), *wanted);
+  expect_equal(open_saved_tensors(of_pytorch("dcp-nested"), "model"), *wanted);
+  expect_equal(open_saved_tensors(of_pytorch("dcp-flat")), *wanted);
+  const Result<SavedTensors> deeper = open_saved_tensors(of_pytorch("training.pt"), "ema/weights");
+  ASSERT_TRUE(deeper) << why(deeper);
+  EXPECT_EQ(shape_text(deeper->tensors.at("w").shape), "[2] F32");
+  const Result<SavedTensors> state = open_saved_tensors(of_pytorch("dcp-nested"), "optimizer/state");
+  ASSERT_TRUE(state) << why(state);
+  EXPECT_TRUE(state->tensors.contains("0.momentum_buffer"));
+
+  const auto refusal = [](const std::string& name, const std::string& key) {
+    return why(open_saved_tensors(of_pytorch(name), key));
+  };
+  EXPECT_NE(refusal("nested.pt", "").find("state_dict (9)"), std::string::npos) << refusal("nested.pt", "");
+  for (const std::string name : {"training.pt", "dcp-nested"}) {
+    EXPECT_NE(refusal(name, "weights").find("weights; dicts of tensors in it:"), std::string::npos)
+        << refusal(name, "weights");
+    EXPECT_NE(refusal(name, "weights").find("model (9)"), std::string::npos) << refusal(name, "weights");
+  }
+  EXPECT_NE(refusal("training.pt", "").find("argparse Namespace"), std::string::npos)
+      << "without a key the file is to be a state_dict";
+  EXPECT_NE(refusal("dcp-nested", "").find("--key model"), std::string::npos) << refusal("dcp-nested", "");
+  EXPECT_NE(refusal("training.pt", "optimizer").find("is no tensor"), std::string::npos);
+  EXPECT_NE(refusal("types.safetensors", "model").find("leave --key out"), std::string::npos);
+}
+
+TEST(DcpFolders, PutPiecesTogether) {
+  const Result<SavedTensors> found = open_saved_tensors(of_pytorch("dcp-sharded"), "model");
+  ASSERT_TRUE(found) << why(found);
+  ASSERT_EQ(found->tensors.size(), 4u);
+  for (const auto& [name, tensor] : found->tensors) {
+    if (name == "cube") {
+      EXPECT_EQ(shape_text(tensor.shape), "[3, 4, 5] I64");
+      for (std::int64_t i = 0; i < 60; ++i) {
+        std::int64_t value = 0;
+        std::memcpy(&value, tensor.elements.data() + i * 8, 8);
+        EXPECT_EQ(value, i);
+      }
+      continue;
+    }
+    EXPECT_EQ(shape_text(tensor.shape), "[5, 7] F32") << name;
+    for (int i = 0; i < 35; ++i) {
+      float value = 0;
+      std::memcpy(&value, tensor.elements.data() + i * 4, 4);
+      EXPECT_EQ(value, static_cast<float>(name == "whole" ? i + 1 : i)) << name;
+    }
+  }
+}
+
+/// Damaged metadata and pieces are refused or read, and nothing outside the folder is.
+TEST(DcpFolders, DamageDoesNoHarm) {
+  const TemporaryFolder folder;
+  const std::string copy = folder.path("dcp");
+  std::filesystem::copy(of_pytorch("dcp-sharded"), copy);
+  const std::string metadata = *read_file(copy + "/.metadata"), shard = *read_file(copy + "/__1_0.distcp");
+  const auto with = [&](const std::string& file, const std::string& content) {
+    EXPECT_TRUE(write_file_atomically(copy + "/" + file, content));
+    return why(open_saved_tensors(copy, "model"));
+  };
+  const auto changed = [](std::string text, const std::string& from, const std::string& to) {
+    for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+      text.replace(at, from.size(), to);
+    return text;
+  };
+  EXPECT_EQ(with(".metadata", metadata), "was read");
+  EXPECT_NE(with(".metadata", changed(metadata, "__1_0.distcp", "../_0.distcp")).find("may lie elsewhere"),
+            std::string::npos);
+  EXPECT_NE(with(".metadata", changed(metadata, "__1_0.distcp", "__2_0.distcp")).find("__2_0.distcp"),
+            std::string::npos);
+  EXPECT_NE(with(".metadata", changed(metadata, "__1_0.distcp", "__0_0.distcp")), "was read");
+  EXPECT_NE(with(".metadata", changed(metadata, "Metadata", "Metadatb")).find("not of torch"),
+            std::string::npos);
+  with(".metadata", metadata);
+  EXPECT_NE(with("__1_0.distcp", shard.substr(0, shard.size() / 2)), "was read");
+  with("__1_0.distcp", shard);
+  std::mt19937 random(7);
+  int refused = 0;
+  for (int i = 0; i < 300; ++i) {
+    std::string damaged = metadata;
+    damaged[random() % damaged.size()] = static_cast<char>(random());
+    if (with(".metadata", damaged) != "was read") ++refused;
+  }
+  EXPECT_GT(refused, 100);
 }
 
 /// The archive with another pickle, whose check sum is right.

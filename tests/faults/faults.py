@@ -12,7 +12,9 @@ import tempfile
 import time
 import traceback
 
-import disks  # noqa: F401  (each family fills the table)
+import clocks  # noqa: F401  (each family fills the table)
+import disks  # noqa: F401
+import hosts  # noqa: F401
 import inputs  # noqa: F401
 import links  # noqa: F401
 import processes  # noqa: F401

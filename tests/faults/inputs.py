@@ -251,6 +251,27 @@ def sealed(text):
     return f'{head}{mark}{hashlib.sha256(head.encode()).hexdigest()}"\n}}\n'
 
 
+@fault("S6", "readers of hostile files, under sanitizers", "60 s each: no finding, at most 10 s and 1.5 GB an input")
+def fuzzing(rig):
+    folder = pathlib.Path(__file__).resolve().parents[2]
+    programs = sorted((folder / "build/fuzz/bin").glob("*_fuzz"))
+    if rig.quick or not programs:
+        raise Skip("`scripts/fuzz 1` builds the programs" if not programs else "each takes a minute")
+    environment = {**rig.environment(), "ASAN_OPTIONS": "detect_container_overflow=0:allocator_may_return_null=1"}
+
+    def one(program):
+        name, found = program.name.removesuffix("_fuzz"), rig.folder / f"S6-{program.name}"
+        found.mkdir()
+        seeds = folder / "tests/fuzz/corpus" / name
+        begun = time.monotonic()
+        run = subprocess.run([program, found, *([seeds] if seeds.exists() else []), "-max_total_time=60", "-timeout=10",
+                              "-rss_limit_mb=1500", "-max_len=4096", f"-artifact_prefix={found}/"], env=environment, capture_output=True)
+        return Trial(name, run.returncode == 0, time.monotonic() - begun, None, (), run.stderr.decode(errors="replace")[-400:])
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        yield from pool.map(one, programs)
+
+
 @fault("S7", "pickles in the place of weights", "refused by name, at once, in little memory", limit=10)
 def pickles(rig):
     for name, content in rig.pick([("zip", b"PK\3\4" + b"\0" * 1600), ("protocol 2", b"\x80\x02}q\0."),

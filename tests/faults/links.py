@@ -36,16 +36,18 @@ def on_two_hosts(rig, job, folder):
 
 
 # What the relay does to the link, and whether it can be mended.
-PARTITIONS = {"black hole": {"drop": 1.0}, "one way": {"drop_from": 0}, "other way": {"drop_from": 1}, "reset": {"reset": True}}
+PARTITIONS = {"black hole": {"drop": 1.0}, "one way": {"drop_from": 0}, "other way": {"drop_from": 1}, "reset": {"reset": True},
+              "half-close": {"close": 0}, "other half-close": {"close": 1}}
+FINAL = ("reset", "half-close", "other half-close")  # what ends a connection for good
 
 
-@fault("R5", "a link between hosts: black hole, one way, reset", "ends within timeout + 3 s and names both ranks; healed: bit-equal",
+@fault("R5", "a link: black hole, one way, reset, half-close", "ends within timeout + 3 s and names both ranks; healed: bit-equal",
        limit=7)
 def partitions(rig):
     need_namespaces()
     plain = {key: value for key, value in TCP.items() if key != "backend"}
     rig.reference(plain)
-    cases = [(name, heals) for name in PARTITIONS for heals in ((False,) if name == "reset" else (False, True))] * rig.some(1, 4)
+    cases = [(name, heals) for name in PARTITIONS for heals in ((False,) if name in FINAL else (False, True))] * rig.some(1, 4)
     for name, heals in rig.pick(cases, 1):
         with Relay(f"mrf{os.getpid()}") as relay:
             run = on_two_hosts(rig, TCP, rig.fresh())
@@ -65,6 +67,30 @@ def partitions(rig):
                 again = on_two_hosts(rig, {**TCP, "resume": "auto"}, run.folder)
                 equal = again.wait() == 0 and result(run.out) == rig.reference(plain)
             yield rig.ended(name + (", healed after 1.5 s" if heals else ""), run, at, detected, equal)
+
+
+@fault("R10", "a bit that changes on the way", "with --wire-checksum all are found, none is trained on", limit=8)
+def flips(rig):
+    need_namespaces()
+    plain = {key: value for key, value in TCP.items() if key != "backend"}
+    rig.reference(plain)
+
+    def flipped(job, seed):
+        with Relay(f"mrf{os.getpid()}", seed) as relay:
+            run = on_two_hosts(rig, job, rig.fresh())
+            if run.until(run.fired):
+                relay.flip()
+            run.wait()
+            return run, relay.flipped_at
+
+    for i in range(rig.some(1, 100)):
+        run, at = flipped({**TCP, "wire_checksum": True}, rig.random.random())
+        yield rig.ended(f"flip {i}", run, at, run.code == 5 and run.says("rank 0", "rank 1"))
+    wrong, runs = 0, [flipped(TCP, seed) for seed in range(rig.some(0, 5))]
+    for run, at in runs:  # else nothing was flipped above, either
+        wrong += run.code == 0 and at is not None and result(run.out) != rig.reference(plain)
+    if runs:
+        yield Trial("runs without checksums", wrong > 0, note=f"{wrong} of {len(runs)} trained on wrong numbers")
 
 
 @fault("R6", "50 ms of delay, 1 Mbit/s, lost packets", "trains to its end, bit-equal")

@@ -1,4 +1,5 @@
 """Faults of processes: ranks that are killed, crash, hang or slow down; stops and signals; limits; the soak."""
+import dataclasses
 import json
 import os
 import pathlib
@@ -94,6 +95,17 @@ def lost_in_status(rig, rank):
     return rig.ended(f"status of rank {rank}", run, run.fired(), run.code == 0 and right, note=str(states))
 
 
+def slowed(run, rank):
+    """Takes from a rank five sixths of its time, as a busy host does, until the command ends."""
+    pid = run.pid(rank)
+    while pid and run.process.poll() is None:
+        begun = time.monotonic()
+        time.sleep(0.003)
+        kill(pid, signal.SIGSTOP)
+        time.sleep(5 * (time.monotonic() - begun))  # on a busy machine the rank had more than 3 ms
+        kill(pid, signal.SIGCONT)
+
+
 @fault("R4", "a rank that slows down", "that rank says so, no other does")
 def slowness(rig):
     if rig.quick:
@@ -101,19 +113,34 @@ def slowness(rig):
     job = {**TWO, "width": 1024, "microbatch": 64, "microbatches": 2, "steps": 80, "checkpoint_every": 0}
     for rank in [0, 1] * 5:  # its computations are long: a stop that falls into a wait is no slowness
         run = rig.launch(job)
-        at, ended = None, False
+        at = None
         if run.has_step(23):
-            at, pid = time.monotonic(), run.pid(rank)
-            while pid and not ended:
-                kill(pid, signal.SIGSTOP)
-                time.sleep(0.016)
-                kill(pid, signal.SIGCONT)
-                time.sleep(0.003)
-                ended = run.process.poll() is not None
+            at = time.monotonic()
+            slowed(run, rank)
         run.wait()
         told = [line for _, line in run.lines if "times its usual" in line or "slow" in line]
         right = bool(told) and all(f"rank{rank}" in line or f"rank {rank}" in line for line in told)
         yield rig.ended(f"rank {rank}", run, at, run.code == 0 and right, note="; ".join(told))
+
+
+@fault("R27", "a lost replica: its peers have the model", "with max-restarts goes on bit-equal; most lose no step", limit=15)
+def replicas(rig):
+    job = {**JOB, "microbatches": 16, "checkpoint_every": 8, "steps": 16}
+    rig.reference(job)
+    places = ["backward", "forward", "update", "reduce", "send", "wait"]
+    kept = tried = 0
+    for rank, place in rig.pick([(rank, place) for place in places for rank in RANKS], 1):
+        run = rig.launch(job, "--max-restarts", "2", failpoints=f"{place}:rank={rank}:step=12:delay=0.5")
+        at = time.monotonic() if run.until(run.fired) and run.signal_rank(rank, signal.SIGKILL) else None
+        run.wait()
+        tried += 1
+        kept += run.says("the ranks that are left have the whole model after step 12: it is saved") or run.says(
+            "the ranks that are left have the whole model after step 13: it is saved")
+        resumed = run.time_of("resumed step=")
+        trial = rig.ended(f"rank {rank} in {place}", run, at, run.code == 0 and resumed, result(run.out) == rig.reference(job))
+        yield dataclasses.replace(trial, seconds=resumed - at if resumed and at else None)
+    if not rig.quick:
+        yield Trial("without a step lost", kept > tried / 2, note=f"{kept} of {tried}")
 
 
 @fault("R13", "NaN in a gradient: stop, skip, rollback", "stop 6, skip counted, rollback bit-equal; the rank is named")

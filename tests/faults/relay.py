@@ -38,16 +38,68 @@ def reset_of(packet, back):
     return ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:] + head
 
 
-class Relay:
-    """set(drop=SHARE, drop_from=HOST, delay=SECONDS, rate=BYTES_PER_SECOND, reset=True); set() mends the link. Hosts are 0 and 1."""
+def payload_of(packet):
+    """Where the TCP header and the bytes of a TCP packet begin; None: it is none."""
+    start = (packet[0] & 15) * 4
+    if packet[0] >> 4 != 4 or packet[9] != 6:
+        return None
+    return start, start + (packet[start + 12] >> 4) * 4
 
-    def __init__(self, name):
+
+def with_sums(packet):
+    """A TCP packet whose check sums are right again."""
+    start, _ = payload_of(packet)
+    packet = packet[:10] + b"\0\0" + packet[12:start + 16] + b"\0\0" + packet[start + 18:]
+    segment = packet[start:]
+    pseudo = packet[12:20] + struct.pack("!BBH", 0, 6, len(segment)) + segment + b"\0" * (len(segment) % 2)
+    packet = packet[:start + 16] + struct.pack("!H", checksum(pseudo)) + packet[start + 18:]
+    return packet[:10] + struct.pack("!H", checksum(packet[:start])) + packet[12:]
+
+
+def end_of(packet):
+    """The packet that says that the sender of a TCP packet sends nothing after it (FIN)."""
+    start, begin = payload_of(packet)
+    sequence = struct.unpack("!I", packet[start + 4:start + 8])[0] + len(packet) - begin
+    head = packet[start:start + 4] + struct.pack("!I", sequence & 0xFFFFFFFF) + packet[start + 8:start + 12]
+    head += struct.pack("!BB", 5 << 4, 0x11) + packet[start + 14:start + 16] + b"\0" * 4
+    return with_sums(packet[:2] + struct.pack("!H", start + 20) + packet[4:start] + head)
+
+
+class Relay:
+    """set(drop=SHARE, drop_from=HOST, delay=SECONDS, rate=BYTES_PER_SECOND, reset=True, close=HOST); set() mends the link.
+    Hosts are 0 and 1. `close` ends one direction of each connection, as a half-closed socket does. flip() changes one bit of
+    the next packet that carries many bytes, under a check sum that is right."""
+
+    def __init__(self, name, seed=1):
         self.spaces = [f"{name}-1", f"{name}-2"]
-        self.random = random.Random(1)
+        self.random = random.Random(seed)
+        self.flips_wanted, self.flipped_at = 0, None
         self.set()
 
-    def set(self, drop=0.0, drop_from=None, delay=0.0, rate=None, reset=False):
-        self.how = drop, drop_from, delay, rate, reset
+    def set(self, drop=0.0, drop_from=None, delay=0.0, rate=None, reset=False, close=None):
+        self.how, self.closed = (drop, drop_from, delay, rate, reset, close), set()
+
+    def flip(self):
+        self.flips_wanted = 1
+
+    def _flipped(self, packet):
+        start_and_begin = payload_of(packet)
+        if not self.flips_wanted or not start_and_begin or len(packet) - start_and_begin[1] < 256:
+            return packet
+        self.flips_wanted, self.flipped_at = 0, time.monotonic()
+        place = self.random.randrange(start_and_begin[1], len(packet))
+        return with_sums(packet[:place] + bytes([packet[place] ^ 1 << self.random.randrange(8)]) + packet[place + 1:])
+
+    def _closing(self, packet):
+        """What is sent in the place of a packet of the host whose direction is closed."""
+        start_and_begin = payload_of(packet)
+        if not start_and_begin or not packet[start_and_begin[0] + 13] & 0x10:
+            return [packet]
+        connection = packet[12:20] + packet[start_and_begin[0]:start_and_begin[0] + 4]
+        if connection in self.closed:
+            return []
+        self.closed.add(connection)
+        return [packet, end_of(packet)]
 
     def __enter__(self):
         self.devices, self.ended = [], threading.Event()
@@ -95,7 +147,7 @@ class Relay:
             patience = min(0.1, max(0.0, waiting[0][0] - now)) if waiting else 0.1
             for device in select.select(self.devices, [], [], patience)[0]:
                 source = self.devices.index(device)
-                drop, drop_from, delay, rate, reset = self.how
+                drop, drop_from, delay, rate, reset, close = self.how
                 try:
                     packet = os.read(device, 65536)
                 except BlockingIOError:
@@ -106,8 +158,9 @@ class Relay:
                 elif not reset and drop_from != source and self.random.random() >= drop:
                     begun = max(time.monotonic(), free_at[source])
                     free_at[source] = begun + (len(packet) / rate if rate else 0)
-                    count += 1
-                    heapq.heappush(waiting, (free_at[source] + delay, count, 1 - source, packet))
+                    for one in self._closing(packet) if close == source else [self._flipped(packet)]:
+                        count += 1
+                        heapq.heappush(waiting, (free_at[source] + delay, count, 1 - source, one))
 
     def _write(self, target, packet):
         try:

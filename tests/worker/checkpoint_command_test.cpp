@@ -160,6 +160,11 @@ TEST_F(CheckpointCommand, ImportsWhatARunGoesOnFrom) {
   EXPECT_FALSE(fs::exists(folder_ / "other"));
   expect("import " + pytorch + "ordered.pt pt --model linear", 0, {"9 tensors"});
   expect("diff pt " + pytorch + "ordered.pt", 0, {"9 tensors are equal, 0 differ"});
+  // Dicts in a dict, and folders of torch.distributed.checkpoint.
+  expect("import " + pytorch + "dcp-nested other --model linear", 3, {"model (9)", "--key model"});
+  expect("import " + pytorch + "dcp-nested dcp --model linear --key model", 0, {"9 tensors"});
+  expect("import " + pytorch + "training.pt nested --model linear --key model", 0, {"9 tensors"});
+  expect("diff dcp nested", 0, {"9 tensors are equal, 0 differ"});
 }
 
 TEST_F(CheckpointCommand, SaysHowFarTwoCheckpointsAreApart) {
