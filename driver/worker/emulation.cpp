@@ -12,7 +12,6 @@
 #include "runtime/base/json.h"
 #include "runtime/base/option_names.h"
 #include "runtime/emulation/emulated_model.h"
-#include "runtime/emulation/emulated_transfers.h"
 #include "runtime/plan/cluster_spec.h"
 
 namespace millrace {
@@ -82,6 +81,8 @@ Status Emulation::set_up(TrainSpec& spec) {
   made->profile_ = *std::move(profile);
   made->plan_ = spec.pipeline;
   made->links_ = spec.decorators;
+  const bool over_memory = spec.backend == Backend::Auto || spec.backend == Backend::SharedMemory;
+  if (made->profile_.device == "cpu" && over_memory) made->shared_ = SharedMemory::WithinHosts;
   if (spec.emulation.clock == EmulatedClock::Virtual)
     made->clock_ = std::make_shared<VirtualClock>();
   else
@@ -140,9 +141,9 @@ std::vector<ChannelDecorator> Emulation::decorators(
     return make_valueless(std::move(channel), payload);
   });
   all.insert(all.end(), links_.begin(), links_.end());
-  all.push_back([device_of = std::move(device_of)](std::shared_ptr<Channel> channel) {
+  all.push_back([device_of = std::move(device_of), shared = shared_](std::shared_ptr<Channel> channel) {
     EmulatedDevice& device = device_of(channel->rank());
-    return make_device_ordered(std::move(channel), device);
+    return make_device_ordered(std::move(channel), device, shared);
   });
   return all;
 }

@@ -6,6 +6,7 @@
 
 #include "driver/worker/train_spec.h"
 #include "runtime/emulation/emulated_device.h"
+#include "runtime/emulation/emulated_transfers.h"
 #include "runtime/plan/layer_graph.h"
 
 namespace millrace {
@@ -38,7 +39,8 @@ class Emulation {
   LayerGraph profile_;
   Plan plan_;
   std::vector<ChannelDecorator> links_;  // of --emulate-links
-  std::vector<std::int64_t> memory_;     // by rank, of the cluster file's devices; 0: unlimited
+  SharedMemory shared_ = SharedMemory::None;
+  std::vector<std::int64_t> memory_;  // by rank, of the cluster file's devices; 0: unlimited
   std::shared_ptr<Clock> clock_;
 };
 

@@ -22,21 +22,44 @@ class HostWait final : public Pending {
   EmulatedDevice& device_;
 };
 
+/// A message without values that takes no memory: whatever has its shape stands for it.
+class InPlace final : public Arrival {
+ public:
+  InPlace(at::Tensor like, std::unique_ptr<Pending> received)
+      : like_(std::move(like)), received_(std::move(received)) {}
+  void wait() override { received_->wait(); }
+  at::Tensor message() const override { return like_; }
+
+ private:
+  at::Tensor like_;
+  std::unique_ptr<Pending> received_;
+};
+
 class DeviceOrdered final : public ForwardingChannel {
  public:
-  DeviceOrdered(std::shared_ptr<Channel> inner, EmulatedDevice& device)
-      : ForwardingChannel(std::move(inner)), device_(device) {}
+  DeviceOrdered(std::shared_ptr<Channel> inner, EmulatedDevice& device, SharedMemory shared)
+      : ForwardingChannel(std::move(inner)), device_(device), shared_(shared) {}
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
     if (!transfer.tensor.is_meta()) return ForwardingChannel::post(transfer);
     if (transfer.direction == Direction::Send) device_.wait();
     return std::make_unique<HostWait>(ForwardingChannel::post(transfer), clock(), device_);
   }
   std::unique_ptr<Arrival> receive(const Transfer& transfer) override {
-    return transfer.tensor.is_meta() ? Channel::receive(transfer) : receive_within(transfer);
+    if (!transfer.tensor.is_meta()) return receive_within(transfer);
+    if (shared_ == SharedMemory::WithinHosts && is_near(transfer.peer))
+      return std::make_unique<InPlace>(transfer.tensor, post(transfer));
+    return Channel::receive(transfer);
   }
 
  private:
+  bool is_near(RankId peer) const {
+    const std::vector<int> of_rank = hosts();
+    return of_rank.empty() ||
+           of_rank.at(static_cast<std::size_t>(rank())) == of_rank.at(static_cast<std::size_t>(peer.value));
+  }
+
   EmulatedDevice& device_;
+  SharedMemory shared_;
 };
 
 class Valueless final : public ForwardingChannel {
@@ -61,8 +84,9 @@ class Valueless final : public ForwardingChannel {
 
 }  // namespace
 
-std::shared_ptr<Channel> make_device_ordered(std::shared_ptr<Channel> inner, EmulatedDevice& device) {
-  return std::make_shared<DeviceOrdered>(std::move(inner), device);
+std::shared_ptr<Channel> make_device_ordered(std::shared_ptr<Channel> inner, EmulatedDevice& device,
+                                             SharedMemory shared) {
+  return std::make_shared<DeviceOrdered>(std::move(inner), device, shared);
 }
 
 std::shared_ptr<Channel> make_valueless(std::shared_ptr<Channel> inner, EmulatedPayload payload) {

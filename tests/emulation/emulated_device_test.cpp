@@ -208,6 +208,21 @@ TEST(EmulatedTransfers, ASendWaitsForTheDeviceAndAReceiveDoesNot) {
   EXPECT_EQ(recorder->posted[2].second, 2);
 }
 
+TEST(EmulatedTransfers, AMessageOfThisHostIsReadWhereItIs) {
+  VirtualClock clock;
+  EmulatedDevice device(clock, "test", {});
+  const at::Tensor gradient = at::empty({8}, at::TensorOptions(at::kFloat).device(at::kMeta));
+  for (const SharedMemory shared : {SharedMemory::None, SharedMemory::WithinHosts}) {
+    const auto recorder = std::make_shared<Recorder>(clock);
+    const auto arrival = make_device_ordered(recorder, device, shared)
+                             ->receive({Direction::Receive, RankId(1), 0, gradient, "r"});
+    arrival->wait();
+    ASSERT_EQ(recorder->posted.size(), 1u);
+    EXPECT_EQ(arrival->message().is_same(gradient), shared == SharedMemory::WithinHosts);
+    EXPECT_EQ(arrival->message().sizes(), gradient.sizes());
+  }
+}
+
 TEST(EmulatedTransfers, MessagesHaveAByteOrAllBytes) {
   VirtualClock clock;
   const at::Tensor activation = at::empty({8, 2}, at::TensorOptions(at::kFloat).device(at::kMeta));
