@@ -12,8 +12,8 @@
 #include "runtime/base/log.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
-#include "runtime/comm/clock_offset.h"
 #include "runtime/base/text.h"
+#include "runtime/comm/clock_offset.h"
 #include "runtime/saved/checkpoint_folder.h"
 #include "runtime/trace/flight_recorder.h"
 
@@ -22,11 +22,6 @@ namespace {
 
 void require(const Status& status) {
   if (!status) throw ConfigError(to_string(status.problems()));
-}
-
-std::int64_t unix_now_ns() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 }  // namespace
@@ -71,19 +66,6 @@ void RunOutputs::require_shared(const std::filesystem::path& folder) const {
   if (problem) throw ConfigError(to_string(*problem));
 }
 
-/// Notes how far this host's clock is ahead of rank 0's. Both times are of one moment, but for the time that
-/// a busy host takes to come to it.
-void RunOutputs::compare_clocks(std::int64_t own, std::int64_t of_rank_0) {
-  constexpr std::int64_t kNoticed = 3'000'000'000;
-  const std::int64_t ahead = own - of_rank_0;
-  // Ranks that are threads have one clock, and may come here long after each other.
-  if (t_.options.shared_schedules || (ahead > -kNoticed && ahead < kNoticed)) return;
-  clock_ahead_ns_ = ahead;
-  log_warning("the clock of rank " + std::to_string(t_.world.communicator.rank().value) +
-              printed(" is %.0f s %s rank 0's: its logs and traces have the times of that one",
-                      std::abs(static_cast<double>(ahead)) * 1e-9, ahead > 0 ? "ahead of" : "behind"));
-}
-
 void RunOutputs::claim() {
   const bool first_rank = t_.world.communicator.rank() == RankId(0);
   const std::string fresh = first_rank ? new_run_id() : "";
@@ -98,12 +80,7 @@ void RunOutputs::claim() {
     if (t_.options.resume.empty() && !t_.options.overwrite) require(check_unused(t_.options.output_dir));
   });
   if (problem) throw ConfigError(problem->what);
-  if (!t_.options.output_dir.empty()) {
-    const std::int64_t now = unix_now_ns();  // all ranks have just met
-    const std::string said = broadcast_text(t_.world.communicator, fresh + " " + std::to_string(now));
-    run_ = said.substr(0, said.find(' '));
-    compare_clocks(now, number_of<std::int64_t>(said.substr(run_.size() + 1)).value_or(now));
-  }
+  if (!t_.options.output_dir.empty()) run_ = broadcast_text(t_.world.communicator, fresh);
   if (!t_.options.host_folder && !t_.options.output_dir.empty()) require_shared(t_.options.output_dir);
   if (!t_.options.save_weights.empty())
     require_shared(std::filesystem::absolute(t_.options.save_weights).parent_path());
@@ -160,11 +137,15 @@ void RunOutputs::open_scalars(std::vector<std::unique_ptr<ScalarSink>>& sinks) {
 
 void RunOutputs::open() {
   const std::int64_t clock_ns = t_.world.clock.now().time_since_epoch().count();
-  const std::int64_t unix_ns = unix_now_ns() - clock_ahead_ns_;
+  const std::int64_t unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::system_clock::now().time_since_epoch())
+                                   .count();
   std::vector<std::unique_ptr<ScalarSink>> sinks;
   if (!t_.options.scalars.empty()) open_scalars(sinks);
-  if (!t_.options.output_dir.empty()) open_logs(clock_ns, unix_ns);
-  for (auto& sink : sinks) t_.log.add_sink(std::move(sink), static_cast<double>(unix_ns - clock_ns) * 1e-9);
+  std::int64_t offset_ns = 0;
+  if (!t_.options.output_dir.empty()) offset_ns = open_logs(clock_ns, unix_ns);
+  const double to_unix_s = static_cast<double>(unix_ns - clock_ns + offset_ns) * 1e-9;
+  for (auto& sink : sinks) t_.log.add_sink(std::move(sink), to_unix_s);
 }
 
 /// All ranks' times become those of rank 0: ranks of its host have its clock, and the others measure how far
@@ -178,9 +159,14 @@ void RunOutputs::tie_clocks(StepLogHeader& header) const {
   const std::string of_rank_0 = broadcast_text(world.communicator, std::to_string(own));
   header.clock_offset_ns = number_of<std::int64_t>(of_rank_0).value_or(own) + measured.ns - own;
   header.clock_round_trip_ns = measured.round_trip_ns;
+  constexpr std::int64_t kNoticed = 3'000'000'000;
+  if (const std::int64_t ahead = -header.clock_offset_ns; ahead < -kNoticed || ahead > kNoticed)
+    log_warning("the clock of rank " + std::to_string(header.rank) +
+                printed(" is %.0f s %s rank 0's: its logs and traces have the times of that one",
+                        std::abs(static_cast<double>(ahead)) * 1e-9, ahead > 0 ? "ahead of" : "behind"));
 }
 
-void RunOutputs::open_logs(std::int64_t clock_ns, std::int64_t unix_ns) {
+std::int64_t RunOutputs::open_logs(std::int64_t clock_ns, std::int64_t unix_ns) {
   const int rank = t_.world.communicator.rank().value;
   auto problem = t_.together("taking the output folder", [&] {
     if (rank == 0) take_folder();
@@ -221,6 +207,7 @@ void RunOutputs::open_logs(std::int64_t clock_ns, std::int64_t unix_ns) {
   });
   if (problem) throw ConfigError(problem->what);
   t_.report.run = run_;
+  return header.clock_offset_ns;
 }
 
 void RunOutputs::finish() {

@@ -44,9 +44,9 @@ class RunOutputs {
  private:
   void require_shared(const std::filesystem::path& folder) const;
   void take_folder() const;
-  void compare_clocks(std::int64_t own, std::int64_t of_rank_0);
   void open_scalars(std::vector<std::unique_ptr<ScalarSink>>& sinks);
-  void open_logs(std::int64_t clock_ns, std::int64_t unix_ns);
+  /// Returns what to add to this rank's times to get those of rank 0.
+  std::int64_t open_logs(std::int64_t clock_ns, std::int64_t unix_ns);
   void tie_clocks(StepLogHeader& header) const;
 
   Training& t_;
@@ -54,7 +54,6 @@ class RunOutputs {
   std::unique_ptr<CounterSampler> counters_;  ///< null: none are asked for
   std::string run_, parent_;
   bool continues_ = false;
-  std::int64_t clock_ahead_ns_ = 0;  ///< of rank 0's; 0: they agree within seconds
 };
 
 }  // namespace millrace
