@@ -69,10 +69,10 @@ class Received final : public Arrival {
                                    "got " + std::to_string(message.numel()) + " elements, expected " +
                                        std::to_string(transfer_.tensor.numel())));
     }
-    if (into_ == Into::ItsTensor) transfer_.tensor.view({-1}).copy_(message.view({-1}));
     // Each rank may have a GPU of its own. LibTorch orders a copy between GPUs behind the work on both of
     // their default streams, which the ranks use.
-    message_ = message.to(transfer_.tensor.device());
+    if (into_ == Into::ItsTensor) transfer_.tensor.view({-1}).copy_(message.view({-1}));
+    message_ = into_ == Into::ItsTensor ? transfer_.tensor : message.to(transfer_.tensor.device());
   }
 
  private:

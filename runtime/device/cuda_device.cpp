@@ -75,9 +75,10 @@ class CudaDevice final : public Device {
   DeviceMemory memory() const override {
     using c10::CachingAllocator::StatType;
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(index_);
-    const auto& allocated = stats.allocated_bytes[static_cast<std::size_t>(StatType::AGGREGATE)];
+    // A block may be up to a MiB larger than the tensor in it: what was asked for is what tensors hold.
+    const auto& asked = stats.requested_bytes[static_cast<std::size_t>(StatType::AGGREGATE)];
     const auto& reserved = stats.reserved_bytes[static_cast<std::size_t>(StatType::AGGREGATE)];
-    return {.current = allocated.current, .peak = allocated.peak, .taken = reserved.peak, .total = total_};
+    return {.current = asked.current, .peak = asked.peak, .taken = reserved.peak, .total = total_};
   }
 
  private:
