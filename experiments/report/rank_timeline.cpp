@@ -312,8 +312,8 @@ std::string rank_timeline_html(const RunData& run, const TimelineLimits& limits)
 
 const char* rank_timeline_script() {
   return R"js("use strict";
-(()=>{const src=document.getElementById('timeline-data');if(!src)return;
-const D=JSON.parse(src.textContent),box=document.getElementById('timeline'),still=document.getElementById('timeline-still');
+(()=>{const held=document.getElementById('timeline-data');if(!held)return;
+const D=JSON.parse(held.textContent),box=document.getElementById('timeline'),still=document.getElementById('timeline-still');
 const cv=document.createElement('canvas'),g=cv.getContext('2d');if(!g)return;
 const bar=document.createElement('p'),legend=document.createElement('div'),tip=document.createElement('div');
 legend.className='legend';cv.tabIndex=0;cv.setAttribute('role','img');

@@ -151,7 +151,7 @@ TEST_F(Variants, WhatMakesNoSenseIsRefused) {
          "computes no values"},
         {"--variant sleep --variant-from i --output-dir x --stages 1", "other layers"},
         {"--variant sleep --variant-from i --output-dir x --zero-1", "waits for updates are those"},
-        {"--variant sleep --variant-from i --output-dir x --lr 0.1 0.2", "arrays have no sleep"},
+        {"--variant sleep --variant-from i --output-dir x --fused --lr 0.1 0.2", "arrays have no sleep"},
         {"--variant instrumented --output-dir x --variant-beyond", "without --variant sleep"},
         {"--variant sleep --variant-from i --output-dir x --microbatch 2", "outside of what was measured"}}) {
     const std::string flags = arguments.find("--stages") != std::string::npos
