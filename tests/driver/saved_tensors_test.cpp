@@ -92,8 +92,9 @@ TEST(StateDicts, InDictsAreChosenByKey) {
         << refusal(name, "weights");
     EXPECT_NE(refusal(name, "weights").find("model (9)"), std::string::npos) << refusal(name, "weights");
   }
-  EXPECT_NE(refusal("training.pt", "").find("argparse Namespace"), std::string::npos)
+  EXPECT_NE(refusal("training.pt", "").find("argparse Namespace, which is refused"), std::string::npos)
       << "without a key the file is to be a state_dict";
+  EXPECT_NE(refusal("training.pt", "").find("--key model"), std::string::npos);
   EXPECT_NE(refusal("dcp-nested", "").find("--key model"), std::string::npos) << refusal("dcp-nested", "");
   EXPECT_NE(refusal("training.pt", "optimizer").find("is no tensor"), std::string::npos);
   EXPECT_NE(refusal("types.safetensors", "model").find("leave --key out"), std::string::npos);
