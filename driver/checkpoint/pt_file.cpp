@@ -110,7 +110,13 @@ std::vector<KeyOffer> dicts_in(const PickleValue& root) {
 
 Result<SavedTensors> tensors_of(Archive& archive, const std::string& path, const std::string& key) {
   const Result<Pickle> pickle = archive.pickle(key.empty() ? OtherClasses::Refused : OtherClasses::Kept);
-  if (!pickle) return pickle.problems();
+  if (!pickle) {
+    const Result<Pickle> whole = archive.pickle(OtherClasses::Kept);
+    const std::vector<KeyOffer> offers =
+        whole && key.empty() ? dicts_in(whole->root()) : std::vector<KeyOffer>();
+    return offers.empty() ? pickle.problems()
+                          : Problems{no_such_dict(path, pickle.problems().front().what, offers)};
+  }
   const PickleValue* dict = &pickle->root();
   for (const std::string& part : parts_of_key(key)) {
     dict = dict->kind == Kind::Dict ? dict->find(part) : nullptr;

@@ -70,10 +70,14 @@ std::optional<std::int64_t> keep_what_is_left(const LaunchOutcome& outcome, cons
   if (job.restarts.most == 0 || outcome.first_failure < 0) return std::nullopt;
   const std::filesystem::path round = newest_round(job.output_dir);
   return publish_rescued(round / run_files::kCheckpoints, [&](std::int64_t step) {
-    // The step's loss is to be in the log, too: the run goes on behind it.
-    for (int rank = 0; rank < job.ranks; ++rank)
-      if (last_logged_loss(round / run_files::kSteps.of(rank)) >= step - 1) return true;
-    return false;
+    // Every log of losses is to have the step's, too: the run goes on behind it.
+    bool is_logged = false;
+    for (int rank = 0; rank < job.ranks; ++rank) {
+      const std::int64_t last = last_logged_loss(round / run_files::kSteps.of(rank));
+      if (last >= 0 && last < step - 1) return false;
+      is_logged = is_logged || last >= 0;
+    }
+    return is_logged;
   });
 }
 

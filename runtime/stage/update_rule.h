@@ -100,7 +100,6 @@ class UpdateRule {
   /// not copied.
   const std::vector<std::pair<std::string, at::Tensor>>& state() const { return state_; }
   FlatRange shard() const { return shards_.mine(); }
-  bool is_sharded() const { return shards_.shared(); }  ///< the replicas share the state
   /// Returns the state of all shards [N] on the first replica, and nothing on the others. Collective over the
   /// replicas.
   std::vector<std::pair<std::string, at::Tensor>> whole_state();

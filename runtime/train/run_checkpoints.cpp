@@ -370,11 +370,10 @@ bool RunCheckpoints::can_rescue() const {
       t_.asynchronous() || t_.is_one_of_several() || t_.carries() || !t_.layout().turns.empty() ||
       decision.scales_loss() || decision.skips_nonfinite() || evaluations_.waiting(0))
     return false;
-  return std::ranges::all_of(t_.stages->held(), [](const HeldStage& h) {
-    // A forward changes buffers, so they are between two steps.
-    return !h.store->has_buffers() &&
-           std::ranges::none_of(h.rules, [](const auto& of) { return of.rule->is_sharded(); });
-  });
+  // Replicas that share the rule's state have a part of it each. A forward changes buffers, so they are
+  // between two steps.
+  return std::ranges::none_of(t_.options.jobs, [](const JobOptions& job) { return job.rule.shard_state; }) &&
+         std::ranges::none_of(t_.stages->held(), [](const HeldStage& h) { return h.store->has_buffers(); });
 }
 
 void RunCheckpoints::rescue() {

@@ -92,8 +92,9 @@ TEST(StateDicts, InDictsAreChosenByKey) {
         << refusal(name, "weights");
     EXPECT_NE(refusal(name, "weights").find("model (9)"), std::string::npos) << refusal(name, "weights");
   }
-  EXPECT_NE(refusal("training.pt", "").find("argparse Namespace"), std::string::npos)
+  EXPECT_NE(refusal("training.pt", "").find("argparse Namespace, which is refused"), std::string::npos)
       << "without a key the file is to be a state_dict";
+  EXPECT_NE(refusal("training.pt", "").find("--key model"), std::string::npos);
   EXPECT_NE(refusal("dcp-nested", "").find("--key model"), std::string::npos) << refusal("dcp-nested", "");
   EXPECT_NE(refusal("training.pt", "optimizer").find("is no tensor"), std::string::npos);
   EXPECT_NE(refusal("types.safetensors", "model").find("leave --key out"), std::string::npos);
@@ -150,12 +151,12 @@ TEST(DcpFolders, DamageDoesNoHarm) {
   with("__1_0.distcp", shard);
   std::mt19937 random(7);
   int refused = 0;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 100; ++i) {
     std::string damaged = metadata;
     damaged[random() % damaged.size()] = static_cast<char>(random());
     if (with(".metadata", damaged) != "was read") ++refused;
   }
-  EXPECT_GT(refused, 100);
+  EXPECT_GT(refused, 30);
 }
 
 /// The archive with another pickle, whose check sum is right.

@@ -79,7 +79,7 @@ def clocks(rig):
         heads = [json.loads((run.out / f"steps.rank{one}.jsonl").read_text().partition("\n")[0]) for one in range(4)]
         times = [head["unix_ns"] + head["clock_offset_ns"] for head in heads]
         apart = max(times) - min(times)
-        seen = after or apart < 3e9 and run.says(f"the clock of rank {rank} is " if rank else "s rank 0's")
+        seen = after or apart < 3e9 and run.says(f"the clock of rank {rank} is " if rank else "of rank 0's" if shift < 0 else "behind rank 0's")
         yield rig.ended(name, run, at, run.code == 0 and states == ["healthy"] * 4 and seen, result(run.out) == rig.reference(job),
                         f"{states}, logs are {apart / 1e9:.1f} s apart")
         victim = (rank + 2) % 4

@@ -44,7 +44,7 @@ class Sshd:
         # The first value that ssh finds is the one it takes.
         (at / "ssh_config").write_text(
             f"Host 127.0.0.11\n  IdentityFile {at}/other_key\nHost 127.0.0.12\n  HostKeyAlias changed\n"
-            f"Host 127.0.0.13\n  Port {closed_port}\n"
+            f"Host 127.0.0.13\n  Port {closed_port}\nHost 127.0.0.14\n  HostName nowhere.invalid\n"
             f"Host 127.* !127.0.0.11\n  IdentityFile {at}/key\n"  # files of all blocks are tried
             f"Host 127.*\n  HostName 127.0.0.1\n  Port {port}\n  IdentitiesOnly yes\n  UserKnownHostsFile {at}/known\n"
             f"  HostKeyAlias right\n")
@@ -72,8 +72,8 @@ class Sshd:
 CASES = [("a banner and a shell that prints", "127.0.0.3", [], None),
          ("a key that is refused", "127.0.0.11", [], "host 127.0.0.11: "),
          ("a host key that has changed", "127.0.0.12", [], "host 127.0.0.12: "),
-         ("one of four hosts is down", "127.0.0.3:0,127.0.0.4:0,127.0.0.13", [], "host 127.0.0.13: "),
-         ("a host that is not known", "nowhere.invalid", [], "host nowhere.invalid: "),
+         ("one of four hosts is down", "127.0.0.3,127.0.0.4,127.0.0.13", [], "host 127.0.0.13: "),
+         ("a host that is not known", "127.0.0.14", [], "host 127.0.0.14: "),
          ("no agent there", "127.0.0.3", ["--remote-millrace", "/nowhere/millrace"], "host 127.0.0.3: "),
          ("an agent of another version", "127.0.0.3", ["--remote-millrace", "OLD"], "version 0.0.1")]
 
@@ -87,7 +87,7 @@ def ssh_faults(rig):
     folder = rig.fresh()
     with Sshd(folder) as sshd:
         for name, hosts, flags, says in rig.pick(CASES, 2):
-            hosts = "127.0.0.2," + hosts.replace(":0", "")
+            hosts = "127.0.0.2," + hosts
             ranks = len(hosts.split(","))
             of_hosts = job if ranks == 2 else {**job, "stages": 4}
             words = [str(sshd.folder / "old_agent") if word == "OLD" else word for word in flags]
