@@ -201,7 +201,7 @@ TEST(EmulatedLinks, ACollectiveTakesTheTimeThatThePlannerCharges) {
 
 TEST(EmulatedLinks, ProcessesShareTheirPortsInAFile) {
   const TemporaryFolder folder;
-  const std::string file = folder.path() / "ports";
+  const std::string file = folder.path("ports");
   EmulatedPorts one({0, 1, 1}, file), other({0, 1, 1}, file);
   const auto asked = [](EmulatedPorts& ports, int to, std::int64_t posted) {
     auto request = std::make_shared<EmulatedPorts::Request>();
