@@ -70,15 +70,12 @@ void EmulatedPorts::settle(TimePoint now) {
 
 void EmulatedPorts::pass(Request& request) {
   const auto from = static_cast<std::size_t>(request.from), to = static_cast<std::size_t>(request.to);
-  const auto out = [&](std::size_t place) { return free_ + 2 * place; };
-  std::vector<std::int64_t*> ports;
-  if (hosts_[from] != hosts_[to])
-    ports = {out(static_cast<std::size_t>(hosts_[from])), out(static_cast<std::size_t>(hosts_[to])) + 1};
-  if (request.is_collective) ports.insert(ports.end(), {out(num_hosts_ + from), out(num_hosts_ + to) + 1});
-  std::int64_t start = request.posted.time_since_epoch().count();
-  for (const std::int64_t* port : ports) start = std::max(start, *port);
-  for (std::int64_t* port : ports) *port = start + request.length.count();
-  request.left = TimePoint(TimePoint::duration(start + request.length.count()));
+  const bool leaves = hosts_[from] != hosts_[to];
+  std::int64_t& out = free_[2 * (leaves ? static_cast<std::size_t>(hosts_[from]) : num_hosts_ + from)];
+  std::int64_t& in = free_[2 * (leaves ? static_cast<std::size_t>(hosts_[to]) : num_hosts_ + to) + 1];
+  const std::int64_t start = std::max({request.posted.time_since_epoch().count(), out, in});
+  out = in = start + request.length.count();
+  request.left = TimePoint(TimePoint::duration(out));
 }
 
 }  // namespace millrace

@@ -14,8 +14,8 @@
 namespace millrace {
 
 /// A host has a port for what leaves it and one for what arrives. Messages between hosts take the sending
-/// host's and the receiving host's. A rank has two ports of its own, which only messages of collectives take:
-/// the planner charges for them one after the other (AllReduceCost). Thread-safe.
+/// host's and the receiving host's. A rank has two ports of its own, which the messages of collectives inside
+/// its host take: the planner charges for them one after the other (AllReduceCost). Thread-safe.
 class EmulatedPorts {
  public:
   /// `hosts`: by rank, the number of the host whose ports it uses; equal numbers: no message between them
