@@ -87,6 +87,7 @@ int main(int argc, char** argv) {
                                       {.name = "label", .dtype = at::kLong, .limit = 1000}};
   const auto set = make_dataset({.path = argv[1], .fields = fields});
   if (!set) return std::fprintf(stderr, "decode: %s\n", to_string(set.problems()).c_str()), 3;
+  if (!*set) return std::fprintf(stderr, "decode: %s has no images to train with\n", argv[1]), 3;
   const std::vector<std::string> images = read_images(argv[1]);
   const auto count = static_cast<double>(images.size());
   std::vector<double> plain, exact, own, whole, one, two;
