@@ -49,7 +49,7 @@ def main():
             command += ["--images", options.images]
         else:
             command += ["++workload.dataset.format=jpeg", f"++workload.dataset.num_files_train={options.files}",
-                        "++workload.dataset.num_samples_per_file=1", f"++workload.dataset.record_length={options.size}",
+                        "++workload.dataset.num_samples_per_file=1", f"++workload.dataset.record_length_bytes={options.size}",
                         "++workload.workflow.generate_data=True", f"++workload.dataset.data_folder={folder}/data"]
         checked(command, folder, "analyze")
         stalls = os.path.join(out, "stalls.json")
