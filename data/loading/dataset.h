@@ -69,6 +69,13 @@ class Dataset {
   /// Returns what a user should know of the set before it is used, one sentence each.
   virtual std::vector<std::string> notes() const { return {}; }
 
+  /// The samples so far that a modelled storage served (misses), or the cache before it (hits).
+  struct StorageReads {
+    bool is_modelled = false;  ///< else nothing is counted
+    std::int64_t hits = 0, misses = 0;
+  };
+  virtual StorageReads storage_reads() const { return {}; }
+
   // -- the policy for odd files --
   /// Returns the samples whose files were odd, as far as files were read: index -> bits of OddSample.
   virtual std::map<std::int64_t, unsigned> odd_samples() const { return {}; }

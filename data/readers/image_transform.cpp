@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include <ATen/ops/empty.h>
@@ -77,6 +78,26 @@ std::vector<Taps> make_taps(double start, double length, int size, int limit) {
   return all;
 }
 
+/// A pixel's three channels, and one more that nobody uses: what SSE adds at once.
+using FourFloats = float __attribute__((vector_size(16)));
+
+/// Writes `size` pixels, each the sum of `taps` pixels of `from` by their weights. kTaps: `taps`, or 0.
+template <std::size_t kTaps>
+void add_taps(const float* from, const std::size_t* at, const float* weight, std::size_t taps,
+              std::size_t size, float* to) {
+  const std::size_t count = kTaps > 0 ? kTaps : taps;
+  for (std::size_t x = 0; x < size; ++x, to += 3, weight += count) {
+    const float* pixel = from + at[x];
+    FourFloats sum{};
+    for (std::size_t k = 0; k < count; ++k, pixel += 3) {
+      FourFloats value;
+      std::memcpy(&value, pixel, sizeof value);
+      sum += weight[k] * value;
+    }
+    std::memcpy(to, &sum, sizeof sum);
+  }
+}
+
 /// Resamples the crop to size x size and normalises: [3, size, size] float32.
 at::Tensor resample(const RgbImage& image, const Crop& crop, int size,
                     const Normalisation& normal = kImageNet) {
@@ -84,44 +105,69 @@ at::Tensor resample(const RgbImage& image, const Crop& crop, int size,
              rows = make_taps(crop.y, crop.height, size, image.height);
   const int top = rows.front().first,
             bottom = rows.back().first + static_cast<int>(rows.back().weights.size());
-  std::vector<float> lines(static_cast<std::size_t>(bottom - top) * static_cast<std::size_t>(size) * 3);
+  const std::size_t width = static_cast<std::size_t>(size) * 3;
+  std::vector<float> lines(static_cast<std::size_t>(bottom - top) * width + 1);  // a pixel is stored as four
+  const int left = columns.front().first;
+  const std::size_t right = static_cast<std::size_t>(columns.back().first) + columns.back().weights.size();
+  // All columns have as many taps, some of weight 0: short loops of one length cost half.
+  std::size_t taps = 0;
+  for (const Taps& one : columns) taps = std::max(taps, one.weights.size());
+  std::vector<float> weights(static_cast<std::size_t>(size) * taps, 0);
+  std::vector<std::size_t> offsets;
+  for (const Taps& one : columns) {
+    std::ranges::copy(one.weights, weights.begin() + static_cast<std::ptrdiff_t>(offsets.size() * taps));
+    offsets.push_back(static_cast<std::size_t>(one.first - left) * 3);
+  }
+  const std::size_t used = (right - static_cast<std::size_t>(left)) * 3;
+  std::vector<float> source(used + 3 * taps + 1);  // and read as four
+  const auto add_columns = [&](const float* from, const std::size_t* at, const float* weight, float* to) {
+    switch (taps) {
+      case 2:
+        return add_taps<2>(from, at, weight, taps, offsets.size(), to);
+      case 3:
+        return add_taps<3>(from, at, weight, taps, offsets.size(), to);
+      case 4:
+        return add_taps<4>(from, at, weight, taps, offsets.size(), to);
+      case 5:
+        return add_taps<5>(from, at, weight, taps, offsets.size(), to);
+      case 6:
+        return add_taps<6>(from, at, weight, taps, offsets.size(), to);
+      default:
+        return add_taps<0>(from, at, weight, taps, offsets.size(), to);
+    }
+  };
   float* line = lines.data();
   for (int y = top; y < bottom; ++y) {
-    const std::uint8_t* source =
-        image.pixels.data() + static_cast<std::size_t>(y) * static_cast<std::size_t>(image.width) * 3;
-    for (int x = 0; x < size; ++x, line += 3) {
-      const Taps& taps = columns[x];
-      const std::uint8_t* pixel = source + taps.first * 3;
-      float r = 0, g = 0, b = 0;
-      for (float w : taps.weights) {
-        r += w * pixel[0];
-        g += w * pixel[1];
-        b += w * pixel[2];
-        pixel += 3;
-      }
-      line[0] = r, line[1] = g, line[2] = b;
-    }
+    const std::uint8_t* bytes =
+        image.pixels.data() + (static_cast<std::size_t>(y) * static_cast<std::size_t>(image.width) +
+                               static_cast<std::size_t>(left)) *
+                                  3;
+    for (std::size_t i = 0; i < used; ++i) source[i] = bytes[i];
+    add_columns(source.data(), offsets.data(), weights.data(), line);
+    line += width;
   }
   at::Tensor result = at::empty({3, size, size}, at::kFloat);
   float* out = result.mutable_data_ptr<float>();
   const std::size_t plane = static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
+  std::vector<float> row(width), means(width), deviations(width);
+  for (std::size_t i = 0; i < width; ++i)
+    means[i] = normal.mean[i % 3], deviations[i] = normal.deviation[i % 3];
   for (int y = 0; y < size; ++y) {
-    const Taps& taps = rows[y];
-    for (int x = 0; x < size; ++x) {
-      float value[3] = {0, 0, 0};
-      const float* from =
-          lines.data() + (static_cast<std::size_t>(taps.first - top) * static_cast<std::size_t>(size) +
-                          static_cast<std::size_t>(x)) *
-                             3;
-      for (float w : taps.weights) {
-        for (int c = 0; c < 3; ++c) value[c] += w * from[c];
-        from += size * 3;
-      }
-      const int column = crop.flip ? size - 1 - x : x;
-      for (int c = 0; c < 3; ++c) {
-        out[static_cast<std::size_t>(c) * plane +
-            static_cast<std::size_t>(y) * static_cast<std::size_t>(size) + static_cast<std::size_t>(column)] =
-            (value[c] / 255 - normal.mean[c]) / normal.deviation[c];
+    const Taps& taps = rows[static_cast<std::size_t>(y)];
+    std::ranges::fill(row, 0.0f);
+    const float* from = lines.data() + static_cast<std::size_t>(taps.first - top) * width;
+    for (const float w : taps.weights) {
+      for (std::size_t i = 0; i < width; ++i) row[i] += w * from[i];
+      from += width;
+    }
+    for (std::size_t i = 0; i < width; ++i) row[i] = (row[i] / 255 - means[i]) / deviations[i];
+    float* to = out + static_cast<std::size_t>(y) * static_cast<std::size_t>(size);
+    for (std::size_t c = 0; c < 3; ++c, to += plane) {
+      const float* value = row.data() + c;
+      if (crop.flip) {
+        for (int x = size - 1; x >= 0; --x, value += 3) to[x] = *value;
+      } else {
+        for (int x = 0; x < size; ++x, value += 3) to[x] = *value;
       }
     }
   }

@@ -4,9 +4,19 @@
 
 #include "data/files/augmentation.h"
 #include "data/files/data_kinds.h"
+#include "driver/cli/storage_flag.h"
 #include "runtime/plan/quantities.h"
 
 namespace millrace {
+
+Result<EmulatedJitter> jitter_from(const std::string& text) {
+  if (text == "none") return EmulatedJitter{};
+  if (text == "profile") return EmulatedJitter{.of_profile = true};
+  const Result<double> sigma = number_from(text, 0, 10);
+  if (!sigma)
+    return Problem{"", "'" + text + "' is no jitter", "none, profile, or a sigma from 0 to 10, as 0.05"};
+  return EmulatedJitter{.sigma = *sigma};
+}
 namespace {
 
 Result<Seconds> time_limit_from(const std::string& text) {
@@ -315,6 +325,27 @@ CommandSpec train_spec(TrainFlags& f) {
           "Of --device emulated, with --clock wall: jobs of this host that name the same folder use the same "
           "devices, by rank. Work is done in the order in which it is handed over, whichever job it is of.",
           into::text(f.emulation.share)),
+      flag("Emulation", "storage", "NAME|LATENCY,BANDWIDTH[,DEPTH]",
+           "Training samples come as late as from this storage. Each rank that reads has one of its own. "
+           "Presets: " +
+               storage_presets() + ".",
+           {.read = [&f](const std::vector<std::string>& words) -> std::optional<Problem> {
+             const Result<StorageSpec> storage = modelled_storage_from(words.back());
+             if (!storage) return storage.problems().front();
+             f.storage.storage = *storage;
+             return std::nullopt;
+           }}),
+      flag(
+          "Emulation", "storage-cache", "F",
+          "With --storage: a cache that holds this share of the data's bytes. It is as full as after epochs.",
+          into::number(f.storage.cache, 0, 1)),
+      flag("Emulation", "storage-policy", "none|random|lru|fifo|minio",
+           "With --storage: what the cache keeps.", into::choice(f.storage.policy, "policy")),
+      flag(
+          "Emulation", "jitter", "none|profile|SIGMA",
+          "Of --device emulated: each piece of work takes a time that is drawn (--seed). profile: as much as "
+          "the passes of the profile differed. SIGMA: a log-normal factor of mean 1.",
+          into::parsed(f.emulation.jitter, jitter_from, "none")),
       flag("Variant", "variant", "original|instrumented|sleep|generated",
            "For I/O studies (docs/experiments.md). original: nothing is traced. instrumented: every phase of "
            "every step. sleep: waits in the place of the computation. generated: made-up data in the place "

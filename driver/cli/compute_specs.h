@@ -3,10 +3,13 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "data/files/cache_policy.h"
 #include "data/files/data_kinds.h"
+#include "data/files/storage_model.h"
 #include "driver/cli/cli.h"
 #include "driver/cli/rule_flags.h"
 #include "runtime/base/array_kernels.h"
@@ -38,12 +41,31 @@ struct ScoreFlags {
   std::optional<double> target;
 };
 
+class SharedWorld;
+
+/// How much the times of emulated work vary.
+struct EmulatedJitter {
+  bool of_profile = false;  ///< as much as the profile says
+  double sigma = 0;         ///< of a log-normal factor of mean 1; 0: not at all
+};
+/// "none", "profile" or a number.
+Result<EmulatedJitter> jitter_from(const std::string& text);
+
 /// Emulated devices of `--device emulated`.
 struct EmulationFlags {
   std::string profile;  ///< file; empty: not given
   EmulatedClock clock = EmulatedClock::Wall;
   EmulatedPayload payload = EmulatedPayload::None;
   std::string share;  ///< folder of the time lines of devices that other jobs use too; empty: none do
+  EmulatedJitter jitter;
+  std::shared_ptr<SharedWorld> world;  ///< of jobs in one virtual time; null: the job is alone
+};
+
+/// A modelled storage from which the training data comes.
+struct StorageFlags {
+  std::optional<StorageSpec> storage;  ///< empty: data is read as fast as this machine does
+  double cache = 0;                    ///< share of the data's bytes that a rank's cache holds
+  CachePolicy policy = CachePolicy::MinIo;
 };
 
 /// `--class-weights balanced`: weights from the labels of the training set.
@@ -112,7 +134,11 @@ struct TrainFlags {
   bool wire_checksum = false;
   std::chrono::milliseconds deadline{100'000};
   std::string emulate_links;  ///< file, or empty
+  /// Where the launcher's ranks of one host meet. The links that they emulate keep their ports there. Empty:
+  /// ranks are threads, or on several hosts.
+  std::string store_folder;
   EmulationFlags emulation;
+  StorageFlags storage;
   bool dry_run = false;
   bool cpp_frames = false;
   std::optional<Seconds> time_limit;  ///< of this process, from its start

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 #include "driver/cli/command_support.h"
 #include "driver/cli/value_flags.h"
@@ -21,11 +22,12 @@ namespace millrace {
 namespace {
 
 struct EmulateFlags {
-  std::string profile;
-  std::string cluster;  ///< empty: messages take no time
+  std::vector<std::string> profiles;  ///< of all jobs, or one of each
+  std::string cluster;                ///< empty: messages take no time
   EmulatedClock clock = EmulatedClock::Virtual;
   EmulatedPayload payload = EmulatedPayload::None;
-  std::string share;  ///< empty: no other job uses the devices
+  std::string share;   ///< empty: no other job uses the devices
+  std::string jitter;  ///< empty: times do not vary
   std::vector<std::string> sets;
   std::string output_dir;
   bool overwrite = false;
@@ -36,14 +38,19 @@ CommandSpec spec_of(EmulateFlags& f) {
   spec.command = "emulate";
   spec.summary =
       "Run a job on devices that are not there: layers take the times of a profile, messages those of a "
-      "cluster file. Nothing is computed, so there are no losses.";
-  spec.positionals = {"JOB.yaml"};
+      "cluster file. Nothing is computed, so there are no losses. Several jobs run in one virtual time and "
+      "share "
+      "the devices: rank r of each uses device r.";
+  spec.positionals = {"JOB.yaml..."};
   spec.flags = {
       {.name = "device-profile",
        .value = "FILE",
-       .help = "The profile whose times the layers take: of `millrace profile`, measured on the device.",
+       .help = "The profile whose times the layers take: of `millrace profile`, measured on the device. With "
+               "several "
+               "jobs, one for all or one for each.",
        .required = true,
-       .target = into::text(f.profile)},
+       .repeatable = true,
+       .target = into::texts(f.profiles)},
       flag("", "cluster", "FILE",
            "cluster.yaml: links and memory of the devices (default: messages take no time).",
            into::text(f.cluster)),
@@ -58,6 +65,11 @@ CommandSpec spec_of(EmulateFlags& f) {
            "With --clock wall: jobs that name the same folder use the same devices, by rank, in the order in "
            "which they hand over work.",
            into::text(f.share)),
+      flag(
+          "", "jitter", "none|profile|SIGMA",
+          "Times of work are drawn. profile: they vary as much as the passes of the profile did. SIGMA: by a "
+          "log-normal factor of mean 1 (default: none).",
+          into::text(f.jitter)),
       {.name = "set",
        .value = "KEY=VALUE",
        .help = "Set a key of the job file.",
@@ -69,7 +81,8 @@ CommandSpec spec_of(EmulateFlags& f) {
            "Delete an earlier run in the output folder; without it a folder that holds one is refused.",
            into::on(f.overwrite))};
   spec.examples = {"millrace emulate job.yaml --device-profile profile.json --cluster cluster.yaml",
-                   "millrace emulate job.yaml --device-profile profile.json --clock wall"};
+                   "millrace emulate job.yaml --device-profile profile.json --clock wall",
+                   "millrace emulate a.yaml b.yaml --device-profile a.json --device-profile b.json"};
   return spec;
 }
 
@@ -91,12 +104,16 @@ void keep_what_is_emulated(JobSpec& job) {
   job.restarts = {};
 }
 
-/// Becomes the worker: all ranks are threads of it.
-int become_worker(const JobSpec& job, const std::string& worker) {
-  for (const auto& [name, value] : job.environment) ::setenv(name.c_str(), value.c_str(), 1);
+/// Becomes the worker: all ranks of all jobs are threads of it.
+int become_worker(const std::vector<JobSpec>& jobs, const std::string& worker) {
   ::setenv("OMP_NUM_THREADS", "1", 0);
-  std::vector<std::string> words = train_arguments(job);
-  words.insert(words.begin(), worker);
+  std::vector<std::string> words{worker};
+  for (const JobSpec& job : jobs) {
+    for (const auto& [name, value] : job.environment) ::setenv(name.c_str(), value.c_str(), 1);
+    const std::vector<std::string> own = train_arguments(job);  // the first is the command
+    if (words.size() > 1) words.push_back(kBeside);
+    words.insert(words.end(), own.begin() + (words.size() > 1 ? 1 : 0), own.end());
+  }
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -107,7 +124,50 @@ int become_worker(const JobSpec& job, const std::string& worker) {
   return static_cast<int>(ExitCode::Usage);
 }
 
-int emulate(const EmulateFlags& flags, const std::string& file, Problems problems) {
+/// Returns the job of `file` as it is emulated. `profile`: the one that it takes.
+Result<JobSpec> emulated_job(const EmulateFlags& flags, const std::string& file, const std::string& profile,
+                             std::vector<JobOverride> overrides) {
+  const auto set = [&](const char* key, std::string value) {
+    overrides.push_back({key, std::move(value), long_name(key)});
+  };
+  set("device", to_string(ComputeDevice::Emulated));
+  set("device-profile", profile);
+  set("clock", to_string(flags.clock));
+  set("payload", to_string(flags.payload));
+  if (!flags.share.empty()) set("share-devices", flags.share);
+  if (!flags.jitter.empty()) set("jitter", flags.jitter);
+  if (!flags.cluster.empty()) set("emulate-links", flags.cluster);
+  if (flags.overwrite) set("overwrite", "true");
+  Result<JobSpec> job = load_job(file, overrides);
+  if (!job) return job;
+  for (const std::string& note : job->notes)
+    std::fprintf(stderr, "note: %s: %s\n", job->source.c_str(), note.c_str());
+  keep_what_is_emulated(*job);
+  return job;
+}
+
+void put_into(JobSpec& job, const std::string& folder) {
+  job.output_dir = folder;
+  const auto found = std::ranges::find(job.train, "output-dir", [](const auto& s) { return s.first; });
+  if (found != job.train.end())
+    found->second = folder;
+  else
+    job.train.emplace_back("output-dir", folder);
+}
+
+/// Gives each job a folder of its own.
+void choose_folders(const EmulateFlags& flags, std::vector<JobSpec>& jobs) {
+  std::map<std::string, int> taken;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    std::string folder = flags.output_dir.empty()
+                             ? jobs[i].output_dir + "-emulated"
+                             : flags.output_dir + (jobs.size() > 1 ? "/job" + std::to_string(i) : "");
+    if (const int before = taken[folder]++; before > 0) folder += "-" + std::to_string(before + 1);
+    put_into(jobs[i], folder);
+  }
+}
+
+int emulate(const EmulateFlags& flags, const std::vector<std::string>& files, Problems problems) {
   std::vector<JobOverride> overrides;
   for (const std::string& text : flags.sets) {
     if (const Result<JobOverride> one = parse_override(text))
@@ -115,33 +175,33 @@ int emulate(const EmulateFlags& flags, const std::string& file, Problems problem
     else
       append(problems, one.problems());
   }
-  const auto set = [&](const char* key, std::string value) {
-    overrides.push_back({key, std::move(value), long_name(key)});
-  };
-  set("device", to_string(ComputeDevice::Emulated));
-  set("device-profile", flags.profile);
-  set("clock", to_string(flags.clock));
-  set("payload", to_string(flags.payload));
-  if (!flags.share.empty()) set("share-devices", flags.share);
-  if (!flags.cluster.empty()) set("emulate-links", flags.cluster);
-  if (!flags.output_dir.empty()) set("output-dir", flags.output_dir);
-  if (flags.overwrite) set("overwrite", "true");
-  Result<JobSpec> job = load_job(file, overrides);
-  if (!job) append(problems, job.problems());
+  if (flags.profiles.size() > 1 && flags.profiles.size() != files.size())
+    problems.push_back(
+        {"--device-profile",
+         std::to_string(flags.profiles.size()) + " profiles for " + std::to_string(files.size()) + " jobs",
+         "give one for all jobs, or one for each in their order"});
+  if (files.size() > 1 && flags.clock == EmulatedClock::Wall)
+    problems.push_back({"--clock wall", "several jobs have one virtual time",
+                        "start each by itself, with --clock wall --share-devices DIR"});
+  if (files.size() > 1 && !flags.share.empty())
+    problems.push_back({"--share-devices", "jobs of one command share their devices anyway", "leave it out"});
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  for (const std::string& note : job->notes)
-    std::fprintf(stderr, "note: %s: %s\n", job->source.c_str(), note.c_str());
-  keep_what_is_emulated(*job);
-  if (flags.output_dir.empty()) {
-    job->output_dir += "-emulated";
-    std::ranges::find(job->train, "output-dir", [](const auto& s) { return s.first; })->second =
-        job->output_dir;
+  std::vector<JobSpec> jobs;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    Result<JobSpec> job =
+        emulated_job(flags, files[i], flags.profiles[flags.profiles.size() > 1 ? i : 0], overrides);
+    if (!job)
+      append(problems, job.problems());
+    else
+      jobs.push_back(*std::move(job));
   }
-  const std::string worker = worker_of(*job);
-  if (const Problems found = check_job(*job, worker); !found.empty())
-    return exit_with(ExitCode::Usage, found);
-  if (flags.clock == EmulatedClock::Virtual) return become_worker(*job, worker);
-  const Result<JobEnd> end = run_job(*job, worker, "");
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  choose_folders(flags, jobs);
+  const std::string worker = worker_of(jobs.front());
+  for (const JobSpec& job : jobs) append(problems, check_job(job, worker));
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  if (flags.clock == EmulatedClock::Virtual) return become_worker(jobs, worker);
+  const Result<JobEnd> end = run_job(jobs.front(), worker, "");
   if (!end) return exit_with(ExitCode::Usage, end.problems());
   print_without_waiting(STDERR_FILENO, end->message);
   return end->outcome.exit_code();
@@ -156,7 +216,7 @@ CommandSpec emulate_spec() {
 int emulate_command(const std::vector<std::string>& args) {
   EmulateFlags flags;
   return run_command(spec_of(flags), args, [&](const Arguments& given, Problems problems) {
-    return emulate(flags, given.positionals().front(), std::move(problems));
+    return emulate(flags, given.positionals(), std::move(problems));
   });
 }
 

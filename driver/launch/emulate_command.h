@@ -8,6 +8,10 @@
 
 namespace millrace {
 
+/// Between the words of two jobs that the worker's `train` runs in one virtual time
+/// (driver/worker/train_beside.h).
+inline constexpr const char* kBeside = "--beside";
+
 CommandSpec emulate_spec();
 
 /// Returns 0, 2 for a job that cannot start, or the code of the run.

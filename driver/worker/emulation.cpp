@@ -11,6 +11,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/option_names.h"
+#include "runtime/base/random.h"
 #include "runtime/emulation/emulated_model.h"
 #include "runtime/plan/cluster_spec.h"
 
@@ -25,7 +26,9 @@ Problems values_asked_for(const TrainSpec& spec) {
       problems.push_back({std::string("--") + flag.name, "an emulated device computes no values",
                           "leave it out of an emulated run"});
   if (!spec.of_jobs.empty() || spec.options.first_job)
-    problems.push_back({"--device", "job arrays are not emulated", "give one value to each flag"});
+    problems.push_back(
+        {"--device", "job arrays are not emulated",
+         "give one value to each flag: that emulates one of the jobs, from the profile of one"});
   return problems;
 }
 
@@ -49,6 +52,31 @@ Problems compare(const TrainSpec& spec, const LayerGraph& profile) {
 
 }  // namespace
 
+std::shared_ptr<SharedTimeline> SharedWorld::timeline(RankId rank) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<SharedTimeline>& made = timelines_[rank];
+  if (!made) made = SharedTimeline::of_this_process();
+  return made;
+}
+
+void SharedWorld::expect(int ranks) {
+  const std::lock_guard lock(mutex_);
+  missing_ += ranks;
+}
+
+void SharedWorld::arrive() {
+  std::unique_lock lock(mutex_);
+  --missing_;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return missing_ <= 0; });
+}
+
+void SharedWorld::leave(int ranks) {
+  const std::lock_guard lock(mutex_);
+  missing_ -= ranks;
+  changed_.notify_all();
+}
+
 Status Emulation::set_up(TrainSpec& spec) {
   Problems problems = values_asked_for(spec);
   if (spec.emulation.profile.empty()) {
@@ -64,9 +92,14 @@ Status Emulation::set_up(TrainSpec& spec) {
     return problems;
   }
   append(problems, compare(spec, *profile));
+  if (spec.emulation.jitter.of_profile && profile->measured.jitter == 0)
+    problems.push_back({spec.emulation.profile, "does not say how much its times vary",
+                        "measure it again with --repetitions 2 or more, or give --jitter 0.05"});
   if (!spec.emulation.share.empty() && spec.emulation.clock == EmulatedClock::Virtual)
-    problems.push_back(
-        {"--share-devices", "each process has a virtual time of its own", "give --clock wall"});
+    problems.push_back({"--share-devices", "each process has a virtual time of its own",
+                        "give --clock wall, or all jobs to one command: millrace emulate a.yaml b.yaml"});
+  if (spec.storage.storage && spec.emulation.clock == EmulatedClock::Virtual)
+    problems.push_back({"--storage", "reading takes no time in virtual time", "give --clock wall"});
   if (!spec.emulation.share.empty())
     if (const Status made = make_writable_folder(spec.emulation.share); !made)
       append(problems, made.problems());
@@ -83,7 +116,12 @@ Status Emulation::set_up(TrainSpec& spec) {
   made->links_ = spec.decorators;
   const bool over_memory = spec.backend == Backend::Auto || spec.backend == Backend::SharedMemory;
   if (made->profile_.device == "cpu" && over_memory) made->shared_ = SharedMemory::WithinHosts;
-  if (spec.emulation.clock == EmulatedClock::Virtual)
+  made->jitter_ =
+      spec.emulation.jitter.of_profile ? made->profile_.measured.jitter : spec.emulation.jitter.sigma;
+  made->seed_ = spec.options.seed;
+  if (spec.emulation.world)
+    made->clock_ = std::shared_ptr<Clock>(spec.emulation.world, &spec.emulation.world->clock());
+  else if (spec.emulation.clock == EmulatedClock::Virtual)
     made->clock_ = std::make_shared<VirtualClock>();
   else
     made->clock_ = std::make_shared<SteadyClock>();
@@ -110,7 +148,9 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
   for (const LayerNode& node : profile_.nodes) nodes[node.name] = &node;
   EmulatedCosts costs{.update_s_per_byte = profile_.update_s_per_byte,
                       .update_copy_s_per_byte = profile_.update_copy_s_per_byte,
-                      .memory = memory_.at(static_cast<std::size_t>(rank.value))};
+                      .memory = memory_.at(static_cast<std::size_t>(rank.value)),
+                      .jitter = jitter_,
+                      .seed = derive_seed(seed_, "emulated work", static_cast<std::uint64_t>(rank.value))};
   const bool lowers = profile_.precision != to_string(Precision::Float32);
   for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
     if (std::ranges::find(plan_.stages[s].ranks, rank) == plan_.stages[s].ranks.end()) continue;
@@ -124,6 +164,7 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
     }
   }
   auto device = std::make_shared<EmulatedDevice>(*clock_, "emulated " + profile_.device, costs);
+  if (flags_.world) device->share(flags_.world->timeline(rank));
   if (!flags_.share.empty()) {
     const std::filesystem::path file =
         std::filesystem::path(flags_.share) / ("device" + std::to_string(rank.value));
@@ -152,7 +193,8 @@ Json Emulation::as_json() const {
   return Json::object({{"profile", profile_.fingerprint()},
                        {"device", profile_.device},
                        {"clock", to_string(flags_.clock)},
-                       {"payload", to_string(flags_.payload)}});
+                       {"payload", to_string(flags_.payload)},
+                       {"jitter", jitter_}});
 }
 
 }  // namespace millrace

@@ -1,17 +1,43 @@
 // `--device emulated` of `train`: the run's models and ranks, with devices that are not there.
 #pragma once
 
+#include <condition_variable>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "driver/worker/train_spec.h"
+#include "runtime/base/clock.h"
 #include "runtime/emulation/emulated_device.h"
 #include "runtime/emulation/emulated_transfers.h"
+#include "runtime/emulation/shared_timeline.h"
 #include "runtime/plan/layer_graph.h"
 
 namespace millrace {
 
 class Json;
+
+/// The virtual time and the devices that several jobs of this process share. Rank r of each job uses device
+/// r. Thread-safe.
+class SharedWorld {
+ public:
+  Clock& clock() { return clock_; }
+  std::shared_ptr<SharedTimeline> timeline(RankId rank);
+  /// So many ranks of all jobs begin together.
+  void expect(int ranks);
+  /// Returns when all have come. The clock stands still until then, as its user does not wait in it.
+  void arrive();
+  /// These ranks do not come.
+  void leave(int ranks);
+
+ private:
+  VirtualClock clock_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  int missing_ = 0;
+  std::map<RankId, std::shared_ptr<SharedTimeline>> timelines_;
+};
 
 /// The profile, plan, links and clock that the ranks of an emulated run share. Immutable but for the clock,
 /// which is thread-safe.
@@ -23,13 +49,17 @@ class Emulation {
   static Status set_up(TrainSpec& spec);
 
   Clock& clock() const { return *clock_; }
+  /// A rank's thread calls it before it works: the ranks of jobs that share the devices begin together.
+  void begin() const {
+    if (flags_.world) flags_.world->arrive();
+  }
   bool is_virtual() const;
   /// Makes the device of a rank of the plan.
   std::shared_ptr<EmulatedDevice> device(RankId rank) const;
   /// Returns what stands around the channel of each rank, the innermost first. `device_of` returns the device
   /// of a rank, which must outlive the channel.
   std::vector<ChannelDecorator> decorators(std::function<EmulatedDevice&(int rank)> device_of) const;
-  /// Returns what summary.json says of it: "profile", "device", "clock", "payload".
+  /// Returns what summary.json says of it: "profile", "device", "clock", "payload", "jitter".
   Json as_json() const;
 
  private:
@@ -41,6 +71,8 @@ class Emulation {
   std::vector<ChannelDecorator> links_;  // of --emulate-links
   SharedMemory shared_ = SharedMemory::None;
   std::vector<std::int64_t> memory_;  // by rank, of the cluster file's devices; 0: unlimited
+  double jitter_ = 0;
+  std::uint64_t seed_ = 0;
   std::shared_ptr<Clock> clock_;
 };
 

@@ -51,14 +51,17 @@ void print_table(const LayerGraph& graph) {
                 graph.microbatches.size());
   if (graph.data_s > 0) std::printf("loading one microbatch: %.3f ms\n", graph.data_s * 1e3);
   print_arrays(graph);
-  std::printf("measured by %d rank%s at once in %d blocks that differ by +-%.1f %%\n", graph.measured.ranks,
+  std::printf("measured by %d rank%s at once in %d blocks that differ by +-%.1f %%", graph.measured.ranks,
               graph.measured.ranks == 1 ? "" : "s", graph.measured.blocks, graph.measured.spread * 100);
+  if (graph.measured.jitter > 0)
+    std::printf("; passes of a block vary by %.1f %%", graph.measured.jitter * 100);
+  std::printf("\n");
 }
 
 /// Times as the mean over the ranks that measured at once, those of turns and arrays too. Collective.
 void take_mean(LayerGraph& graph, Communicator& communicator) {
   std::vector<double*> values{&graph.loss_s, &graph.update_s_per_byte, &graph.update_copy_s_per_byte,
-                              &graph.data_s, &graph.measured.spread};
+                              &graph.data_s, &graph.measured.spread,   &graph.measured.jitter};
   values.push_back(&graph.norm_s_per_byte);
   for (MeasuredMicrobatch& one : graph.microbatches)
     for (double* value : {&one.seconds, &one.loss_s}) values.push_back(value);

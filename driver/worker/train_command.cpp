@@ -16,6 +16,7 @@
 #include "driver/launch/launch_command.h"
 #include "driver/worker/emulation.h"
 #include "driver/worker/memory_fit.h"
+#include "driver/worker/train_beside.h"
 #include "driver/worker/train_dry_run.h"
 #include "driver/worker/train_ranks.h"
 #include "driver/worker/train_summary.h"
@@ -119,6 +120,7 @@ Status check_outputs(const TrainFlags& spec, int rank) {
 
 int train_command(const std::vector<std::string>& args, const Accelerator& accelerator,
                   const Additions& own) {
+  if (std::ranges::find(args, kBeside) != args.end()) return train_beside(args, accelerator, own);
   return guarded([&] {
     GivenOptions ignored;
     const CommandSpec plain = with_additions(train_spec(), own, ignored);
@@ -142,6 +144,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     if (!failpoints) return report_problems(failpoints.problems(), ExitCode::Usage);
     for (TrainFlags& told : flags) {
       told.options.host_folder = job->host_folder;
+      if (job->has_launcher) told.store_folder = job->store_folder;
       told.options.failpoints = *failpoints;
     }
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));

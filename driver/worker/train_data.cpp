@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include <ATen/ops/zeros.h>
+
 #include "data/loading/weighed_dataset.h"
+#include "driver/worker/stored_dataset.h"
 #include "driver/worker/worker_data_report.h"
 #include "runtime/base/log.h"
 #include "runtime/model/spread_tables.h"
@@ -92,6 +95,11 @@ Result<Datasets> open_datasets(const TrainSpec& spec, OpenDatasets& open) {
     auto made = make_dataset(options, spec.own.datasets);
     const WeighedLabels labels = weighed_labels(spec.alone);
     if (made && *made && !labels.units.empty()) made = weighed(*made, spec.alone.fields.size(), labels);
+    if (made && *made && split == DataSplit::Train && spec.storage.storage) {
+      const Result<Bytes> bytes = bytes_of_data(spec.data);
+      if (!bytes) return bytes.problems();
+      made = stored(*made, spec.storage, *bytes, options.seed);
+    }
     if (made) open.emplace(std::pair(split, options.seed), *made);
     return made;
   };
@@ -192,6 +200,16 @@ Json data_files(const Datasets& sets, Communicator& communicator) {
     if (!set || set->name_of(0).empty()) continue;
     if (result.is_null()) result = Json::object({});
     result[name] = data_report(*set, communicator);
+  }
+  if (const Dataset::StorageReads own = sets.train->storage_reads(); own.is_modelled) {
+    if (result.is_null()) result = Json::object({});
+    const at::Tensor sums = at::zeros({2}, at::kLong);
+    auto* sum = sums.mutable_data_ptr<std::int64_t>();
+    sum[0] = own.hits, sum[1] = own.misses;
+    communicator.all_reduce(sums, "reads of the storage")->wait();
+    result["storage"] =
+        Json::object({{"hit_ratio", static_cast<double>(sum[0]) /
+                                        static_cast<double>(std::max<std::int64_t>(1, sum[0] + sum[1]))}});
   }
   return result;
 }

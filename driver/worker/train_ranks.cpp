@@ -166,6 +166,7 @@ ExitCode train_threads(Round& round, const Accelerator& accelerator) {
         Device& device = *devices[communicator.rank().value];
         const int rank = communicator.rank().value;
         Failpoints failpoints(spec.options.failpoints, rank, clock);
+        if (spec.emulated) spec.emulated->begin();
         const ExitCode code =
             train_rank(round, communicator, device, recorders[static_cast<std::size_t>(rank)], failpoints,
                        {.ranks = rank == 0 ? ranks : 0, .of_host = rank == 0});

@@ -12,6 +12,7 @@
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
 #include "models/exported/exported_model.h"
+#include "optimizer/cost/cost_model.h"
 #include "runtime/base/here_and_now.h"
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
@@ -162,8 +163,10 @@ Result<Plan> plan_from(const TrainFlags& f, const PlanFile& plan_file, const Lay
   return plan;
 }
 
-/// --emulate-links: the links of a cluster file between the ranks of `plan`.
-Result<ChannelDecorator> emulated_links(const std::string& path, const Plan& plan) {
+/// --emulate-links: the links of a cluster file between the ranks of `plan`. `folder`:
+/// TrainFlags::store_folder.
+Result<ChannelDecorator> emulated_links(const std::string& path, const Plan& plan,
+                                        const std::string& folder) {
   Result<ClusterSpec> loaded = ClusterSpec::load(path);
   if (!loaded) return loaded.problems();
   if (loaded->num_ranks() < plan.num_ranks()) {
@@ -174,6 +177,10 @@ Result<ChannelDecorator> emulated_links(const std::string& path, const Plan& pla
   }
   EmulatedNetwork network;
   for (int rank = 0; rank < plan.num_ranks(); ++rank) network.hosts.push_back(loaded->host_of(RankId(rank)));
+  std::vector<int> ports = ports_of(*loaded);
+  ports.resize(static_cast<std::size_t>(plan.num_ranks()));
+  network.ports =
+      std::make_shared<EmulatedPorts>(std::move(ports), folder.empty() ? "" : folder + "/emulated_ports");
   network.wire = [cluster = *std::move(loaded)](int from, int to) {
     const RankId a(from), b(to);
     const ClusterLink link = cluster.link(a, b);
@@ -324,7 +331,7 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
   }
   if (spec.wire_checksum) spec.decorators.emplace_back(make_checked_channel);
   if (!spec.emulate_links.empty() && plan) {
-    Result<ChannelDecorator> links = emulated_links(spec.emulate_links, *plan);
+    Result<ChannelDecorator> links = emulated_links(spec.emulate_links, *plan, spec.store_folder);
     if (!links)
       append(problems, links.problems());
     else

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "experiments/stalls/cache_policy.h"
-#include "experiments/stalls/storage_model.h"
+#include "data/files/cache_policy.h"
+#include "data/files/storage_model.h"
 
 namespace millrace {
 

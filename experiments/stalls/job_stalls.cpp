@@ -126,13 +126,19 @@ JobStalls analyze_job(const JobStallOptions& options,
     const auto size = fs::file_size(file, error);
     if (!error) stalls.file_bytes += static_cast<Bytes>(size);
   }
+  std::vector<std::string> of_storage;
+  if (!options.storage.is_real)
+    for (const auto& [key, value] : {std::pair<const char*, std::string>{"storage", options.storage.name},
+                                     {"storage-cache", options.cache},
+                                     {"storage-policy", options.policy}})
+      of_storage.insert(of_storage.end(), {"--set", std::string(key) + "=" + value});
   run("cached", {});
   std::map<int, RankData> ranks;
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
     const RunSteps ingestion = run("ingestion", {"--set", "data=synthetic"});
     const RunSteps cached = run("cached", {});
-    drop_from_cache(options.files);
-    const RunSteps cold = run("cold", {});
+    if (options.storage.is_real) drop_from_cache(options.files);
+    const RunSteps cold = run("cold", of_storage);
     stalls.steps.push_back(split_epoch(ingestion.step_s, cached.step_s, cold.step_s));
     for (const auto& [rank, seconds] : cached.data_s) {
       RankData& data = ranks[rank];
@@ -147,9 +153,14 @@ JobStalls analyze_job(const JobStallOptions& options,
   stalls.preparation_s = estimate_over(stalls.steps, [](const EpochSplit& s) { return s.preparation_s; });
   stalls.fetch_s = estimate_over(stalls.steps, [](const EpochSplit& s) { return s.fetch_s; });
   if (const Result<Json> summary = read_json((fs::path(options.out) / "cold" / "summary.json").string());
-      summary)
+      summary) {
     if (const Json* steps = summary->find("steps_per_epoch"); steps && steps->is_number())
       stalls.steps_per_epoch = static_cast<std::int64_t>(steps->as_double());
+    const Json* data = summary->find("data_files");
+    const Json* storage = data && data->is_object() ? data->find("storage") : nullptr;
+    if (const Json* hits = storage ? storage->find("hit_ratio") : nullptr)
+      stalls.hit_ratio = hits->as_double();
+  }
   return stalls;
 }
 
@@ -163,15 +174,24 @@ Json job_stalls_json(const JobStalls& stalls) {
                                   {"compute_s", one.compute_s},
                                   {"preparation_stall_s", one.preparation_s},
                                   {"fetch_stall_s", one.fetch_s}}));
-  return Json::object({{"format", "millrace-job-stalls-1"},
-                       {"step_s", to_json(stalls.step_s)},
-                       {"compute_s", to_json(stalls.compute_s)},
-                       {"preparation_stall_s", to_json(stalls.preparation_s)},
-                       {"fetch_stall_s", to_json(stalls.fetch_s)},
-                       {"steps_per_epoch", stalls.steps_per_epoch},
-                       {"file_bytes", stalls.file_bytes},
-                       {"repeats", std::move(steps)},
-                       {"ranks", std::move(ranks)}});
+  const auto of_epoch = [&](const Estimate& step) {
+    return step.mean * static_cast<double>(stalls.steps_per_epoch);
+  };
+  Json made = Json::object({{"format", "millrace-job-stalls-1"},
+                            {"step_s", to_json(stalls.step_s)},
+                            {"compute_s", to_json(stalls.compute_s)},
+                            {"preparation_stall_s", to_json(stalls.preparation_s)},
+                            {"fetch_stall_s", to_json(stalls.fetch_s)},
+                            {"steps_per_epoch", stalls.steps_per_epoch},
+                            {"epoch", Json::object({{"epoch_s", of_epoch(stalls.step_s)},
+                                                    {"compute_s", of_epoch(stalls.compute_s)},
+                                                    {"preparation_stall_s", of_epoch(stalls.preparation_s)},
+                                                    {"fetch_stall_s", of_epoch(stalls.fetch_s)}})},
+                            {"file_bytes", stalls.file_bytes},
+                            {"repeats", std::move(steps)},
+                            {"ranks", std::move(ranks)}});
+  if (stalls.hit_ratio >= 0) made["hit_ratio"] = stalls.hit_ratio;
+  return made;
 }
 
 }  // namespace millrace

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/files/storage_model.h"
 #include "experiments/stalls/stall_analysis.h"
 #include "runtime/base/json.h"
 
@@ -18,7 +19,9 @@ struct JobStallOptions {
   std::string cluster;             ///< empty: messages take no time
   std::vector<std::string> sets;   ///< KEY=VALUE of the job
   std::vector<std::string> files;  ///< that the job reads: dropped from the kernel's cache before a cold run
-  int steps = 0;                   ///< 0: as the job says
+  StorageSpec storage;  ///< from which a cold run reads. `is_real`: this machine's disk, past no cache
+  std::string cache = "0", policy = "minio";  ///< of a modelled storage: --storage-cache, --storage-policy
+  int steps = 0;                              ///< 0: as the job says
   int repeats = 3;
   std::chrono::milliseconds timeout{600'000};  ///< of one run
   std::string out;                             ///< folder of the runs, which exists
@@ -34,6 +37,7 @@ struct JobStalls {
   std::vector<EpochSplit> steps;  ///< by repeat: the mean step of its runs, the first step aside
   Estimate step_s, compute_s, preparation_s, fetch_s;
   std::vector<RankData> ranks;
+  double hit_ratio = -1;  ///< of the reads of the cold runs; -1: not counted
   std::int64_t steps_per_epoch = 0;
   Bytes file_bytes = 0;
 };

@@ -111,11 +111,6 @@ class Laboratory {
   PreciseWait wait_{std::chrono::microseconds(50)};
 };
 
-/// The epochs after which a cache is as it stays: one that evicts needs some to settle.
-int fills_of(CachePolicy policy) {
-  return policy != CachePolicy::MinIo && policy != CachePolicy::None ? 3 : 1;
-}
-
 double device_bytes() {
   const Json lines = proc_lines("/proc/self/io");
   const Json* line = lines.find("read_bytes");

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "data/files/cache_policy.h"
+#include "data/files/storage_model.h"
 #include "experiments/dlio/batch_loader.h"
-#include "experiments/stalls/cache_policy.h"
-#include "experiments/stalls/storage_model.h"
 #include "runtime/base/json.h"
 
 namespace millrace {

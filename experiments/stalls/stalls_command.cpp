@@ -8,6 +8,7 @@
 #include "data/files/data_kinds.h"
 #include "data/files/images.h"
 #include "driver/cli/command_support.h"
+#include "driver/cli/storage_flag.h"
 #include "driver/launch/job_spec.h"
 #include "experiments/dlio/dlio_data.h"
 #include "experiments/stalls/job_stalls.h"
@@ -419,7 +420,9 @@ int figure_command(const std::vector<std::string>& args) {
 // ---------------------------------------------------------------------------------------------------
 
 struct JobFlags {
-  JobStallOptions options{.out = "job-stalls"};
+  JobStallOptions options{.storage = *storage_from("disk"), .out = "job-stalls"};
+  double cache = 0.35;
+  CachePolicy policy = CachePolicy::MinIo;
   OutputFormat format = OutputFormat::Text;
 };
 
@@ -430,7 +433,7 @@ CommandSpec job_flags(JobFlags& f) {
       "Split the step of a training job, pipelines included, into computation, preparation stall and fetch "
       "stall. It runs on emulated devices in three phases: with made-up data, with its own data in the "
       "kernel's "
-      "cache, and with the data read from this machine's disk.";
+      "cache, and with the data read from storage.";
   spec.positionals = {"JOB.yaml"};
   spec.flags = {
       {.name = "device-profile",
@@ -446,6 +449,17 @@ CommandSpec job_flags(JobFlags& f) {
        .help = "Set a key of the job file.",
        .repeatable = true,
        .target = into::texts(f.options.sets)},
+      flag("", "storage", "NAME|LATENCY,BANDWIDTH[,DEPTH]",
+           "Where the data of the third phase comes from. disk: this machine's, past the kernel's cache. "
+           "Presets: " +
+               storage_presets() + ".",
+           into::parsed(f.options.storage, storage_from, "disk")),
+      flag("", "cache", "F",
+           "With another --storage than disk: size of the cache of each rank that reads, as a share of the "
+           "data's bytes.",
+           into::number(f.cache, 0, 1)),
+      flag("", "policy", "none|random|lru|fifo|minio", "What that cache keeps.",
+           into::choice(f.policy, "policy")),
       flag("", "steps", "N",
            "Steps of each run (default: the job's). More than an epoch read files that the run has cached.",
            into::integer(f.options.steps, 2, 1'000'000'000)),
@@ -456,7 +470,8 @@ CommandSpec job_flags(JobFlags& f) {
            into::text(f.options.out), 'o'),
       flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format")),
   };
-  spec.examples = {"millrace stalls job job.yaml --device-profile v100.json --steps 50"};
+  spec.examples = {"millrace stalls job job.yaml --device-profile v100.json --steps 50",
+                   "millrace stalls job job.yaml --device-profile v100.json --storage hdd --cache 0.35"};
   return spec;
 }
 
@@ -479,7 +494,7 @@ Result<std::vector<std::string>> files_of_data(const JobSpec& job) {
   return files;
 }
 
-void print_job(const JobStalls& stalls) {
+void print_job(const JobFlags& flags, const JobStalls& stalls) {
   const auto line = [&](const char* name, const Estimate& part) {
     std::printf("  %-18s %22s ms  %5.1f %%\n", name,
                 interval({part.mean * 1e3, part.half * 1e3}, "%.3f").c_str(),
@@ -494,8 +509,12 @@ void print_job(const JobStalls& stalls) {
   line("computation", stalls.compute_s);
   line("preparation stall", stalls.preparation_s);
   line("fetch stall", stalls.fetch_s);
+  if (stalls.hit_ratio >= 0)
+    std::printf("\nStorage %s, %s cache of %.0f %% of the data: hit ratio %.1f %%\n",
+                flags.options.storage.name.c_str(), to_string(flags.policy).c_str(), 100 * flags.cache,
+                100 * stalls.hit_ratio);
   std::printf("\nWaits for batches, in a step:\n");
-  std::vector<std::vector<std::string>> lines{{"RANK", "CACHED MS", "FROM DISK MS"}};
+  std::vector<std::vector<std::string>> lines{{"RANK", "CACHED MS", "FROM STORAGE MS"}};
   for (const RankData& one : stalls.ranks)
     lines.push_back(
         {std::to_string(one.rank), printed("%.3f", one.cached_s * 1e3), printed("%.3f", one.cold_s * 1e3)});
@@ -504,6 +523,8 @@ void print_job(const JobStalls& stalls) {
 
 int run_job_stalls(JobFlags& flags, const Arguments& given, Problems problems) {
   flags.options.job = given.positionals().front();
+  flags.options.cache = shortest_text(flags.cache);
+  flags.options.policy = to_string(flags.policy);
   std::vector<JobOverride> overrides;
   for (const std::string& text : flags.options.sets) {
     if (const Result<JobOverride> one = parse_override(text))
@@ -532,7 +553,7 @@ int run_job_stalls(JobFlags& flags, const Arguments& given, Problems problems) {
     if (flags.format == OutputFormat::Json)
       std::printf("%s", text.c_str());
     else
-      print_job(stalls);
+      print_job(flags, stalls);
     return 0;
   } catch (const Error& error) {
     return exit_with(error.code(), {{"millrace stalls job", error.what(), error.hint()}});

@@ -13,6 +13,12 @@
 
 namespace millrace {
 
+/// Tags: the user's in bits 0..47; collectives have this bit; above it is the subgroup's name.
+inline constexpr std::uint64_t kCollectiveTag = std::uint64_t{1} << 48;
+inline bool is_collective_tag(std::uint64_t tag) {
+  return (tag & kCollectiveTag) != 0;
+}
+
 /// A message that is read where the transport has it.
 class Arrival : public Pending {
  public:

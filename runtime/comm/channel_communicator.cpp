@@ -23,8 +23,8 @@
 namespace millrace {
 namespace {
 
-// Tags: the user's in bits 0..47, collectives with bit 48 set, the subgroup's name in bits 49..63.
-constexpr std::uint64_t kCollective = std::uint64_t{1} << 48;
+// The subgroup's name is in bits 49..63 of a tag.
+constexpr std::uint64_t kCollective = kCollectiveTag;
 constexpr int kGroupShift = 49;
 constexpr int kSequenceShift = 20;  // tags of one collective: 2^20, more than a chain of 4,096 ranks has
 
@@ -201,12 +201,13 @@ class ChannelCommunicator final : public Communicator {
     return (sequence << kSequenceShift) & (kCollective - 1);
   }
 
-  /// Sends `tensors[peer]` to each peer.
+  /// Sends `tensors[peer]` to each peer. Every rank begins with the next one, so that no rank gets the
+  /// messages of all others at once.
   std::vector<std::unique_ptr<Pending>> send_to_all(const std::vector<at::Tensor>& tensors, std::uint64_t tag,
                                                     const std::string& what) {
     std::vector<std::unique_ptr<Pending>> sends;
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer == rank_) continue;
+    for (int k = 1; k < size(); ++k) {
+      const int peer = (rank_ + k) % size();
       sends.push_back(post({Direction::Send, RankId(peer), tag, tensors[peer], what}));
     }
     return sends;

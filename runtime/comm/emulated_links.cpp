@@ -18,6 +18,8 @@ namespace {
 
 struct Message {
   Transfer transfer;
+  std::shared_ptr<EmulatedPorts::Request> asked{};  ///< until its ports are settled
+  TimePoint::duration latency{};
   std::unique_ptr<Pending> posted{};  ///< of the inner channel
   std::exception_ptr error{};
   bool handed_on = false;
@@ -54,10 +56,29 @@ class EmulatedLinks final : public ForwardingChannel {
     const std::lock_guard lock(mutex_);
     if (failed_) std::rethrow_exception(failed_);
     if (aborted_) return ForwardingChannel::post(transfer);  // which says why
-    Wire& wire = wire_to(transfer.peer.value);
-    wire.free = std::max(wire.free, clock().now()) +
-                duration_of(double(transfer.tensor.nbytes()) * wire.times.seconds_per_byte);
-    on_the_way_.emplace(wire.free + duration_of(wire.times.latency_s), message);
+    const int peer = transfer.peer.value;
+    const bool is_collective = is_collective_tag(transfer.tag);
+    const TimePoint now = clock().now();
+    Wire& wire = wire_to(peer);
+    const auto length = duration_of(double(transfer.tensor.nbytes()) * wire.times.seconds_per_byte);
+    message->latency = duration_of(wire.times.latency_s);
+    if (network_.ports && network_.ports->takes(rank(), peer, is_collective)) {
+      at_once_ = now == newest_ ? at_once_ + 1 : 0;
+      newest_ = now;
+      message->asked =
+          std::make_shared<EmulatedPorts::Request>(EmulatedPorts::Request{.from = rank(),
+                                                                          .to = peer,
+                                                                          .is_collective = is_collective,
+                                                                          .posted = now,
+                                                                          .nth = at_once_,
+                                                                          .length = length});
+      network_.ports->ask(message->asked);
+      // All that ask at this moment are known a nanosecond later.
+      on_the_way_.emplace(now + std::chrono::nanoseconds(1), message);
+    } else {
+      wire.free = std::max(wire.free, now) + length;
+      on_the_way_.emplace(wire.free + message->latency, message);
+    }
     clock().notify_all(changed_);
     if (buffers_sends()) return std::make_unique<NothingPending>();
     return std::make_unique<Sent>(*this, std::move(message));
@@ -124,6 +145,13 @@ class EmulatedLinks final : public ForwardingChannel {
       if (stopped_ || aborted_) return;
       if (changed) continue;
       const std::shared_ptr<Message> message = on_the_way_.begin()->second;
+      if (message->asked) {
+        network_.ports->settle(clock().now());
+        on_the_way_.erase(on_the_way_.begin());
+        on_the_way_.emplace(message->asked->left + message->latency, message);
+        message->asked.reset();
+        continue;
+      }
       lock.unlock();
       try {
         message->posted = ForwardingChannel::post(message->transfer);
@@ -143,8 +171,10 @@ class EmulatedLinks final : public ForwardingChannel {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_, started_;
   std::map<int, Wire> wires_;  // by peer
-  Queue on_the_way_;           // by arrival; equal ones in the order of posting
-  std::exception_ptr failed_;  // the first message that could not be handed on
+  Queue on_the_way_;           // by arrival, or when ports are settled; equal ones in the order of posting
+  TimePoint newest_ = TimePoint::min();  // when the newest message asked for ports
+  int at_once_ = 0;                      // messages that asked at that moment, before the newest
+  std::exception_ptr failed_;            // the first message that could not be handed on
   bool running_ = false, stopped_ = false, aborted_ = false;
   std::jthread courier_;  // last: joined first
 };

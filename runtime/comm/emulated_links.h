@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/comm/channel.h"
+#include "runtime/comm/emulated_ports.h"
 
 namespace millrace {
 
@@ -19,10 +20,12 @@ struct EmulatedWire {
 struct EmulatedNetwork {
   std::function<EmulatedWire(int from, int to)> wire;  ///< pure: called when a first message goes that way
   std::vector<int> hosts;                              ///< by rank (Channel::hosts)
+  std::shared_ptr<EmulatedPorts> ports{};              ///< that messages share; null: none are shared
 };
 
 /// Messages arrive no earlier than on `network`, by the clock of `inner`; what `inner` takes for them comes
-/// on top. Every pair of ranks has a wire of its own in each direction. The bytes are the same.
+/// on top. A message that takes no ports has a wire of its pair of ranks and its direction. The bytes are the
+/// same.
 std::shared_ptr<Channel> make_emulated_links(std::shared_ptr<Channel> inner, const EmulatedNetwork& network);
 
 }  // namespace millrace

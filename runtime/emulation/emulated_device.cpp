@@ -1,6 +1,7 @@
 #include "runtime/emulation/emulated_device.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -39,9 +40,11 @@ EmulatedDevice::EmulatedDevice(Clock& clock, std::string name, const EmulatedCos
       costs_(costs),
       memory_(std::make_shared<EmulatedMemory>(costs.memory)),
       free_(clock.now()),
+      random_(costs.seed),
       copies_(costs.copy_bytes) {
   memory_->take(costs_.fixed_bytes);
   for (const auto& [stage, bytes] : copies_) memory_->take(bytes);
+  draw_factor();
 }
 
 EmulatedDevice& EmulatedDevice::of_thread() {
@@ -58,8 +61,13 @@ TimePoint EmulatedDevice::next() const {
   return std::max(free_, clock_.now() - late_);
 }
 
+void EmulatedDevice::draw_factor() {
+  if (costs_.jitter > 0) factor_ = std::exp(costs_.jitter * (random_.normal() - costs_.jitter / 2));
+}
+
 void EmulatedDevice::compute(double seconds) {
   const std::lock_guard lock(mutex_);
+  seconds *= factor_;
   free_ = shared_ ? shared_->append(next(), duration_of(seconds)) : next() + duration_of(seconds);
   late_ = {};
 }
@@ -90,6 +98,7 @@ at::Tensor EmulatedDevice::upload(at::Tensor host) {
 
 std::unique_ptr<DeviceMark> EmulatedDevice::mark() {
   const std::lock_guard lock(mutex_);
+  draw_factor();
   return std::make_unique<EmulatedMark>(*this, next());
 }
 

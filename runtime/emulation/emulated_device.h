@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/random.h"
 #include "runtime/device/device.h"
 #include "runtime/emulation/emulated_memory.h"
 #include "runtime/emulation/shared_timeline.h"
@@ -22,6 +23,8 @@ struct EmulatedCosts {
   double update_copy_s_per_byte = 0;  ///< LayerGraph::update_copy_s_per_byte
   std::int64_t memory = 0;            ///< of the device; 0: unlimited
   std::int64_t fixed_bytes = 0;       ///< taken from the start to the end, besides tensors
+  double jitter = 0;                  ///< sigma of a log-normal factor of mean 1; 0: times do not vary
+  std::uint64_t seed = 0;             ///< of the factors
   /// The bytes of the copies that layers make of their parameters, by stage that it holds, for each version.
   std::map<int, std::int64_t> copy_bytes{};
   /// The bytes of the parameters that an update passes over, by stage that it holds.
@@ -30,8 +33,9 @@ struct EmulatedCosts {
 
 /// Work is done in the order in which it was handed over, like the kernels of a GPU's stream: it begins when
 /// the work before it has ended, and not before it was handed over. The host goes on meanwhile, and waits by
-/// marks. A wait that ended late, because the host was busy, does not delay the work that follows it.
-/// Tensors that a bound thread makes on the device count in its memory. Thread-safe.
+/// marks. Each mark begins an action of the host; with `jitter`, it has a factor of its own on its seconds. A
+/// wait that ended late, because the host was busy, does not delay the work that follows it. Tensors that a
+/// bound thread makes on the device count in its memory. Thread-safe.
 class EmulatedDevice final : public Device {
  public:
   /// `clock` must outlive it.
@@ -82,6 +86,7 @@ class EmulatedDevice final : public Device {
 
  private:
   friend class EmulatedMark;
+  void draw_factor();
   TimePoint next() const;  // when work handed over now would begin
   void wait_until(TimePoint when);
 
@@ -92,7 +97,9 @@ class EmulatedDevice final : public Device {
   std::shared_ptr<SharedTimeline> shared_;  // null: the device is this job's alone
   mutable std::mutex mutex_;                // guards what follows
   TimePoint free_{};                        // when all work that was handed over is done
-  TimePoint::duration late_{};          // by how much the host's newest wait for the device ended too late
+  TimePoint::duration late_{};  // by how much the host's newest wait for the device ended too late
+  RandomStream random_;
+  double factor_ = 1;                   // of all work until the next mark: an action has one
   std::map<int, std::int64_t> copies_;  // by stage: bytes of copies of all versions after its newest update
 };
 

@@ -15,11 +15,15 @@ namespace {
 
 using Ticks = TimePoint::rep;
 
-std::atomic_ref<Ticks> free_at(void* mapped) {
-  return std::atomic_ref<Ticks>(*static_cast<Ticks*>(mapped));
+}  // namespace
+
+std::atomic_ref<Ticks> SharedTimeline::free_at() {
+  return std::atomic_ref<Ticks>(mapped_ ? *static_cast<Ticks*>(mapped_) : own_);
 }
 
-}  // namespace
+std::shared_ptr<SharedTimeline> SharedTimeline::of_this_process() {
+  return std::shared_ptr<SharedTimeline>(new SharedTimeline(nullptr));
+}
 
 Result<std::shared_ptr<SharedTimeline>> SharedTimeline::open(const std::string& path, TimePoint now) {
   const auto failed = [&] {
@@ -38,18 +42,18 @@ Result<std::shared_ptr<SharedTimeline>> SharedTimeline::open(const std::string& 
   if (mapped == MAP_FAILED) return failed();
   std::shared_ptr<SharedTimeline> made(new SharedTimeline(mapped));
   // No job hands over work for an hour ahead.
-  Ticks was = free_at(mapped).load();
+  Ticks was = made->free_at().load();
   if (was > (now + std::chrono::hours(1)).time_since_epoch().count())
-    free_at(mapped).compare_exchange_strong(was, now.time_since_epoch().count());
+    made->free_at().compare_exchange_strong(was, now.time_since_epoch().count());
   return made;
 }
 
 SharedTimeline::~SharedTimeline() {
-  ::munmap(mapped_, sizeof(Ticks));
+  if (mapped_) ::munmap(mapped_, sizeof(Ticks));
 }
 
 TimePoint SharedTimeline::append(TimePoint earliest, TimePoint::duration length) {
-  const std::atomic_ref<Ticks> free = free_at(mapped_);
+  const std::atomic_ref<Ticks> free = free_at();
   Ticks before = free.load(), after = 0;
   do {
     after = std::max(before, earliest.time_since_epoch().count()) + length.count();

@@ -1,6 +1,7 @@
 // When a device that several jobs share is free. The jobs are processes of one host.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -9,12 +10,14 @@
 
 namespace millrace {
 
-/// The end of all work that the jobs have handed over, in a file that they map. Work is done in the order in
-/// which it is handed over, whichever job it is of. Thread-safe, and safe between processes.
+/// The end of all work that the jobs have handed over, in a file that they map or, for jobs of one process,
+/// in its memory. Work is done in the order in which it is handed over, whichever job it is of. Thread-safe,
+/// and safe between processes.
 class SharedTimeline {
  public:
   /// Opens or makes the file. What an earlier boot left there is forgotten. Problem: it cannot be made.
   static Result<std::shared_ptr<SharedTimeline>> open(const std::string& path, TimePoint now);
+  static std::shared_ptr<SharedTimeline> of_this_process();
   ~SharedTimeline();
   SharedTimeline(const SharedTimeline&) = delete;
   SharedTimeline& operator=(const SharedTimeline&) = delete;
@@ -24,7 +27,10 @@ class SharedTimeline {
 
  private:
   explicit SharedTimeline(void* mapped) : mapped_(mapped) {}
-  void* mapped_;
+  std::atomic_ref<TimePoint::rep> free_at();
+
+  void* mapped_;  // null: of this process
+  alignas(8) TimePoint::rep own_ = 0;
 };
 
 }  // namespace millrace

@@ -64,11 +64,15 @@ class StandInHead : public Head {
 
 /// Problem: the model has something for which nothing can stand.
 inline Status has_stand_ins(const LayeredModel& model) {
+  constexpr const char* kPredicted =
+      "`millrace plan` and `millrace simulate` predict its steps from a profile";
   if (!model.turns.empty())
-    return Problem{"", "models that are trained in turns are not emulated", "choose a model with one loss"};
+    return Problem{"", "models that are trained in turns are not emulated", kPredicted};
   if (const NamedLayer* layer = first_carrying(model.layers))
-    return Problem{"", "layer " + layer->name + " carries a state from microbatch to microbatch",
-                   "such models are not emulated"};
+    return Problem{"",
+                   "layer " + layer->name +
+                       " carries a state from microbatch to microbatch: such models are not emulated",
+                   kPredicted};
   return Ok{};
 }
 

@@ -28,6 +28,7 @@ LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
         &LayerGraph::norm_s_per_byte, &LayerGraph::data_s})
     made.*value = at(a.*value, b.*value);
   made.measured.spread = std::max(a.measured.spread, b.measured.spread);
+  made.measured.jitter = std::max(a.measured.jitter, b.measured.jitter);
   for (std::size_t m = 0; m < std::min(a.microbatches.size(), b.microbatches.size()); ++m)
     for (double MeasuredMicrobatch::*value : {&MeasuredMicrobatch::seconds, &MeasuredMicrobatch::loss_s})
       made.microbatches[m].*value = at(a.microbatches[m].*value, b.microbatches[m].*value);

@@ -119,6 +119,7 @@ Measured measured_from(const Json& json, Problems& problems) {
   Measured measured{.ranks = in.whole("ranks", 1, 1 << 20, 1),
                     .blocks = in.whole("blocks", 1, 1 << 20, 1),
                     .spread = in.within("spread", 0, 1e6, 0),
+                    .jitter = in.within("jitter", 0, 10, 0),
                     .origin = {.processor = in.string("processor", ""), .date = in.string("date", "")}};
   in.finish();
   return measured;
@@ -285,6 +286,7 @@ Json LayerGraph::as_json() const {
   if (measured.blocks > 0) {
     json["measured"] =
         Json::object({{"ranks", measured.ranks}, {"blocks", measured.blocks}, {"spread", measured.spread}});
+    if (measured.jitter > 0) json["measured"]["jitter"] = measured.jitter;
     if (!measured.origin.processor.empty()) json["measured"]["processor"] = measured.origin.processor;
     if (!measured.origin.date.empty()) json["measured"]["date"] = measured.origin.date;
   }

@@ -2,7 +2,9 @@
 #include "runtime/train/trainable.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <numbers>
 #include <set>
 #include <utility>
 
@@ -541,6 +543,28 @@ double spread_of(const Samples& totals) {
   return middle > 0 ? (*most - *least) / 2 / middle : 0;
 }
 
+/// Returns Measured::jitter of passes, `repetitions` of which are a block.
+double jitter_of(const TurnSamples& turns, std::size_t repetitions) {
+  double differences = 0, sums = 0;
+  const auto add = [&](const Samples& passes) {
+    for (std::size_t i = 0; i < passes.size(); ++i) {
+      const std::size_t end = std::min(passes.size(), (i / repetitions + 1) * repetitions);
+      for (std::size_t j = i + 1; j < end; ++j) {
+        differences += std::abs(passes[i] - passes[j]);
+        sums += passes[i] + passes[j];
+      }
+    }
+  };
+  for (const std::vector<BatchSamples>& turn : turns) {
+    for (const BatchSamples& batch : turn) {
+      add(batch.forward);
+      add(batch.backward);
+    }
+  }
+  // E|X - Y| / (E X + E Y) is 2 Phi(sigma / sqrt(2)) - 1, which is nearly sigma / sqrt(pi).
+  return sums > 0 ? differences / sums * std::sqrt(std::numbers::pi) : 0;
+}
+
 /// Returns the part of `whole`, the graph of all turns, that one turn costs.
 LayerGraph turn_of(const LayerGraph& whole, const StageLayout& turn, const std::string& name,
                    const std::vector<BatchSamples>& samples, const Pass& pass) {
@@ -780,7 +804,10 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
       edges_of(layout, mean_bytes, lengths_differ ? bytes_of_each : std::vector<std::vector<Bytes>>(), kept);
   updates.write_to(graph);
   graph.jobs = model.jobs();
-  graph.measured = {.ranks = 1, .blocks = options.blocks, .spread = spread_of(totals)};
+  graph.measured = {.ranks = 1,
+                    .blocks = options.blocks,
+                    .spread = spread_of(totals),
+                    .jitter = jitter_of(samples, static_cast<std::size_t>(options.repetitions))};
   std::vector<LayerGraph> of_turns;
   for (std::size_t t = 0; t < layout.turns.size(); ++t) {
     of_turns.push_back(turn_of(graph, layout.turns[t], model.turns[t].name, samples[t], *passes[t]));

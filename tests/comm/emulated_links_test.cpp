@@ -6,9 +6,12 @@
 
 #include <ATen/ATen.h>
 
+#include "optimizer/cost/cost_model.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
 #include "runtime/comm/emulated_links.h"
+#include "runtime/plan/cluster_spec.h"
+#include "tests/driver/temporary_folder.h"
 
 namespace millrace {
 namespace {
@@ -127,9 +130,96 @@ TEST(EmulatedLinks, SumsAreTheSameBitsAndTakeTheTimeThatThePlannerCharges) {
                     c.all_reduce(own, "sum")->wait();
                     EXPECT_TRUE(at::equal(own, expected));
                   });
-  // Chunks to their owners, then back: a quarter of 160,000 bytes on each wire, twice (docs/planning.md
-  // counts the three messages of a rank one after the other, as through one port).
+  // Chunks to their owners, then back: a quarter of 160,000 bytes on each wire, twice.
   EXPECT_NEAR(seconds_between(start, clock.now()), 2 * (kLatency + 40'000 * kPerByte), 1e-9);
+}
+
+TEST(EmulatedLinks, MessagesBetweenHostsShareTheirPorts) {
+  VirtualClock clock;
+  const EmulatedNetwork network{
+      .wire = [](int, int) { return EmulatedWire{.latency_s = 0.5, .seconds_per_byte = 1}; },
+      .hosts = {0, 0, 1, 1},
+      .ports = std::make_shared<EmulatedPorts>(std::vector<int>{0, 0, 1, 1})};
+  in_virtual_time(4, clock, network, [&](Communicator& c) {
+    const int me = c.rank().value;
+    const TimePoint start = clock.now();
+    at::Tensor tensor = at::zeros({2}, at::kByte);
+    const auto message = [&](Direction direction, int peer, int tag) {
+      const Transfer transfer{direction, RankId(peer), static_cast<std::uint64_t>(tag), tensor, "message"};
+      c.exchange({&transfer, 1})->wait();
+    };
+    if (me < 2) {
+      message(Direction::Send, me + 2, 1);  // both hosts' ports: one after the other
+      message(Direction::Send, 1 - me, 2);  // inside the host: a wire of its own
+      message(Direction::Receive, 1 - me, 2);
+      EXPECT_EQ(seconds_between(start, clock.now()), 2.5);
+    } else {
+      message(Direction::Receive, me - 2, 1);
+      EXPECT_EQ(seconds_between(start, clock.now()), me == 2 ? 2.5 : 4.5);
+    }
+  });
+}
+
+TEST(EmulatedLinks, ACollectiveTakesTheTimeThatThePlannerCharges) {
+  constexpr double kLatency = 1e-3, kPerByte = 1e-9, kInside = 1e-10;
+  constexpr std::int64_t kBytes = 16'000'000;
+  const auto seconds_of = [&](const std::vector<int>& hosts) {
+    const int ranks = static_cast<int>(hosts.size());
+    VirtualClock clock;
+    const TimePoint start = clock.now();
+    in_virtual_time(ranks, clock,
+                    {.wire =
+                         [&](int from, int to) {
+                           const bool inside =
+                               hosts[static_cast<std::size_t>(from)] == hosts[static_cast<std::size_t>(to)];
+                           return EmulatedWire{kLatency, inside ? kInside : kPerByte};
+                         },
+                     .hosts = hosts,
+                     .ports = std::make_shared<EmulatedPorts>(hosts)},
+                    [&](Communicator& c) {
+                      at::Tensor own = at::ones({kBytes / 4});
+                      c.all_reduce(own, "sum")->wait();
+                      EXPECT_EQ(own[0].item<float>(), ranks);
+                    });
+    return seconds_between(start, clock.now());
+  };
+  for (const std::vector<int>& hosts :
+       {std::vector{0, 0}, std::vector{0, 0, 0, 0}, std::vector{0, 1, 2, 3}, std::vector{0, 0, 1, 1}}) {
+    ClusterSpec cluster{.hosts = {}, .network = {.bandwidth = 1 / kPerByte, .latency_s = kLatency}};
+    std::vector<RankId> ranks;
+    for (int r = 0; r < static_cast<int>(hosts.size()); ++r) {
+      ranks.emplace_back(r);
+      if (hosts[static_cast<std::size_t>(r)] == static_cast<int>(cluster.hosts.size()))
+        cluster.hosts.push_back({.name = std::to_string(r),
+                                 .devices = 0,
+                                 .link = {.bandwidth = 1 / kInside, .latency_s = kLatency}});
+      ++cluster.hosts.back().devices;
+    }
+    const double charged = all_reduce_seconds(cluster, ranks, kBytes);
+    // Between hosts of several ranks it goes in pieces. The planner takes no overlap of the part inside the
+    // hosts with the part between them.
+    const bool in_pieces = hosts.front() == hosts[1] && hosts.back() != hosts.front();
+    EXPECT_NEAR(seconds_of(hosts) / charged, in_pieces ? 0.9 : 1, in_pieces ? 0.03 : 0.001)
+        << hosts.size() << " ranks, the last on host " << hosts.back();
+  }
+}
+
+TEST(EmulatedLinks, ProcessesShareTheirPortsInAFile) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path("ports");
+  EmulatedPorts one({0, 1, 1}, file), other({0, 1, 1}, file);
+  const auto asked = [](EmulatedPorts& ports, int to, std::int64_t posted) {
+    auto request = std::make_shared<EmulatedPorts::Request>();
+    request->from = 0, request->to = to;
+    request->posted = TimePoint(std::chrono::nanoseconds(posted));
+    request->length = std::chrono::nanoseconds(100);
+    ports.ask(request);
+    ports.settle(request->posted + std::chrono::nanoseconds(1));
+    return request->left.time_since_epoch().count();
+  };
+  EXPECT_EQ(asked(one, 1, 10), 110);
+  EXPECT_EQ(asked(other, 2, 20), 210);
+  EXPECT_EQ(asked(one, 2, 1000), 1100);
 }
 
 TEST(EmulatedLinks, ASlowerLinkThanTheDeadlineIsALateMessage) {

@@ -1,6 +1,7 @@
 // A device that is not there: its time line, its memory, and messages that wait for it.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <thread>
 
 #include <ATen/ops/empty.h>
@@ -78,6 +79,32 @@ TEST(EmulatedDevice, ALateWakeUpDelaysNoWork) {
   EXPECT_NEAR(device.mark()->seconds_since(*end), 1, 1e-9);
   device.wait();
   EXPECT_NEAR(seconds(clock), 14.3, 1e-9) << "12 + 2 s, and one late wake-up";
+}
+
+TEST(EmulatedDevice, JitterMakesTheSlowerOfTwoTakeLongerThanTheMean) {
+  constexpr double kSigma = 0.2;
+  constexpr int kSteps = 4000;
+  VirtualClock clock;
+  EmulatedDevice one(clock, "one", {.jitter = kSigma, .seed = 1}),
+      other(clock, "other", {.jitter = kSigma, .seed = 2});
+  double sum = 0;  // of the first device
+  for (int step = 0; step < kSteps; ++step) {
+    const TimePoint start = clock.now();
+    for (EmulatedDevice* device : {&one, &other}) {
+      device->mark();
+      device->compute(0.25);  // two layers of an action have one factor
+      device->compute(0.75);
+    }
+    one.wait();
+    sum += Seconds(clock.now() - start).count();
+    other.wait();
+  }
+  // Each step begins when both are done, so the clock has the sum of the maxima. For two log-normal factors
+  // of mean 1 the mean of the larger one is 2 Phi(sigma / sqrt(2)).
+  const double larger = 1 + std::erf(kSigma / 2), deviation = 0.17;
+  EXPECT_NEAR(seconds(clock) / kSteps, larger, 3 * deviation / std::sqrt(double(kSteps)));
+  EXPECT_GT(larger, 1.11);
+  EXPECT_NEAR(sum / kSteps, 1, 0.02) << "the mean of one device is as profiled";
 }
 
 TEST(EmulatedDevice, CountsItsMemoryAndRunsOutOfIt) {

@@ -1,5 +1,6 @@
 // Jobs on devices that are not there: steps take the time that the simulator predicts, and what such a run
 // cannot have is refused or left out.
+#include <cmath>
 #include <thread>
 
 #include "runtime/base/json.h"
@@ -54,6 +55,58 @@ TEST_F(Emulation, AStepInVirtualTimeIsTheSimulators) {
       predicted = in_a_run->as_double();
     EXPECT_NEAR(step / predicted, 1, 1e-3) << schedule;
   }
+}
+
+TEST_F(Emulation, MessagesOfAHostShareItsPort) {
+  write("hosts.yaml",
+        "hosts: [{name: a, devices: 2, bandwidth: 1e9}, {name: b, devices: 2, bandwidth: 1e9}]\n"
+        "network: {bandwidth: 3e5, latency: 1e-4}\n");
+  for (const std::string schedule : {"gpipe", "1f1b"}) {
+    const Ran planned =
+        run("plan --profile profile.json --cluster hosts.yaml --stages 2 --microbatches 8 --schedule " +
+            schedule + " --out plan.json");
+    ASSERT_EQ(planned.code, 0) << planned.output;
+    const Ran ran =
+        run("train " + std::string(kModel) +
+            "--plan plan.json --steps 5 --data synthetic:128 --device emulated --device-profile "
+            "profile.json --clock virtual --emulate-links hosts.yaml --overwrite --output-dir ports");
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    const double step = json("ports/summary.json").find("median_step_s")->as_double();
+    EXPECT_NEAR(step / json("plan.json").find("predicted_step_s")->as_double(), 1, 0.01) << schedule;
+  }
+}
+
+TEST_F(Emulation, JitterMakesStepsWithWaitingRanksLonger) {
+  Json profile = json("profile.json");
+  profile["measured"]["jitter"] = 0.2;
+  write("noisy.json", profile.dump(1));
+  const auto mean_step = [&](const std::string& file, const std::string& more) {
+    const Ran ran =
+        run("train " + std::string(kModel) +
+            "--stages 1 --replicas 2 --microbatches 2 --steps 300 --data synthetic:64 --device emulated "
+            "--clock virtual --overwrite --output-dir jitter --device-profile " +
+            file + more);
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    double sum = 0;
+    int steps = 0;
+    for (const std::string& line : split(bytes("jitter/steps.rank0.jsonl"), '\n')) {
+      if (const Result<Json> step = parse_json(line, "steps");
+          step && step->is_object() && step->find("step_s"))
+        sum += step->find("step_s")->as_double(), ++steps;
+    }
+    return sum / steps;
+  };
+  const double alike = mean_step("noisy.json", ""), drawn = mean_step("noisy.json", " --jitter profile");
+  double forward = profile.find("loss_s")->as_double(), backward = 0;
+  for (const Json& layer : profile.find("layers")->items()) {
+    forward += layer.find("forward_s")->as_double();
+    backward += layer.find("backward_input_s")->as_double() + layer.find("backward_weight_s")->as_double();
+  }
+  // The larger of two normal sums exceeds their mean by the deviation / sqrt(pi).
+  const double longer = 0.2 * std::sqrt((forward * forward + backward * backward) / 3.14159265);
+  EXPECT_NEAR((drawn - alike) / longer, 1, 0.25) << alike << " " << drawn << " " << longer;
+  EXPECT_EQ(drawn, mean_step("noisy.json", " --jitter profile")) << "the same seed draws the same";
+  EXPECT_GT(mean_step("profile.json", " --jitter 0.2"), alike + longer / 2);
 }
 
 TEST_F(Emulation, AJobRunsOnBothClocksWithoutWhatAsksForValues) {
@@ -117,6 +170,19 @@ TEST_F(Emulation, APipelinesStallsAreThoseOfItsFirstAndLastStage) {
   const std::vector<Json>& ranks = stalls.find("ranks")->items();
   ASSERT_EQ(ranks.size(), 3U);
   EXPECT_EQ(ranks[1].find("data_wait_cold_s")->as_double(), 0) << "the middle stage reads no data";
+  // A storage that serves 10 ms a sample, whose cache has half of them: 12 misses in an epoch of 24 samples.
+  const Ran stored =
+      run("stalls job job.yaml --device-profile conv.json --repeats 1 -o stored --storage 10ms,1GB,1 --cache "
+          "0.5");
+  ASSERT_EQ(stored.code, 0) << stored.output;
+  EXPECT_NE(stored.output.find("hit ratio 50.0 %"), std::string::npos) << stored.output;
+  const Json slow = json("stored/job-stalls.json");
+  const Json& epoch = *slow.find("epoch");
+  const auto part = [&](const char* name) { return epoch.find(name)->as_double(); };
+  EXPECT_NEAR(part("compute_s") + part("preparation_stall_s") + part("fetch_stall_s"), part("epoch_s"),
+              0.005 * part("epoch_s"));
+  EXPECT_EQ(slow.find("hit_ratio")->as_double(), 0.5);
+  EXPECT_EQ(run("emulate job.yaml --device-profile conv.json --set storage=hdd").code, 2) << "virtual time";
   const Ran made_up = run("stalls job job.yaml --device-profile conv.json --set data=synthetic");
   EXPECT_EQ(made_up.code, 2);
   EXPECT_NE(made_up.output.find("its data is made up"), std::string::npos) << made_up.output;
@@ -155,6 +221,14 @@ TEST_F(Emulation, JobsThatShareADeviceTakeTurns) {
   const Ran refused = run("emulate job.yaml --device-profile profile.json --share-devices shared");
   EXPECT_EQ(refused.code, 2);
   EXPECT_NE(refused.output.find("give --clock wall"), std::string::npos) << refused.output;
+  EXPECT_EQ(run("emulate job.yaml job.yaml --device-profile profile.json --clock wall").code, 2);
+  // In virtual time a step of one of three takes exactly three times as long.
+  const Ran three =
+      run("emulate job.yaml job.yaml job.yaml --device-profile profile.json --output-dir three");
+  ASSERT_EQ(three.code, 0) << three.output;
+  for (const std::string job : {"job0", "job1", "job2"})
+    EXPECT_NEAR(json("three/" + job + "/summary.json").find("median_step_s")->as_double() / 0.09, 1, 0.02)
+        << job;
   Ran other;
   std::jthread beside([&] {
     const std::string line = "cd " + folder_.string() + " && timeout 100 " MILLRACE_BIN_DIR "/millrace " +

@@ -1,7 +1,8 @@
-#include "experiments/stalls/storage_model.h"
+#include "driver/cli/storage_flag.h"
 
-#include <algorithm>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "driver/cli/flag_target.h"
 #include "runtime/base/text.h"
@@ -66,18 +67,11 @@ Result<StorageSpec> storage_from(const std::string& text) {
   return StorageSpec{text, *latency, static_cast<double>(*rate), static_cast<int>(*depth)};
 }
 
-StorageModel::StorageModel(StorageSpec spec)
-    : spec_(std::move(spec)), place_free_(static_cast<std::size_t>(std::max(1, spec_.queue_depth))) {}
-
-TimePoint StorageModel::served_at(TimePoint now, Bytes size) {
-  const auto time = [](double seconds) {
-    return std::chrono::duration_cast<TimePoint::duration>(std::chrono::duration<double>(seconds));
-  };
-  const std::lock_guard lock(mutex_);
-  const auto place = std::min_element(place_free_.begin(), place_free_.end());
-  const TimePoint found = std::max(now, *place) + time(spec_.latency_s);
-  pipe_free_ = std::max(found, pipe_free_) + time(static_cast<double>(size) / spec_.bytes_per_s);
-  return *place = pipe_free_;
+Result<StorageSpec> modelled_storage_from(const std::string& text) {
+  const Result<StorageSpec> storage = storage_from(text);
+  if (storage && storage->is_real)
+    return Problem{"", "'disk' has no known speed", "a preset or LATENCY,BANDWIDTH: " + storage_presets()};
+  return storage;
 }
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-#include "experiments/stalls/cache_policy.h"
+#include "data/files/cache_policy.h"
 
 #include <cmath>
 #include <list>

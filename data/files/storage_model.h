@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "runtime/base/clock.h"
-#include "runtime/base/result.h"
 #include "runtime/base/units.h"
 
 namespace millrace {
@@ -23,12 +22,6 @@ struct StorageSpec {
   /// Seconds for one request of `size` bytes if no other waits.
   double seconds(Bytes size) const { return latency_s + static_cast<double>(size) / bytes_per_s; }
 };
-
-/// "disk", a preset ("hdd", "sata-ssd", "nvme", "network"), or "LATENCY,BANDWIDTH[,DEPTH]" as "8ms,150MB,1":
-/// the bandwidth is a size per second.
-Result<StorageSpec> storage_from(const std::string& text);
-/// Names of the presets, with their numbers, for help and errors.
-std::string storage_presets();
 
 /// When requests end. Each waits for a place in the queue, then for its latency; then its bytes pass through
 /// the device's one pipe, in the order of arrival. Thread-safe.

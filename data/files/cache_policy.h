@@ -35,6 +35,11 @@ class Cache {
 /// `capacity` in bytes; a file that is larger is never kept. `seed` chooses what leaves a random cache.
 std::unique_ptr<Cache> make_cache(CachePolicy policy, Bytes capacity, std::uint64_t seed);
 
+/// The epochs after which a cache is as it stays: one that evicts needs some to settle.
+inline int fills_of(CachePolicy policy) {
+  return policy != CachePolicy::MinIo && policy != CachePolicy::None ? 3 : 1;
+}
+
 /// The share of reads that hit in the long run, where files have one size, each epoch is a new permutation,
 /// and the cache holds the share `fraction` of them. Nothing for fifo, which has no closed form here. minio:
 /// x. lru: x + (1 - x) ln(1 - x). random: h with h = ((1 - exp(-a)) / a)^2 and a = (1 - h) / x.

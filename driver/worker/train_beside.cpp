@@ -1,0 +1,108 @@
+#include "driver/worker/train_beside.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "driver/cli/command_support.h"
+#include "driver/worker/emulation.h"
+#include "driver/worker/train_ranks.h"
+#include "driver/worker/train_summary.h"
+#include "runtime/base/failure_text.h"
+#include "runtime/base/log.h"
+#include "runtime/base/private_folder.h"
+#include "runtime/base/run_files.h"
+#include "runtime/base/run_folder.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+
+/// Returns the job that `args` describe, with its data open. It shares `world`.
+Result<Rounds> job_of(const std::vector<std::string>& args, const Additions& own,
+                      const std::shared_ptr<SharedWorld>& world) {
+  GivenOptions ignored;
+  const CommandSpec plain = with_additions(train_spec(), own, ignored);
+  const Result<JobLists> lists = take_job_lists(plain, args);
+  if (!lists) return lists.problems();
+  if (lists->args.size() > 1)
+    return Problem{"", "job arrays are not emulated", "give one value to each flag"};
+  std::vector<TrainFlags> flags(1);
+  const CommandSpec command = with_additions(train_spec(flags.front()), own, flags.front().model.options);
+  const Result<Arguments> parsed = parse_arguments(command, lists->args.front());
+  if (!parsed) return parsed.problems();
+  if (!parsed->problems().empty()) return parsed->problems();
+  flags.front().emulation.world = world;
+  flags.front().options.command = command_of_process();
+  Result<Rounds> made = rounds_from(flags, *lists, own, {});
+  if (!made) return made.problems();
+  const TrainOptions& o = made->flags.options;
+  if (o.output_dir.empty())
+    return Problem{"--output-dir", "is missing", "each job needs a folder of its own"};
+  if (!o.overwrite)
+    if (const Status unused = check_unused(o.output_dir); !unused) return unused.problems();
+  if (const Status folder = make_private_folder(o.output_dir); !folder) return folder.problems();
+  OpenDatasets open;
+  for (Round& round : made->all)
+    if (const Status opened = open_data(round, open); !opened) return opened.problems();
+  log_notes(made->all.front().spec, made->all.front().sets);
+  return made;
+}
+
+std::string median_step_of(const std::string& folder) {
+  const Result<Json> summary = read_json((std::filesystem::path(folder) / run_files::kSummary).string());
+  const Json* step = summary ? summary->find("median_step_s") : nullptr;
+  return step && step->is_number() ? printed("%.2f ms a step", step->as_double() * 1e3) : "no steps";
+}
+
+}  // namespace
+
+int train_beside(const std::vector<std::string>& args, const Accelerator& accelerator, const Additions& own) {
+  const auto world = std::make_shared<SharedWorld>();
+  std::vector<std::vector<std::string>> words(1);
+  for (const std::string& word : args) {
+    if (word == kBeside)
+      words.emplace_back();
+    else
+      words.back().push_back(word);
+  }
+  std::deque<Rounds> jobs;
+  for (const std::vector<std::string>& job : words) {
+    Result<Rounds> made = job_of(job, own, world);
+    if (!made) return exit_with(ExitCode::Usage, made.problems());
+    jobs.push_back(*std::move(made));
+  }
+  for (const Rounds& job : jobs) world->expect(job.all.front().spec.pipeline.num_ranks());
+  use_threads(jobs.front().all.front().spec);
+  std::mutex mutex;
+  int code = 0;
+  const auto train = [&](Rounds& job) {
+    const int own_code = guarded([&] {
+      try {
+        return static_cast<int>(train_in_threads(job, accelerator));
+      } catch (...) {
+        // Its ranks may have come already; too many that leave do no harm, and the others do not wait.
+        world->leave(job.all.front().spec.pipeline.num_ranks());
+        throw;
+      }
+    });
+    const std::lock_guard lock(mutex);
+    if (code == 0) code = own_code;
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (Rounds& job : jobs) threads.emplace_back([&] { train(job); });
+  }
+  for (const Rounds& job : jobs) {
+    const std::string& folder = job.flags.options.output_dir;
+    std::printf("%s: %s on shared devices\n", folder.c_str(), median_step_of(folder).c_str());
+  }
+  return code;
+}
+
+}  // namespace millrace
