@@ -2,8 +2,8 @@
 
 Every repeat runs all of them in turn. A sleeping run has the times of the instrumented run before it. `dlio` has as many files as
 the data set, of their mean size. `dlio-crop` has files as large as what training reads of a sample. Both wait as long as the
-instrumented run computed. "Data" are reads of the data set's files (.npy). Writes into --out: similarity.md, similarity.csv,
-similarity.json, and a picture of each run of the first repeat.
+instrumented run computed. All data are in the page cache. "Data" are reads of the data set's files (.npy). Writes into --out:
+similarity.md, similarity.csv, similarity.json, and a picture of each run of the first repeat.
 
     scripts/benchmark similarity [--out DIR] [--repeats N] [--steps N] [--size BYTES] [--method ptrace|bpftrace]
 """
@@ -44,7 +44,11 @@ class Bench:
         return done.stdout
 
     def captured(self, name, *words):
-        """Runs a command under `trace capture`, and processes its trace."""
+        """Runs a command under `trace capture`, with all data in the page cache, and processes its trace."""
+        for file in glob.glob(self.path("*", "**", "*.npy"), recursive=True):
+            with open(file, "rb") as data:
+                while data.read(1 << 20):
+                    pass
         trace = self.path("traces", name)
         shutil.rmtree(trace, ignore_errors=True)
         self.call(name, "trace", "capture", "--method", self.args.method, "--out", trace, "--", self.args.millrace, *words)

@@ -21,6 +21,7 @@ namespace millrace {
 namespace {
 
 constexpr std::size_t kMostNamed = 12;  // rows of a table of steps
+constexpr double kExplains = 0.3;       // of what a step took too long
 constexpr std::size_t kMostCurves = 64, kFewCurves = 12;
 constexpr int kNarrow = 380;  // pixels
 
@@ -146,7 +147,7 @@ std::string rank_name(int rank) {
 }
 
 std::string cause_of(const SlowStep& step) {
-  return step.phase.empty() ? "no phase of its own grew: waits"
+  return step.phase.empty() ? "no phase explains it: waits, or the host"
                             : rank_name(step.rank) + ", " + step.phase + ": +" + duration_figure(step.more_s);
 }
 
@@ -299,7 +300,8 @@ std::vector<SlowStep> slow_steps(const RunData& run) {
       const double ratio = step->step_s / usual;
       if (ratio <= kStraggles) continue;
       SlowStep& one = slow[step->step];
-      if (ratio > one.ratio) one.step = step->step, one.ratio = ratio, one.step_s = step->step_s;
+      if (ratio <= one.ratio) continue;
+      one = {.step = step->step, .ratio = ratio, .step_s = step->step_s, .over_s = step->step_s - usual};
     }
   }
   for (const RankRun& rank : run.ranks) {
@@ -316,7 +318,10 @@ std::vector<SlowStep> slow_steps(const RunData& run) {
     }
   }
   std::vector<SlowStep> sorted;
-  for (const auto& [step, one] : slow) sorted.push_back(one);
+  for (auto& [step, one] : slow) {
+    if (one.more_s < kExplains * one.over_s) one.phase.clear();
+    sorted.push_back(one);
+  }
   std::ranges::stable_sort(sorted, std::greater<>(), &SlowStep::ratio);
   return sorted;
 }

@@ -26,8 +26,9 @@ struct SlowStep {
   std::int64_t step = 0;
   double ratio = 0;   ///< to the rank's own median step
   double step_s = 0;  ///< on the rank with the highest ratio
+  double over_s = 0;  ///< more than its median step
   /// The phase that grew most beyond its median, over all ranks. Waits for messages do not count: they follow
-  /// from others. Empty: nothing grew.
+  /// from others. Empty: none grew by three tenths of `over_s`.
   int rank = 0;
   std::string phase;
   double more_s = 0;

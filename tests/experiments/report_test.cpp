@@ -170,9 +170,10 @@ TEST_F(Report, LateRanksAndStepsAndWaitsForDataAreNamed) {
     RankRun rank{.rank = r, .stage = 0, .steps = {}, .commands = {}, .joints = {}, .spans = {}};
     for (int step = 0; step < 20; ++step)
       rank.steps.push_back({.step = step,
-                            .step_s = step == 0   ? 9
-                                      : step == 7 ? 3.2
-                                                  : 1.6,
+                            .step_s = step == 0    ? 9
+                                      : step == 7  ? 3.2
+                                      : step == 12 ? 2.8
+                                                   : 1.6,
                             .forward_s = r == 2 ? 0.8 : 0.4,
                             .backward_s = 0.1,
                             .data_s = r == 1 && step == 7 ? 1.7 : 0.1});
@@ -183,12 +184,14 @@ TEST_F(Report, LateRanksAndStepsAndWaitsForDataAreNamed) {
   EXPECT_EQ(ranks[0].rank, 2);
   EXPECT_NEAR(ranks[0].ratio, 1.8, 1e-9);
   const std::vector<SlowStep> steps = slow_steps(run);
-  ASSERT_EQ(steps.size(), 1u) << "the first step, which warms up, is not counted";
+  ASSERT_EQ(steps.size(), 2u) << "the first step, which warms up, is not counted";
   EXPECT_EQ(steps[0].step, 7);
   EXPECT_NEAR(steps[0].ratio, 2, 1e-9);
   EXPECT_EQ(steps[0].rank, 1);
   EXPECT_EQ(steps[0].phase, "batch wait");
   EXPECT_NEAR(steps[0].more_s, 1.6, 1e-9);
+  EXPECT_EQ(steps[1].step, 12);
+  EXPECT_EQ(steps[1].phase, "") << "no phase of any rank explains it";
   const std::vector<DataStall> stalls = data_stalls(run);
   ASSERT_EQ(stalls.size(), 4u);
   EXPECT_EQ(stalls[1].steps, 1);
