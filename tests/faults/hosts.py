@@ -82,7 +82,7 @@ CASES = [("a banner and a shell that prints", "127.0.0.3", [], None),
 def ssh_faults(rig):
     if not os.path.exists(SSHD) or not shutil.which("ssh-keygen"):
         raise Skip("needs sshd and ssh (Debian: openssh-server, openssh-client)")
-    job = {**TWO, "timeout": 12}
+    job = {**TWO, "timeout": 60}
     rig.reference(job)
     folder = rig.fresh()
     with Sshd(folder) as sshd:
