@@ -69,10 +69,12 @@ def beat_of(out, rank):
 
 @fault("R14", "a rank whose clock is wrong, or jumps", "trains on bit-equal, is not called lost; a killed rank is still named")
 def clocks(rig):
-    library, job = skewing_library(rig), {**JOB, "heartbeat": 20 if rig.quick else 2}
+    if rig.quick:
+        raise Skip("each trial holds a run up for seconds")
+    library, job = skewing_library(rig), {**JOB, "heartbeat": 2}
     rig.reference(job)
     shifts = [(-3600, 0), (3600, 0), (30, 0), (-3600, 1)]
-    for rank, (shift, after) in rig.pick([(rank, shift) for rank in range(4) for shift in shifts], 1):
+    for rank, (shift, after) in [(rank, shift) for rank in range(4) for shift in shifts]:
         skewed = {"LD_PRELOAD": str(library), "SKEW_RANK": str(rank), "SKEW": str(shift), "SKEW_AFTER": str(after)}
         name = f"rank {rank} by {shift} s" + (" in the run" if after else "")
         run = rig.launch(job, failpoints=f"update:rank={(rank + 1) % 4}:step=12:delay=3.5", **skewed)
@@ -90,6 +92,5 @@ def clocks(rig):
         yield rig.ended(name, run, at, run.code == 0 and states == ["healthy"] * 4 and seen, result(run.out) == rig.reference(job),
                         f"{states}, logs are {apart / 1e9:.1f} s apart")
         victim = (rank + 2) % 4
-        if not rig.quick:
-            yield rig.broken(f"{name}, rank {victim} is killed", job, f"update:rank={victim}:step=12:action=kill", {137},
-                             [f"millrace launch: rank {victim} ", "killed by signal 9 (SIGKILL)"], **skewed)
+        yield rig.broken(f"{name}, rank {victim} is killed", job, f"update:rank={victim}:step=12:action=kill", {137},
+                         [f"millrace launch: rank {victim} ", "killed by signal 9 (SIGKILL)"], **skewed)
