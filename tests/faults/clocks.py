@@ -59,19 +59,28 @@ def skewing_library(rig):
     return folder / "skew.so"
 
 
+def beat_of(out, rank):
+    """The rank's time of day, from its status file, which may be written just now."""
+    try:
+        return json.loads((out / f"status.rank{rank}.json").read_text())["beat"] / 1000
+    except (ValueError, KeyError):
+        return time.time()
+
+
 @fault("R14", "a rank whose clock is wrong, or jumps", "trains on bit-equal, is not called lost; a killed rank is still named")
 def clocks(rig):
+    if rig.quick:
+        raise Skip("each trial holds a run up for seconds")
     library, job = skewing_library(rig), {**JOB, "heartbeat": 2}
     rig.reference(job)
     shifts = [(-3600, 0), (3600, 0), (30, 0), (-3600, 1)]
-    for rank, (shift, after) in rig.pick([(rank, shift) for rank in range(4) for shift in shifts], 1):
+    for rank, (shift, after) in [(rank, shift) for rank in range(4) for shift in shifts]:
         skewed = {"LD_PRELOAD": str(library), "SKEW_RANK": str(rank), "SKEW": str(shift), "SKEW_AFTER": str(after)}
         name = f"rank {rank} by {shift} s" + (" in the run" if after else "")
         run = rig.launch(job, failpoints=f"update:rank={(rank + 1) % 4}:step=12:delay=3.5", **skewed)
         at, states = None, []
-        while run.until(run.fired) and not at and run.process.poll() is None:
-            beat = json.loads((run.out / f"status.rank{rank}.json").read_text())["beat"]
-            if abs(beat / 1000 - time.time()) > 20:  # so it is wrong
+        while run.until(run.fired) and states != ["healthy"] * 4 and run.process.poll() is None:
+            if abs(beat_of(run.out, rank) - time.time()) > 20:  # so it is wrong
                 at = time.monotonic()
                 answer = subprocess.run([rig.bin / "millrace", "status", run.out, "--format", "json"], capture_output=True, check=True)
                 states = [one["state"] for one in json.loads(answer.stdout)["ranks"]]
@@ -79,10 +88,10 @@ def clocks(rig):
         heads = [json.loads((run.out / f"steps.rank{one}.jsonl").read_text().partition("\n")[0]) for one in range(4)]
         times = [head["unix_ns"] + head["clock_offset_ns"] for head in heads]
         apart = max(times) - min(times)
-        seen = after or apart < 3e9 and run.says(f"the clock of rank {rank} is " if rank else "of rank 0's" if shift < 0 else "behind rank 0's")
+        words = f"the clock of rank {rank} is " if rank else "ahead of rank 0's" if shift < 0 else "behind rank 0's"
+        seen = after or (apart < 10e9 and run.says(words))
         yield rig.ended(name, run, at, run.code == 0 and states == ["healthy"] * 4 and seen, result(run.out) == rig.reference(job),
                         f"{states}, logs are {apart / 1e9:.1f} s apart")
         victim = (rank + 2) % 4
-        if not rig.quick:
-            yield rig.broken(f"{name}, rank {victim} is killed", job, f"update:rank={victim}:step=12:action=kill", {137},
-                             [f"millrace launch: rank {victim} ", "killed by signal 9 (SIGKILL)"], **skewed)
+        yield rig.broken(f"{name}, rank {victim} is killed", job, f"update:rank={victim}:step=12:action=kill", {137},
+                         [f"millrace launch: rank {victim} ", "killed by signal 9 (SIGKILL)"], **skewed)

@@ -11,7 +11,7 @@ import subprocess
 import time
 import zlib
 
-from rig import FOUR, JOB, TWO, Trial, checkpoints, fault, lines_of, yaml_of
+from rig import FOUR, JOB, TWO, Skip, Trial, checkpoints, fault, lines_of, yaml_of
 
 WORDS = ["steps", "0", "-1", "1e999", "null", "~", "{", "}", "[", "]", "&a", "*a", "!!python/object", "\t", "\0", "\xff", "'", '"', ": ",
          "- ", "\n", "---", "...", "99999999999999999999", "nan", "resume", "plan", "stages", "true", "|", ">", "#", "%", "@", "<<", "?"]

@@ -131,7 +131,7 @@ def replicas(rig):
     places = ["backward", "forward", "update", "reduce", "send", "wait"]
     kept = tried = 0
     for rank, place in rig.pick([(rank, place) for place in places for rank in RANKS], 1):
-        run = rig.launch(job, "--max-restarts", "2", failpoints=f"{place}:rank={rank}:step=12:delay=0.5")
+        run = rig.launch(job, "--max-restarts", "2", failpoints=f"{place}:rank={rank}:step=12:delay={2 if rig.quick else 0.5}")
         at = time.monotonic() if run.until(run.fired) and run.signal_rank(rank, signal.SIGKILL) else None
         run.wait()
         tried += 1
