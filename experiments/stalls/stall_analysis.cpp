@@ -20,6 +20,9 @@ struct EpochKind {
 
 struct EpochResult {
   double wall_s = 0, wait_s = 0;
+  /// Samples per second from the first batch to the last: without the filling of the empty pipeline at the
+  /// start, and without the last computation, beside which nothing is fetched.
+  double steady_speed = 0;
   FetchCounts counts;
 };
 
@@ -61,7 +64,7 @@ class Laboratory {
       source.preprocess = {};
     }
     if (kind.decodes) {
-      result.wait_s = steps(source, order, kind.computes);
+      steps(source, order, kind.computes, result);
     } else {
       for (const std::int64_t file : files) stage->wait_for(file);
     }
@@ -71,8 +74,8 @@ class Laboratory {
   }
 
  private:
-  /// The loop of a device: waits for a batch, then computes. Returns the seconds it waited.
-  double steps(const SampleSource& source, const SampleOrder& order, bool computes) {
+  /// The loop of a device: waits for a batch, then computes. Sets the result's wait and speed.
+  void steps(const SampleSource& source, const SampleOrder& order, bool computes, EpochResult& result) {
     const std::int64_t count = num_steps(samples_, 1, job_.batch);
     ReadySignal signal;
     BatchLoader loader(source, order,
@@ -84,7 +87,7 @@ class Laboratory {
                        signal);
     // One stream for all epochs of one kind: the same steps take the same time in each of them.
     RandomStream random(derive_seed(job_.seed, "compute"));
-    double waited_s = 0;
+    std::chrono::steady_clock::time_point first;
     for (std::int64_t step = 0; step < count; ++step) {
       const auto asked = std::chrono::steady_clock::now();
       {
@@ -96,12 +99,14 @@ class Laboratory {
       }
       loader.take();
       const auto ready = std::chrono::steady_clock::now();
-      waited_s += Seconds(ready - asked).count();
+      result.wait_s += Seconds(ready - asked).count();
+      if (step == 0) first = ready;
+      if (step > 0 && step == count - 1)
+        result.steady_speed = static_cast<double>(step * job_.batch) / Seconds(ready - first).count();
       if (computes)
         wait_.until(ready + std::chrono::nanoseconds(
                                 static_cast<std::int64_t>(draw(job_.computation, random) * 1e9)));
     }
-    return waited_s;
   }
 
   const StallJob& job_;
@@ -266,7 +271,7 @@ StallReport analyze_stalls(const StallJob& job, const std::vector<double>& fract
     storage.push_back(samples / run({.decodes = false, .cache = none.get()}).wall_s);
     for (std::size_t i = 0; i < fractions.size(); ++i) {
       const EpochResult result = run({.cache = caches[i].get()});
-      speeds[i].push_back(samples / result.wall_s);
+      speeds[i].push_back(result.steady_speed > 0 ? result.steady_speed : samples / result.wall_s);
       hits[i] += static_cast<double>(result.counts.hits) / samples / job.repeats;
     }
   }

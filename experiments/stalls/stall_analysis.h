@@ -79,7 +79,7 @@ double simulated_miss_share(const std::vector<Bytes>& sizes, CachePolicy policy,
 /// A cache size that was run beside its prediction.
 struct MeasuredPoint {
   Prediction predicted;
-  Estimate speed;  ///< samples per second
+  Estimate speed;  ///< samples per second, from the first batch of an epoch to its last
   double hit_ratio = 0;
 };
 
