@@ -137,7 +137,7 @@ TEST_F(ClickJobs, WhatDoesNotFitEndsWithAClearError) {
   ends("train --model dlrm --steps 1 --replicas 2 --spread-tables --stages 2 --schedule gpipe", 2,
        "--schedule: says otherwise");
   ends("train --model mlp --steps 1 --replicas 2 --spread-tables", 2, "mlp has no tables");
-  ends("train --model dlrm --steps 1 --schedule spread-tables", 2, "");
+  ends("train --model dlrm --steps 1 --schedule spread-tables", 2, "give --spread-tables");
   ends(
       "train --model dlrm --table-rows 2147483648,2147483648 --bottom 8192 --steps 1 --data synthetic:64 "
       "--replicas 2 --spread-tables",
