@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "data/files/images.h"
+#include "driver/cli/storage_flag.h"
 #include "experiments/stalls/fetch_stage.h"
 #include "experiments/stalls/stall_analysis.h"
 #include "runtime/base/error.h"
