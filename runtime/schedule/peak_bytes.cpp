@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "runtime/schedule/memory_walk.h"
 #include "runtime/schedule/simulate.h"
@@ -30,11 +32,13 @@ class RankBytes {
   void act(const Action& a, const MemoryStep& step) {
     const StageBytes& stage = at(a.stage);
     received_ += is_receive(a.op);
+    if (is_send(a.op)) sent_.emplace(a.stage, a.op);
     if (a.op == Op::Forward) under_way_[a.stage] = 0;
     if (is_backward(a.op)) {
       if (a.op != Op::BackwardInput && stashed_[a.stage] == 1) under_way_[a.stage] = stage.reduced;
-      peak_ = std::max(peak_, held_ + while_running(stage, a.op));
+      peak_ = std::max(peak_, held_ + while_running(a));
     }
+    if (is_backward(a.op) || a.op == Op::Forward) sent_.clear();
     stashed_[a.stage] += step.stash;
     if (a.op == Op::Update) leave_exchange(a.stage);
     held_ += step.stash * stage.stash + step.open * (stage.half_done - stage.stash) +
@@ -50,10 +54,14 @@ class RankBytes {
     return bytes;
   }
 
-  /// Returns what a backward adds: its workspace, its two messages, those of the posted receives, and what
-  /// is under way between steps.
-  double while_running(const StageBytes& stage, Op op) const {
-    double bytes = stage.workspace_of(op) + stage.incoming + stage.outgoing + under_way();
+  /// Returns what a backward adds: its workspace, its two messages, those of the posted receives, those that
+  /// the rank's other stages have just sent, and what is under way between steps.
+  double while_running(const Action& backward) const {
+    const StageBytes& stage = at(backward.stage);
+    double bytes = stage.workspace_of(backward.op) + stage.incoming + stage.outgoing + under_way();
+    for (const auto& [sender, op] : sent_)
+      if (sender != backward.stage)
+        bytes += op == Op::SendActivation ? at(sender).outgoing : at(sender).incoming;
     visit_posted(receives_, received_, [&](const Action& a) {
       bytes += a.op == Op::RecvActivation ? at(a.stage).incoming : at(a.stage).outgoing;
     });
@@ -65,6 +73,7 @@ class RankBytes {
   const std::vector<StageBytes>& of_stage_;
   const std::vector<Action> receives_;
   std::size_t received_ = 0;
+  std::set<std::pair<StageId, Op>> sent_;  // since the rank's last computation
   std::map<StageId, int> stashed_;
   std::map<StageId, double> under_way_;  // gradients that were reduced, tied parameters that were exchanged
   double held_ = 0, peak_ = 0;

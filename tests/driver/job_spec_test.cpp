@@ -94,7 +94,8 @@ TEST(JobSpec, EveryTrainFlagIsAKey) {
                                                      {"METRIC", "top1"},
                                                      {"METRIC:N", "top1:3"},
                                                      {"SHARE[,SEED]", "0.1"},
-                                                     {"STEP[,STEP...]", "mixup"}};
+                                                     {"STEP[,STEP...]", "mixup"},
+                                                     {"NAME|LATENCY,BANDWIDTH[,DEPTH]", "hdd"}};
     const auto named = allowed.find(flag.value);
     const std::string value = flag.value.empty()              ? "true"
                               : !flag.target.fallback.empty() ? flag.target.fallback

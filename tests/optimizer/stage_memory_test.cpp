@@ -95,6 +95,9 @@ TEST(StageMemory, OfTwoStagesOnARankIsThatOfOneList) {
   EXPECT_EQ(peak({.workspace = 50}), 50);
   EXPECT_EQ(peak({.weights = 100, .state = 7}), 2 * 107);
   EXPECT_EQ(peak({.incoming = 10, .outgoing = 10}), (2 + kReceivesAhead) * 10);
+  // 0SEND_F3 2B1: what stage 0 has sent may still be there, and its receives of two gradients are posted.
+  const StageBytes sends{.outgoing = 10}, computes{.workspace = 100};
+  EXPECT_EQ(peak_bytes_of(schedule, shape, {sends, {}, computes, {}})[0], 100 + 10 + 2 * 10);
 }
 
 }  // namespace
