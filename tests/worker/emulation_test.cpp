@@ -57,7 +57,7 @@ TEST_F(Emulation, AStepInVirtualTimeIsTheSimulators) {
     ASSERT_EQ(ran.code, 0) << ran.output;
     const Json summary = json(schedule + "/summary.json");
     const double step = summary.find("median_step_s")->as_double();
-    EXPECT_NEAR(step / predicted_by("plan.json"), 1, 1e-3) << schedule;
+    EXPECT_NEAR(step / predicted_by("plan.json"), 1, 3e-3) << schedule;
   }
 }
 
