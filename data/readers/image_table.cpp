@@ -168,8 +168,8 @@ Classes classes_of(const Table& table) {
   }
   for (const Row& row : table.rows) classes.names.push_back(row.label);
   std::ranges::sort(classes.names);
-  const auto repeated = std::ranges::unique(classes.names);
-  classes.names.erase(repeated.begin(), repeated.end());
+  const auto repeated = std::unique(classes.names.begin(), classes.names.end());
+  classes.names.erase(repeated, classes.names.end());
   classes.count = static_cast<std::int64_t>(classes.names.size());
   return classes;
 }

@@ -362,13 +362,11 @@ CommandSpec train_spec(TrainFlags& f) {
            "Of --variant sleep: ranks and microbatches outside of the measured ones take the nearest run, "
            "whose forwards and backwards count in proportion to the samples. Without it they are refused.",
            into::on(f.variant_beyond)),
-      flag(
-          "Output", "counters", "SECONDS",
-          "From one sample to the next of CPU, memory, page faults, disks, networks, GPUs and the page "
-          "cache, "
-          "in counters.rank<k>.jsonl (docs/experiments.md); 0: none. Default: 1 with --variant instrumented, "
-          "sleep or generated, else 0.",
-          into::number(f.counters, 0, 3600)),
+      flag("Output", "counters", "SECONDS",
+           "From one sample to the next of CPU, memory, page faults, disks, networks, GPUs and the page "
+           "cache, in counters.rank<k>.jsonl (docs/experiments.md); 0: none. Default: 1 with --variant "
+           "instrumented, sleep or generated, else 0.",
+           into::number(f.counters, 0, 3600)),
       flag("Job", "cpp-frames", "Errors of LibTorch come with their C++ frames.", into::on(f.cpp_frames)),
       flag("Job", "dry-run", "Check everything, print what would run, train nothing.", into::on(f.dry_run)),
       flag("Job", "format", "text|json", "Form of the final result on stdout.",

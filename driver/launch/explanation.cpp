@@ -75,7 +75,7 @@ std::vector<int> root_of(const std::vector<RankWait>& waits) {
       const auto before = std::ranges::find(way, at->second);
       if (before != way.end()) {
         way.erase(way.begin(), before);
-        std::ranges::rotate(way, std::ranges::min_element(way));
+        std::rotate(way.begin(), std::ranges::min_element(way), way.end());
         break;
       }
       way.push_back(at->second);

@@ -705,7 +705,8 @@ double CostModel::length_share(ScheduleKind kind, const std::vector<CutStage>& s
   double sum = 0;
   for (int step = 0; step < steps; ++step) {
     sum += simulate(**schedule, shape, costs, options).makespan;
-    std::ranges::rotate(options.microbatch_costs, options.microbatch_costs.begin() + per_step % measured);
+    auto& costs_of = options.microbatch_costs;
+    std::rotate(costs_of.begin(), costs_of.begin() + per_step % measured, costs_of.end());
   }
   return alike > 0 ? sum / steps / alike : 1;
 }

@@ -188,7 +188,8 @@ class Search {
       std::vector<ScheduleKind> kinds = schedule_kinds([](const ScheduleTraits& row) {
         return row.order == OrderSource::Rule && !is_asynchronous(row.kind) && !needs_chunks(row.kind);
       });
-      std::ranges::stable_partition(kinds, [](ScheduleKind kind) { return kind == ScheduleKind::OneFOneB; });
+      std::stable_partition(kinds.begin(), kinds.end(),
+                            [](ScheduleKind kind) { return kind == ScheduleKind::OneFOneB; });
       return kinds;
     }
     const ScheduleKind kind = *options_.schedule;

@@ -98,7 +98,7 @@ std::optional<std::int64_t> publish_rescued(const fs::path& checkpoints,
     }
   }
   std::ranges::sort(found, std::greater<>());
-  found.erase(std::ranges::unique(found).begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
   std::optional<std::int64_t> published;
   for (const auto& [step, folder] : found) {
     if (!published && !fs::exists(checkpoints / step_name(step), error) && accept(step)) {

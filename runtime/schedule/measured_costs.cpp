@@ -54,7 +54,7 @@ class Averages {
       auto& of_mine = message_of_.emplace_back(mine.size());
       for (std::size_t i = 0; i < mine.size(); ++i) {
         if (mine[i].kind != SpanKind::Send) continue;
-        of_mine[i] = &sent_.emplace_back(mine[i].stage, mine[i].end);
+        of_mine[i] = &sent_.emplace_back(Sent{mine[i].stage, mine[i].end});
         messages_[{static_cast<int>(r), mine[i].peer, mine[i].microbatch}].push_back(of_mine[i]);
       }
     }

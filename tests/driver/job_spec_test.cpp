@@ -91,6 +91,7 @@ TEST(JobSpec, EveryTrainFlagIsAKey) {
                                                      {"none|dynamic|NUMBER", "none"},
                                                      {"original|instrumented|sleep|generated", "original"},
                                                      {"TIME", "2h"},
+                                                     {"SECONDS", "1"},
                                                      {"METRIC", "top1"},
                                                      {"METRIC:N", "top1:3"},
                                                      {"SHARE[,SEED]", "0.1"},
