@@ -10,6 +10,11 @@
 namespace millrace {
 namespace {
 
+struct Kept {
+  std::int64_t item;
+  Bytes size;
+};
+
 class NoCache final : public Cache {
  public:
   bool read(std::int64_t, Bytes) override { return false; }
@@ -54,10 +59,6 @@ class QueueCache final : public Cache {
   Bytes used() const override { return used_; }
 
  private:
-  struct Kept {
-    std::int64_t item;
-    Bytes size;
-  };
   Bytes capacity_, used_ = 0;
   bool refreshes_;
   std::list<Kept> queue_;  // oldest first
@@ -88,10 +89,6 @@ class RandomCache final : public Cache {
   Bytes used() const override { return used_; }
 
  private:
-  struct Kept {
-    std::int64_t item;
-    Bytes size;
-  };
   Bytes capacity_, used_ = 0;
   RandomStream random_;
   std::vector<Kept> kept_;

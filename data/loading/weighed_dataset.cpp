@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "data/loading/forwarding_dataset.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -18,52 +19,34 @@ std::vector<char> wanted_label(std::size_t fields, int field) {
   return wanted;
 }
 
-class WeighedDataset final : public Dataset {
+class WeighedDataset final : public ForwardingDataset {
  public:
   WeighedDataset(std::shared_ptr<const Dataset> dataset, std::size_t fields, WeighedLabels labels)
-      : dataset_(std::move(dataset)),
+      : ForwardingDataset(std::move(dataset)),
         wanted_(wanted_label(fields, labels.field)),
         labels_(std::move(labels)) {
-    weights_ = labels_of(*dataset_, fields, labels_.field);
+    weights_ = labels_of(inner(), fields, labels_.field);
     for (std::int64_t& label : weights_) label = units_of(label);
   }
-  std::int64_t size() const override { return dataset_->size(); }
-  Sample get(std::int64_t index, std::uint64_t seed, Wanted wanted) const override {
-    return dataset_->get(index, seed, wanted);
-  }
-  std::string describe() const override { return dataset_->describe(); }
-  int num_classes() const override { return dataset_->num_classes(); }
   void measure(std::int64_t index, std::span<std::int64_t> lengths,
                std::span<std::int64_t> counts) const override {
-    dataset_->measure(index, lengths, counts);
+    ForwardingDataset::measure(index, lengths, counts);
     // Samples that differ from epoch to epoch have indices beyond the first one's (Dataset::order).
     counts[static_cast<std::size_t>(labels_.count)] =
         index < static_cast<std::int64_t>(weights_.size())
             ? weights_[static_cast<std::size_t>(index)]
-            : units_of(label_of(*dataset_, index, wanted_, labels_.field));
+            : units_of(label_of(inner(), index, wanted_, labels_.field));
   }
-  std::vector<std::int64_t> order(const EpochOrder& epoch) const override { return dataset_->order(epoch); }
-  std::int64_t samples_in_epoch(std::int64_t per_step) const override {
-    return dataset_->samples_in_epoch(per_step);
-  }
-  std::int64_t stride() const override { return dataset_->stride(); }
-  std::string fingerprint() const override { return dataset_->fingerprint(); }
-  std::vector<std::pair<std::string, std::string>> recorded() const override { return dataset_->recorded(); }
-  std::vector<std::string> notes() const override { return dataset_->notes(); }
-  std::map<std::int64_t, unsigned> odd_samples() const override { return dataset_->odd_samples(); }
-  std::int64_t left_out() const override { return dataset_->left_out(); }
-  std::string name_of(std::int64_t index) const override { return dataset_->name_of(index); }
 
  private:
   std::int64_t units_of(std::int64_t label) const {
     const auto classes = static_cast<std::int64_t>(labels_.units.size());
     if (label >= 0 && label < classes) return labels_.units[static_cast<std::size_t>(label)];
-    throw DataError(dataset_->describe() + ": label " + std::to_string(label) + " is outside the model's " +
+    throw DataError(describe() + ": label " + std::to_string(label) + " is outside the model's " +
                         std::to_string(classes) + " classes",
                     "give --classes N as the data set has");
   }
 
-  std::shared_ptr<const Dataset> dataset_;
   std::vector<char> wanted_;
   WeighedLabels labels_;
   std::vector<std::int64_t> weights_;  // by sample of an epoch, in units

@@ -21,7 +21,7 @@ constexpr const char* kMetadata = ".metadata";
 constexpr const char* kDamaged = "the checkpoint is damaged, or of a PyTorch that writes it in another way";
 constexpr std::size_t kMostPieces = 4096;  // of a tensor: each is compared with each
 
-/// Where a piece is written.
+/// The bytes of a file that hold a piece.
 struct Place {
   std::string file;
   std::int64_t offset = 0, length = 0;

@@ -145,7 +145,7 @@ class Pickle::Reader {
     return *tuple.items[i];
   }
   std::vector<std::int64_t> sizes(const PickleValue& tuple) const {
-    // As many may be told in two bytes each, again and again.
+    // A pickle repeats a tuple in two bytes, and each would be copied here.
     if (tuple.items.size() > kMostDimensions) fail("has a tensor of too many dimensions");
     std::vector<std::int64_t> all;
     for (std::size_t i = 0; i < tuple.items.size(); ++i) {

@@ -32,7 +32,7 @@ struct PickleValue {
   const PickleValue* find(std::string_view key) const;
 };
 
-/// What becomes of classes and functions other than those of tensors and dicts.
+/// The treatment of classes and functions other than those of tensors and dicts.
 enum class OtherClasses {
   Refused,  ///< a Problem that names the class
   Kept      ///< an Object
@@ -56,7 +56,7 @@ class Pickle {
   const PickleValue* root_ = nullptr;
 };
 
-/// What to do where a file holds no plain state_dict.
+/// The hint of a Problem where a file holds no plain state_dict.
 inline constexpr const char* kStateDictHint =
     "in Python: torch.save(model.state_dict(), FILE), or write it with safetensors.torch.save_file";
 

@@ -134,8 +134,8 @@ struct TrainFlags {
   bool wire_checksum = false;
   std::chrono::milliseconds deadline{100'000};
   std::string emulate_links;  ///< file, or empty
-  /// Where the launcher's ranks of one host meet. The links that they emulate keep their ports there. Empty:
-  /// ranks are threads, or on several hosts.
+  /// The folder in which the launcher's ranks of one host meet. Their emulated links keep the ports there.
+  /// Empty: ranks are threads, or on several hosts.
   std::string store_folder;
   EmulationFlags emulation;
   StorageFlags storage;

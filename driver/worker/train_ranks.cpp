@@ -89,14 +89,14 @@ RunReport run_with_rollbacks(const Round& round, const World& world) {
   }
 }
 
-/// What a rank's process counts beside it (--counters), with `of_host` its host's counts too.
+/// Returns what --counters asks a process to count, with `of_host` for its host too.
 CounterOptions counters_of(const TrainSpec& spec, bool of_host) {
   return {.interval = std::chrono::milliseconds(std::llround(spec.counters.value_or(0) * 1e3)),
           .host = of_host,
           .data = paths_of_data(spec.data)};
 }
 
-/// What is counted beside a rank.
+/// The counting beside a rank.
 struct Counted {
   int ranks = 1;         ///< of the process, from this one on; 0: nothing, another rank does it
   bool of_host = false;  ///< the host's counts too

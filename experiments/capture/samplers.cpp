@@ -97,7 +97,7 @@ Samplers::Samplers(const fs::path& folder)
   sample_no_gpu(now);
 }
 
-/// Of all cores together; zeros where they cannot be read.
+/// Returns the ticks of all cores together; zeros where they cannot be read.
 CpuTicks Samplers::cpu_ticks() {
   const Result<std::vector<CpuTicks>> ticks = kernel_.cpu();
   return ticks ? ticks->front() : CpuTicks{};

@@ -24,7 +24,7 @@ const char* const kColours[] = {"#3b82c4", "#d9822b", "#3f9a6b", "#b3548f", "#7a
 using Points = std::vector<std::pair<double, double>>;
 using Value = std::function<double(std::size_t)>;  // of the n-th moment
 
-/// What a counter has grown in a second, between each two moments.
+/// Returns the growth of a counter in a second, between each two moments.
 Points rate(const ProcessCounters& of, std::int64_t origin_ns, const Value& count, double scale) {
   Points points;
   for (std::size_t i = 1; i < of.unix_ns.size(); ++i) {
@@ -165,7 +165,8 @@ class Card {
            networks.chart("Networks", "MB/s") + gpus.chart("GPUs", "%") + "</div>";
   }
 
-  /// What `time` has grown over what `count` has, between each two moments; 0 where nothing was asked for.
+  /// Returns the growth of `time` over that of `count`, between each two moments; 0 where `count` stands
+  /// still.
   Points quotient(const ProcessCounters& p, const std::string& time, const std::string& count) const {
     const Value times = value_of(p, time), counts = value_of(p, count);
     Points points;

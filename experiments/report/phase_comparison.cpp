@@ -28,7 +28,7 @@ constexpr Phase kPhases[] = {{"step", &StepLine::step_s},       {"batch wait", &
                              {"wait", &StepLine::wait_s},       {"reduce", &StepLine::all_reduce_s},
                              {"update", &StepLine::update_s}};
 
-/// Of each step after the first, the mean over the ranks that logged it.
+/// Returns the mean over the ranks that logged a step, for each step after the first.
 std::vector<double> means_of(const RunData& run, double StepLine::*seconds) {
   std::map<std::int64_t, std::pair<double, int>> sums;
   for (const RankRun& rank : run.ranks) {

@@ -158,7 +158,7 @@ class RankTimeline {
     }
     bool any = false;
     for (Lane& lane : lanes_) {
-      // What encloses comes first, and is drawn below.
+      // An enclosing span comes first, and is drawn below.
       std::ranges::stable_sort(lane.events, {}, [](const Event& e) { return std::pair(e.start, -e.end); });
       if (lane.events.size() > of_rank) {
         cut_ += lane.events.size() - of_rank;

@@ -52,7 +52,7 @@ double compute_of(const StepLine& step) {
   return step.forward_s + step.backward_s + step.update_s;
 }
 
-/// Of an even number the lower of the two in the middle: else a pair could have no straggler.
+/// Returns the median, of an even number the lower of the two: else a pair could have no straggler.
 double lower_median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::ranges::sort(values);
@@ -117,7 +117,7 @@ std::vector<double> busy_of(const Plan& plan, const PipelineShape& shape, const 
   return busy;
 }
 
-/// By rank: what a schedule leaves idle with these costs. Empty: it cannot be simulated.
+/// Returns what a schedule leaves idle of each rank with these costs. Empty: it cannot be simulated.
 std::vector<double> idle_of(const RunData& run, const PipelineShape& shape, const ScheduleCosts& costs) {
   const Result<double> step = simulated_step(*run.plan, shape, costs, run.schedule);
   std::vector<double> idle;

@@ -1,5 +1,5 @@
-// What held a run up: late ranks and steps, waits for data, the bubble beside its bound, messages that
-// computation does not hide, memory.
+// The reasons why a run was slow: late ranks and steps, waits for data, the bubble beside its bound, messages
+// that computation does not hide, memory.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ struct CacheLook {
   bool is_whole = false;
 };
 
-/// What a process, and with `of_host` its host, counted while it ran.
+/// The counts of a process, and with `of_host` of its host, while it ran.
 struct ProcessCounters {
   std::string host;
   int rank = 0, ranks = 1;
@@ -30,8 +30,8 @@ struct ProcessCounters {
   std::vector<CacheLook> cache;
   /// Moments in nanoseconds since 1970, by the clock of rank 0. Of long runs every n-th sample is read.
   std::vector<std::int64_t> unix_ns;
-  /// By name ("process.cpu_s", "disks.sda.read_bytes", "cores.busy_s.0"): a number for each moment, NaN where
-  /// it is missing.
+  /// The number of each moment by name ("process.cpu_s", "disks.sda.read_bytes", "cores.busy_s.0"). NaN: it
+  /// is missing.
   std::map<std::string, std::vector<double>> values;
 
   /// Returns the numbers of `name`; null: there are none.

@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// What to add to a rank's clock to get that of rank 0.
+/// The time to add to a rank's clock to get that of rank 0.
 struct ClockOffset {
   std::int64_t ns = 0;
   /// The shortest round trip of a message. `ns` is off by at most half of it. 0: both ranks have one clock.

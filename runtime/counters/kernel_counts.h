@@ -1,4 +1,4 @@
-// What Linux counts of a host and of a process, as /proc has it. A file that cannot be read is a Problem that
+// Linux's counts of a host and of a process, as /proc has them. A file that cannot be read is a Problem that
 // names it, never a zero. LibTorch-free.
 #pragma once
 
@@ -43,8 +43,8 @@ struct ProcessCounts {
 };
 
 struct ProcessIo {
-  /// By calls like read() and write(), from wherever the bytes came. Mapped files and sockets' recv() are not
-  /// among them.
+  /// Bytes of calls like read() and write(), from wherever they came. Mapped files and sockets' recv() are
+  /// not among them.
   std::uint64_t read_by_calls = 0, written_by_calls = 0;
   std::uint64_t read_from_disk = 0, written_to_disk = 0;  ///< also by page faults and reading ahead
 };

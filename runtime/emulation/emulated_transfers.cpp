@@ -38,7 +38,7 @@ class InPlace final : public Arrival {
 class DeviceOrdered final : public ForwardingChannel {
  public:
   DeviceOrdered(std::shared_ptr<Channel> inner, EmulatedDevice& device, SharedMemory shared)
-      : ForwardingChannel(std::move(inner)), device_(device), shared_(shared) {}
+      : ForwardingChannel(std::move(inner)), device_(device), shared_(shared), hosts_(hosts()) {}
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
     if (!transfer.tensor.is_meta()) return ForwardingChannel::post(transfer);
     if (transfer.direction == Direction::Send) device_.wait();
@@ -53,13 +53,13 @@ class DeviceOrdered final : public ForwardingChannel {
 
  private:
   bool is_near(RankId peer) const {
-    const std::vector<int> of_rank = hosts();
-    return of_rank.empty() ||
-           of_rank.at(static_cast<std::size_t>(rank())) == of_rank.at(static_cast<std::size_t>(peer.value));
+    return hosts_.empty() ||
+           hosts_.at(static_cast<std::size_t>(rank())) == hosts_.at(static_cast<std::size_t>(peer.value));
   }
 
   EmulatedDevice& device_;
   SharedMemory shared_;
+  std::vector<int> hosts_;
 };
 
 class Valueless final : public ForwardingChannel {
