@@ -256,16 +256,8 @@ CommandSpec figure_flags(FigureFlags& f) {
   spec.flags = {
       flag("", "images", "DIR", "Read all JPEG files below this folder instead of the workload's files.",
            into::text(f.images)),
-      {.name = "table",
-       .value = "FILE",
-       .help = "Times of whole models by device and batch, tab-separated: docs/formats.md.",
-       .required = true,
-       .target = into::text(f.table)},
-      {.name = "device",
-       .value = "NAME",
-       .help = "The device, as the table names it.",
-       .required = true,
-       .target = into::text(f.device)},
+      device_table_flag(into::text(f.table)),
+      table_device_flag(into::text(f.device)),
       flag("", "gpus", "N",
            "Devices that share a batch and a loader; each has its own copy, and no time is taken to exchange "
            "gradients.",

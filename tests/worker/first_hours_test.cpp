@@ -170,9 +170,14 @@ TEST_F(FirstHours, BashCompletesCommandsFlagsAndValues) {
   EXPECT_EQ(completed("millrace plan --format j"), "json\n");
   EXPECT_EQ(completed("millrace plan --profile ''"), "\n") << "files are the shell's own";
   EXPECT_EQ(completed("millrace launch jo"), "\n");
+  EXPECT_EQ(completed("millrace completion z"), "zsh\n");
+  EXPECT_EQ(completed("millrace help trace pl"), "plot\n");
+  EXPECT_EQ(completed("millrace train --model FI"), "\n") << "FILE.pt2 is not to be typed";
   // Every word that other tools' words lead to is a flag of some command.
   for (const OtherWord& word : other_words())
     EXPECT_NE(script.output.find("--" + std::string(word.here)), std::string::npos) << word.theirs;
+  // With -o zsh would offer nothing but words that begin with a dash.
+  EXPECT_EQ(run("completion zsh").output.find("_describe -o"), std::string::npos);
   for (const char* shell : {"zsh", "fish"})
     EXPECT_NE(run(std::string("completion ") + shell).output.find("learn-bpe"), std::string::npos) << shell;
   EXPECT_EQ(run("completion tcsh").code, 2);
