@@ -61,12 +61,13 @@ CommandSpec train_spec(TrainFlags& f) {
       .command = "train",
       .summary = "Train a model through a plan: as a rank of a job, or all its ranks as threads.",
       .flags = {model_flag(f.model)},
-      .examples = {"millrace train --model mlp --stages 2 --epochs 2 --output-dir runs/first",
-                   "millrace train --model vgg16_bn --image-size 32 --classes 10 --stages 2 "
-                   "--data cifar10 --epochs 5",
-                   "millrace train --model mlp --plan plan.json --steps 100 --seed 0 "
-                   "--deterministic --threads 1 --output-dir out --save-weights w.safetensors",
-                   "millrace train --model mlp --fused --lr 0.1 0.2 0.3 --seed 1 2 3 --output-dir out"},
+      .examples =
+          {"millrace train --model mlp --rule adam --lr 0.001 --stages 2 --epochs 2 --output-dir runs/first",
+           "millrace train --model vgg16_bn --image-size 32 --classes 10 --stages 2 "
+           "--data cifar10 --epochs 5",
+           "millrace train --model mlp --plan plan.json --steps 100 --seed 0 "
+           "--deterministic --threads 1 --output-dir out --save-weights w.safetensors",
+           "millrace train --model mlp --fused --lr 0.1 0.2 0.3 --seed 1 2 3 --output-dir out"},
       .first = {"model",      "classes",      "image-size", "plan",         "stages", "schedule", "data",
                 "microbatch", "microbatches", "steps",      "epochs",       "seed",   "threads",  "rule",
                 "lr",         "precision",    "output-dir", "save-weights", "resume", "device"}};

@@ -1,4 +1,5 @@
-// docs/help holds the --help of every command, docs/commands.md leads to each, and pages use flags that exist.
+// docs/help holds the --help of every command, docs/commands.md leads to each, and pages use flags that
+// exist.
 #include <cctype>
 #include <filesystem>
 #include <sstream>
