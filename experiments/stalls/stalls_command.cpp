@@ -205,7 +205,9 @@ int run_analyze(const AnalyzeFlags& flags, const Arguments& given, Problems prob
     const StallJob job = job_of(flags, *config);
     SteadyClock clock;
     ProgressLine progress(clock, "stalls");
+    std::optional<WorkingLine> first("first epoch");
     const StallReport report = analyze_stalls(job, flags.measure, [&](std::int64_t done, std::int64_t total) {
+      if (done > 0) first.reset();
       progress.show(done, total, "epochs");
     });
     progress.clear();
@@ -377,8 +379,11 @@ int run_figure(const FigureFlags& flags, const Arguments& given, Problems proble
                    std::ranges::max(plan.threads), cores);
     SteadyClock clock;
     ProgressLine progress(clock, "stalls");
-    const std::vector<FigurePoint> points = measure_figure(
-        plan, [&](std::int64_t done, std::int64_t total) { progress.show(done, total, "points"); });
+    std::optional<WorkingLine> first("first point");
+    const std::vector<FigurePoint> points = measure_figure(plan, [&](std::int64_t done, std::int64_t total) {
+      if (done > 0) first.reset();
+      progress.show(done, total, "points");
+    });
     progress.clear();
     const Result<std::vector<std::string>> written = write_figure(flags.out, plan, points);
     if (!written) return exit_with(ExitCode::RunFailed, written.problems());
