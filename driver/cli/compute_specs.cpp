@@ -103,6 +103,11 @@ CommandSpec train_spec(TrainFlags& f) {
            "Microbatches per step, all replicas together (pipedream-2bw: per update; pipedream: no effect); "
            "0: the plan's (without a plan 4, pipedream-2bw at least what is in flight).",
            into::integer(f.microbatches, 0, 1 << 20)),
+      flag("Plan", "batch", "N",
+           "Samples of a step, all replicas together, instead of --microbatches: a step adds up the "
+           "gradients of "
+           "batch / microbatch microbatches.",
+           into::integer(f.batch, 1, 1 << 30)),
       flag("Data", "microbatch", "N", "Samples per microbatch.", into::integer(o.microbatch, 1, 1 << 20)),
       flag("Data", "data", "PATH",
            "Folder with train/CLASS/*.jpg (or .png, .webp) and test/ or val/, or with CLASS/*.jpg, or with "

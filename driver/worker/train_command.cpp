@@ -151,6 +151,8 @@ int train_or_judge(const std::vector<std::string>& args, const Accelerator& acce
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
     for (TrainFlags& told : flags) told.options.print_interval = print_interval();
     for (TrainFlags& told : flags) told.options.command = command_of_process();
+    for (TrainFlags& told : flags)
+      if (std::optional<Problem> wrong = settle_batch(told)) flag_problems.push_back(*std::move(wrong));
     std::optional<WorkingLine> working;
     std::optional<TimeLimit> time_limit;
     if (job->rank == 0) working.emplace("prepares data and model");

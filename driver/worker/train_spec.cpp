@@ -109,6 +109,19 @@ Result<Plan> plan_with_schedule_file(const TrainFlags& f, const LayeredModel& mo
 
 }  // namespace
 
+std::optional<Problem> settle_batch(TrainFlags& f) {
+  if (!f.batch) return std::nullopt;
+  const int microbatch = f.options.microbatch;
+  if (f.microbatches > 0) return Problem{"--batch", "says the same as --microbatches", "give one of the two"};
+  if (*f.batch % microbatch != 0)
+    return Problem{"--batch",
+                   std::to_string(*f.batch) + " samples are no whole number of microbatches of " +
+                       std::to_string(microbatch),
+                   "give a multiple of --microbatch"};
+  f.microbatches = *f.batch / microbatch;
+  return std::nullopt;
+}
+
 void predicts_nothing(Plan& plan) {
   plan.predicted_step_s = plan.predicted_run_step_s = 0;
 }

@@ -202,6 +202,37 @@ TEST_F(FirstHours, ManualPagesOfEveryCommand) {
   EXPECT_NE(bytes("man1/millrace-train.1").find("\\-\\-image\\-size"), std::string::npos);
 }
 
+TEST_F(FirstHours, ABatchIsItsMicrobatches) {
+  const std::string train = "train --model mlp --width 16 --steps 2 --microbatch 8 ";
+  const auto loss = [&](const std::string& flags) {
+    const Ran ran = run(train + flags);
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    const std::size_t at = ran.output.find("final loss ");
+    return at == std::string::npos ? ran.output : ran.output.substr(at, 20);
+  };
+  EXPECT_EQ(loss("--batch 48"), loss("--microbatches 6"));
+  EXPECT_NE(loss("--batch 48"), loss("--batch 16"));
+  for (const char* wrong : {"--batch 30", "--batch 48 --microbatches 6"}) {
+    const Ran refused = run(train + wrong);
+    EXPECT_EQ(refused.code, 2) << wrong;
+    EXPECT_NE(refused.output.find("--batch: "), std::string::npos) << refused.output;
+  }
+}
+
+TEST_F(FirstHours, AJobInThePlaceOfAFileAboutOneIsNamed) {
+  write("job.yaml", "model: mlp\nsteps: 2\n");
+  for (const char* command : {"sweep", "tune", "experiment"}) {
+    const Ran refused = run(command + std::string(" job.yaml"));
+    EXPECT_EQ(refused.code, 2) << refused.output;
+    EXPECT_NE(refused.output.find(std::string("is a job, and `millrace ") + command), std::string::npos)
+        << refused.output;
+    // The hint's file is one that the command takes.
+    const std::size_t at = refused.output.find("for example {") + 12;
+    write("about.yaml", refused.output.substr(at));
+    EXPECT_EQ(run(command + std::string(" about.yaml --dry-run")).code, 0) << refused.output;
+  }
+}
+
 TEST_F(FirstHours, EvaluateGivesTheNumbersOfTheTraining) {
   const std::string model = "--model mlp --width 16 --data synthetic:256 ";
   const Ran trained = run("train " + model + "--epochs 2 --output-dir out --save-weights w.safetensors");

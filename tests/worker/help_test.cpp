@@ -49,6 +49,20 @@ std::vector<std::string> words_behind_millrace(const std::string& command) {
   return words;
 }
 
+TEST_F(Help, EveryScriptSaysWhatItIsFor) {
+  int scripts = 0;
+  for (const auto& entry : fs::directory_iterator(MILLRACE_SOURCE_DIR "/scripts")) {
+    const bool runs = (entry.status().permissions() & fs::perms::owner_exec) != fs::perms::none;
+    if (!entry.is_regular_file() || !runs) continue;
+    const std::string said = (folder_ / "said").string();
+    EXPECT_EQ(std::system(("timeout 60 " + entry.path().string() + " --help >" + said).c_str()), 0)
+        << entry.path();
+    EXPECT_GE(bytes("said").size(), 60u) << entry.path();
+    ++scripts;
+  }
+  EXPECT_GE(scripts, 10);
+}
+
 TEST_F(Help, PagesUseFlagsThatTheirCommandsHave) {
   const fs::path docs = MILLRACE_SOURCE_DIR "/docs";
   std::vector<fs::path> pages{MILLRACE_SOURCE_DIR "/README.md"};
