@@ -20,9 +20,10 @@ std::vector<std::string> words_of_choice(const std::string& choice) {
   return words;
 }
 
-/// The values of a flag that are known: its choices, else those of "a|b|c".
+/// The values of a flag that are known: its choices, else those of "a|b|c", else those that its target takes.
 std::vector<std::string> values_of(const Flag& flag) {
   std::vector<std::string> values = flag.choices.empty() ? words_of_choice(flag.value) : flag.choices;
+  if (values.empty()) values = flag.target.names;
   std::erase_if(values, stands_for_something);
   return values;
 }

@@ -171,6 +171,7 @@ TEST_F(FirstHours, BashCompletesCommandsFlagsAndValues) {
   EXPECT_EQ(completed("millrace plan --profile ''"), "\n") << "files are the shell's own";
   EXPECT_EQ(completed("millrace launch jo"), "\n");
   EXPECT_EQ(completed("millrace completion z"), "zsh\n");
+  EXPECT_EQ(completed("millrace emulate --clock v"), "virtual\n");
   EXPECT_EQ(completed("millrace help trace pl"), "plot\n");
   EXPECT_EQ(completed("millrace train --model FI"), "\n") << "FILE.pt2 is not to be typed";
   // Every word that other tools' words lead to is a flag of some command.
