@@ -77,6 +77,10 @@ TEST_F(FirstHours, TheCommandsOfPagesWorkWhenPasted) {
     EXPECT_GE(static_cast<int>(commands.size()), least) << name;
     for (const std::string& command : commands) expect_works(command);
   }
+  for (const char* picture : {"plan.svg", "schedule.svg"}) {
+    const auto shown = read_file(std::string(MILLRACE_SOURCE_DIR "/docs/pictures/branches-") + picture);
+    EXPECT_TRUE(shown && *shown == bytes(picture)) << picture << " is not what README shows: draw it again";
+  }
 }
 
 /// The lines between fences that have no word behind them, as a script. Other fences are of machines and
