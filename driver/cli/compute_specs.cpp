@@ -425,6 +425,8 @@ CommandSpec evaluate_spec(EvaluateFlags& f) {
       .examples = {"millrace evaluate --model mlp --weights runs/first",
                    "millrace evaluate --model resnet18 --image-size 32 --classes 10 --weights w.safetensors "
                    "--data cifar10 --format json"},
+      .first = {"model", "classes", "image-size", "weights", "plan", "stages", "data", "holdout",
+                "microbatch", "threads", "precision", "device", "format"},
       .interrupted = "nothing was written"};
   spec.flags.push_back(weights_flag(f.weights));
   add_flags_of_train(spec, f.train,
@@ -445,6 +447,8 @@ CommandSpec predict_spec(PredictFlags& f) {
            "millrace predict --model resnet18 --image-size 32 --classes 10 --weights w.safetensors "
            "--class-names cifar10 --top-k 3 photo.jpg photos/",
            "millrace predict --model resnet18 --weights w.safetensors --format csv photos > classes.csv"},
+      .first = {"model", "classes", "image-size", "weights", "class-names", "top-k", "outputs", "format",
+                "microbatch", "threads", "precision", "device"},
       .interrupted = "nothing was written"};
   spec.flags.push_back(weights_flag(f.weights));
   spec.flags.push_back(flag("Result", "class-names", "PATH",

@@ -9,6 +9,7 @@
 #include "driver/cli/compute_specs.h"
 #include "driver/cli/other_words.h"
 #include "driver/plan/plan_command.h"
+#include "driver/simulate/simulate_command.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -432,7 +433,8 @@ TEST(Cli, EveryWordOfOtherToolsIsNoFlagHere) {
 }
 
 TEST(Cli, FirstFlagsAreFlags) {
-  for (const CommandSpec& spec : {train_spec(), profile_spec(), plan_spec()}) {
+  for (const CommandSpec& spec :
+       {train_spec(), profile_spec(), plan_spec(), evaluate_spec(), predict_spec(), simulate_spec()}) {
     const std::set<std::string> of_models{"classes", "image-size"};
     EXPECT_LE(spec.first.size(), 20u);
     for (const std::string& name : spec.first)

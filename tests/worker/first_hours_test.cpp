@@ -146,6 +146,10 @@ TEST_F(FirstHours, HelpIsShortAndLeadsOn) {
   EXPECT_NE(rule.output.find("--nvlamb"), std::string::npos) << rule.output;
   EXPECT_EQ(rule.output.find("--image-size"), std::string::npos) << rule.output;
   EXPECT_EQ(run("train --help nonsense").code, 2);
+  for (const char* command : {"evaluate", "predict", "simulate"}) {
+    const std::string shown = run(std::string(command) + " --help").output;
+    EXPECT_LE(std::count(shown.begin(), shown.end(), '\n'), 70) << shown;
+  }
   EXPECT_EQ(run("help data text encode").output, run("data text encode --help").output);
   for (const char* group : {"data", "data text", "trace", "instrument"})
     EXPECT_NE(
