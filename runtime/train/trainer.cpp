@@ -268,8 +268,7 @@ void Trainer::Impl::finish() {
   }
   if (report.stopped) {
     if (t.owns_loss())
-      log_warning("asked to stop: saving step " + std::to_string(t.done) + "; --resume " +
-                  t.options.output_dir + " goes on from it");
+      log_warning("asked to stop: saving step " + std::to_string(t.done) + ", from which --resume goes on");
     if (t.options.saves()) checkpoints->save();
   } else {
     checkpoints->settle();
