@@ -1,5 +1,6 @@
 // docs/help holds the --help of every command, docs/commands.md leads to each, and pages use flags that
 // exist.
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <sstream>
