@@ -10,6 +10,6 @@ TEST(Namespaces, MayBothBeOpen) {
   const Tensor x = tensor({-1.0, 2.0});
   EXPECT_TRUE(equal(relu(x), tensor({0.0, 2.0})));
   EXPECT_TRUE(equal(add(x, x), 2 * x));
-  EXPECT_EQ(flatten(ones({2, 3})).dim(), 1);
+  EXPECT_EQ(flatten(x.repeat({2, 1})).dim(), 1);
   for (const LayerPtr& layer : {relu(), add(), flatten()}) EXPECT_TRUE(layer);
 }
