@@ -232,14 +232,9 @@ const OtherWord* other_word(std::string_view theirs, const std::vector<Flag>& fl
 
 std::string_view other_value(std::string_view theirs, const std::vector<std::string>& names) {
   static constexpr std::pair<std::string_view, std::string_view> kValues[] = {
-      {"gpu", "cuda"},           {"nvidia", "cuda"},        {"fp16", "float16"},
-      {"half", "float16"},       {"bf16", "bfloat16"},      {"fp32", "float32"},
-      {"single", "float32"},     {"float", "float32"},      {"momentum", "sgd"},
-      {"nesterov", "sgd"},       {"adam-w", "adamw"},       {"cosine-annealing", "cosine"},
-      {"afab", "gpipe"},         {"one-f-one-b", "1f1b"},   {"zbh1", "zb-h1"},
-      {"zb1p", "zb-h1"},         {"zbv", "zb-v"},           {"zero-bubble", "zb-h1"},
-      {"dualpipe", "dualpipev"}, {"GPipe", "gpipe"},        {"Interleaved1F1B", "interleaved"},
-      {"ZBVZeroBubble", "zb-v"}, {"DualPipeV", "dualpipev"}};
+      {"gpu", "cuda"},      {"nvidia", "cuda"},  {"fp16", "float16"},           {"half", "float16"},
+      {"bf16", "bfloat16"}, {"fp32", "float32"}, {"single", "float32"},         {"float", "float32"},
+      {"momentum", "sgd"},  {"nesterov", "sgd"}, {"cosine-annealing", "cosine"}};
   for (const auto& [theirs_word, here] : kValues)
     if (theirs_word == theirs && std::ranges::find(names, here) != names.end()) return here;
   return {};
