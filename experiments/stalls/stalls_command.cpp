@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
+#include <string_view>
 #include <thread>
 
 #include "data/files/data_kinds.h"
@@ -155,7 +157,8 @@ CommandSpec analyze_flags(AnalyzeFlags& f) {
   spec.positionals = {"workload=NAME|FILE..."};
   spec.flags = {
       flag("", "images", "DIR",
-           "Read all images (JPEG, PNG, WebP) below this folder instead of the workload's files.",
+           "Read all images (JPEG, PNG, WebP) below this folder instead of the workload's files. With it "
+           "workload=default may be left out.",
            into::text(f.images)),
       flag("", "storage", "NAME|LATENCY,BANDWIDTH[,DEPTH]",
            "What a miss costs. disk: this machine's, past the kernel's cache. Presets: " + storage_presets() +
@@ -225,11 +228,21 @@ int run_analyze(const AnalyzeFlags& flags, const Arguments& given, Problems prob
   }
 }
 
+/// Images need nothing of a workload but its reader and its step.
+std::vector<std::string> with_workload(std::vector<std::string> args) {
+  const auto begins = [&](std::string_view with) {
+    return std::ranges::any_of(args, [&](const std::string& word) { return word.starts_with(with); });
+  };
+  if (begins("--images") && !begins("workload=")) args.emplace_back("workload=default");
+  return args;
+}
+
 int analyze_command(const std::vector<std::string>& args) {
   AnalyzeFlags flags;
-  return run_command(analyze_flags(flags), args, [&](const Arguments& given, Problems problems) {
-    return run_analyze(flags, given, std::move(problems));
-  });
+  return run_command(analyze_flags(flags), with_workload(args),
+                     [&](const Arguments& given, Problems problems) {
+                       return run_analyze(flags, given, std::move(problems));
+                     });
 }
 
 // ---- figure
