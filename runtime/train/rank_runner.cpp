@@ -213,6 +213,7 @@ void RankRunner::update(const Action& action) {
   }
   if (parts_.waits)  // the weights stay as they are
     for (UpdateScalars& of_job : scalars) of_job.skip = true;
+  parts_.stages.about_to_change();
   timed(SpanKind::Update, action, times_.update, [&] { lane.update(action.stage, scalars); });
 }
 

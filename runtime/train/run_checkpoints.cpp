@@ -322,20 +322,31 @@ void RunCheckpoints::require_finite(const std::vector<StageTensors>& tensors) co
                        "lower --lr or add --warmup-steps");
 }
 
-/// Replaces the tensors of writing_ by copies, which stay as they are while the rank trains.
-void RunCheckpoints::take_snapshot() {
+/// Tells whether what is saved stays as it is until the next update. A forward changes buffers and carried
+/// states, and an asynchronous pipeline is full.
+bool RunCheckpoints::copies_late() const {
+  return !t_.asynchronous() && !t_.carries() &&
+         std::ranges::none_of(t_.stages->held(), [](const HeldStage& h) { return h.store->has_buffers(); });
+}
+
+/// Replaces the tensors of writing_ by copies, which stay as they are while the rank trains. Returns the
+/// function that copies.
+std::function<void()> RunCheckpoints::snapshot() {
+  NamedTensors originals;
   std::int64_t bytes = 0;
   for (StageTensors& stage : writing_) {
     for (auto& [name, tensor] : stage.tensors) {
       at::Tensor& copy = copies_[name];
       if (!copy.defined() || copy.sizes() != tensor.sizes() || copy.dtype() != tensor.dtype())
         copy = at::empty(tensor.sizes(), tensor.dtype());
-      copy.copy_(tensor);
-      tensor = copy;
+      originals.emplace_back(name, std::exchange(tensor, copy));
       bytes += static_cast<std::int64_t>(copy.nbytes());
     }
   }
   t_.report.snapshot_bytes = std::max(t_.report.snapshot_bytes, bytes);
+  return [this, originals = std::move(originals)] {
+    for (const auto& [name, original] : originals) copies_.at(name).copy_(original);
+  };
 }
 
 std::string RunCheckpoints::failure_of(const std::string& name, const RankProblem& problem) const {
@@ -434,9 +445,12 @@ void RunCheckpoints::begin(Underway what) {
     writing_.clear();
     return;
   }
-  take_snapshot();
+  std::function<void()> copy = snapshot();
+  const bool late = copies_late();
+  if (!late) std::exchange(copy, [] {})();
   underway_ = std::move(what);
-  saver_->start(save);
+  saver_->start(std::move(copy), save);
+  if (late) t_.stages->before_change([this] { saver_->copied(); });
 }
 
 void RunCheckpoints::settle() {
