@@ -18,7 +18,7 @@ struct TurboClose {
 };
 using Turbo = std::unique_ptr<void, TurboClose>;
 
-Problem damaged(const std::string& name, const char* what) {
+Problem damaged(const std::string& name, const std::string& what) {
   return {name, std::string("cannot be decoded: ") + what, "the file is damaged: generate it again"};
 }
 
