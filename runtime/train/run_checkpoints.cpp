@@ -9,6 +9,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "runtime/base/failpoint.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
@@ -344,7 +345,8 @@ std::function<void()> RunCheckpoints::snapshot() {
     }
   }
   t_.report.snapshot_bytes = std::max(t_.report.snapshot_bytes, bytes);
-  return [this, originals = std::move(originals)] {
+  return [this, originals = std::move(originals), step = t_.done] {
+    if (t_.world.failpoints) t_.world.failpoints->reach("snapshot", step);
     for (const auto& [name, original] : originals) copies_.at(name).copy_(original);
   };
 }
