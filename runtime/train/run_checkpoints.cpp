@@ -420,10 +420,10 @@ BackgroundSaver::Save RunCheckpoints::writes(const std::string& name, const std:
   if (t_.options.host_folder) place = HostPlace{.first_rank = t_.options.host_folder->first_rank};
   const CheckpointInfo info = info_of(t_.done);
   const SaveOptions options{.keep = keep, .deadline = t_.options.checkpoint_deadline, .host = place};
-  return [this, name, folder = folder.string(), info, options,
+  return [this, name, folder = folder.string(), info, options, tells = t_.owns_loss(),
           begin = t_.world.clock.now()](Communicator& ranks) {
     auto problem = save_checkpoint(ranks, folder, info, t_.plan.num_stages(), writing_, options);
-    if (!t_.owns_loss()) return problem;
+    if (!tells) return problem;
     if (!problem) {
       log_info(name + " seconds=" + std::to_string(Seconds(t_.world.clock.now() - begin).count()));
     } else if (!t_.options.checkpoint_required) {  // else the run ends with this text
