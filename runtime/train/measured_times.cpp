@@ -180,7 +180,7 @@ Result<MeasuredTimes> MeasuredTimes::read(const std::vector<std::string>& folder
       between.doubts_.push_back(
           "a microbatch of " + std::to_string(samples.low) + printed(" takes %.3f ms, one of ", less * 1e3) +
           std::to_string(samples.high) +
-          printed(" only %.3f ms: nobody knows how long one between them takes. Measure ", more * 1e3) +
+          printed(" only %.3f ms: a time between them is a guess. Measure ", more * 1e3) +
           std::to_string(microbatch) + ", or a run on each side of where the time falls");
     return between;
   };

@@ -258,6 +258,15 @@ TEST_F(Variants, ArraysTurnsAndSharedStateSleepToo) {
     const Json summary = json("s-" + name + "/summary.json");
     EXPECT_GT(summary.find("variant")->find("drawn_s")->as_double(), 0) << name;
     EXPECT_TRUE(summary.find("final_loss")->is_null()) << name;
+    const Json* jobs = summary.find("jobs");
+    EXPECT_EQ(jobs != nullptr, name.starts_with("array")) << name;
+    for (std::size_t job = 0; jobs && job < 2; ++job) {
+      EXPECT_TRUE(jobs->items().at(job).find("loss")->is_null()) << name;
+      EXPECT_NE(slept.output.find("job " + std::to_string(job) + ": lr=0." + std::to_string(job + 1) +
+                                  " no losses"),
+                std::string::npos)
+          << slept.output;
+    }
   }
 }
 
