@@ -47,6 +47,11 @@ class StandInHead : public Head {
   std::vector<std::string> metrics() const override { return head_->metrics(); }
   std::size_t num_counts() const override { return head_->num_counts(); }
   std::string weight() const override { return head_->weight(); }
+  NamedValues values(std::span<const double>) const override {
+    NamedValues zeros;
+    for (const std::string& name : metrics()) zeros.emplace_back(name, 0.0);
+    return zeros;
+  }
   void check(std::span<const TensorSpec> inputs) const override { head_->check(inputs); }
   void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double>) const override {
     run(inputs, saved);
