@@ -8,7 +8,7 @@
 #include "driver/worker/stored_dataset.h"
 #include "driver/worker/worker_data_report.h"
 #include "runtime/base/log.h"
-#include "runtime/model/spread_tables.h"
+#include "runtime/plan/spread_tables.h"
 
 namespace millrace {
 
@@ -137,7 +137,7 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
     notes.push_back(std::move(slow));
   for (const std::string& note : notes) log_warning(note);
   for (const std::string& note : spec.plan_notes) log_warning(note);
-  if (spec.spread_tables)
+  if (spec.pipeline.schedule == ScheduleKind::SpreadTables)
     log_info(text_of_spread_tables(spec.pipeline));
   else if (spec.plan.empty() && spec.pipeline.stages.size() > 1)
     log_info(cut_text(spec.pipeline));

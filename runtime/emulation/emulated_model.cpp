@@ -227,7 +227,9 @@ Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profil
   if (profile.model != model.name)
     return Problem{"", "it is of model " + profile.model + ", the run trains " + model.name,
                    "measure one: millrace profile --model " + model.name};
-  if (const Status status = has_stand_ins(model); !status) return status.problems();
+  if (!model.turns.empty())
+    return Problem{"", "models that are trained in turns are not emulated", kPredicted};
+  if (const Status status = carries_nothing(model); !status) return status.problems();
   std::map<std::string, const LayerNode*> nodes;
   for (const LayerNode& node : profile.nodes) nodes[node.name] = &node;
   const std::string measured_otherwise =

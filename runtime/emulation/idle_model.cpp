@@ -53,12 +53,17 @@ class IdleHead final : public StandInHead {
   }
 };
 
+void make_idle(LayeredModel& model) {
+  for (NamedLayer& layer : model.layers) layer.layer = std::make_shared<IdleLayer>(layer.layer);
+  for (NamedHead& head : model.heads) head.head = std::make_shared<IdleHead>(head.head);
+  for (Turn& turn : model.turns) make_idle(turn.model);
+}
+
 }  // namespace
 
 Result<LayeredModel> idle_model(LayeredModel model) {
-  if (const Status status = has_stand_ins(model); !status) return status.problems();
-  for (NamedLayer& layer : model.layers) layer.layer = std::make_shared<IdleLayer>(layer.layer);
-  for (NamedHead& head : model.heads) head.head = std::make_shared<IdleHead>(head.head);
+  if (const Status status = carries_nothing(model); !status) return status.problems();
+  make_idle(model);
   return model;
 }
 

@@ -45,14 +45,20 @@ class StandInHead : public Head {
   explicit StandInHead(HeadPtr head) : head_(std::move(head)) {}
   std::string kind() const override { return head_->kind(); }
   std::vector<std::string> metrics() const override { return head_->metrics(); }
+  std::size_t num_counts() const override { return head_->num_counts(); }
   std::string weight() const override { return head_->weight(); }
+  NamedValues values(std::span<const double>) const override {
+    NamedValues zeros;
+    for (const std::string& name : metrics()) zeros.emplace_back(name, 0.0);
+    return zeros;
+  }
   void check(std::span<const TensorSpec> inputs) const override { head_->check(inputs); }
   void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double>) const override {
     run(inputs, saved);
   }
   at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
     run(inputs, saved);
-    return at::zeros({static_cast<std::int64_t>(head_->metrics().size()) + 1}, at::kDouble);
+    return at::zeros({static_cast<std::int64_t>(num_sums())}, at::kDouble);
   }
 
  protected:
@@ -62,12 +68,11 @@ class StandInHead : public Head {
   const HeadPtr head_;
 };
 
-/// Problem: the model has something for which nothing can stand.
-inline Status has_stand_ins(const LayeredModel& model) {
-  constexpr const char* kPredicted =
-      "`millrace plan` and `millrace simulate` predict its steps from a profile";
-  if (!model.turns.empty())
-    return Problem{"", "models that are trained in turns are not emulated", kPredicted};
+inline constexpr const char* kPredicted =
+    "`millrace plan` and `millrace simulate` predict its steps from a profile";
+
+/// Problem: a layer carries a state, for which nothing can stand.
+inline Status carries_nothing(const LayeredModel& model) {
   if (const NamedLayer* layer = first_carrying(model.layers))
     return Problem{"",
                    "layer " + layer->name +
