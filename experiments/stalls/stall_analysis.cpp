@@ -7,6 +7,7 @@
 #include "experiments/dlio/dlio_output.h"
 #include "experiments/stalls/fetch_stage.h"
 #include "runtime/base/error.h"
+#include "runtime/base/median.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -87,10 +88,11 @@ class Laboratory {
                        signal);
     // One stream for all epochs of one kind: the same steps take the same time in each of them.
     RandomStream random(derive_seed(job_.seed, "compute"));
-    std::chrono::steady_clock::time_point first;
+    std::chrono::steady_clock::time_point first, free;  // free: when the device has computed all that it had
     for (std::int64_t step = 0; step < count; ++step) {
       const auto asked = std::chrono::steady_clock::now();
-      {
+      const bool waits = !loader.is_ready();
+      if (waits) {
         std::unique_lock lock(signal.mutex);
         if (!signal.changed.wait_for(lock, job_.timeout, [&] { return loader.is_ready(); }))
           throw DataError("step " + std::to_string(step) + ": no batch came within " +
@@ -98,14 +100,18 @@ class Laboratory {
                           "is the storage stuck? --timeout sets the limit");
       }
       loader.take();
-      const auto ready = std::chrono::steady_clock::now();
-      result.wait_s += Seconds(ready - asked).count();
-      if (step == 0) first = ready;
+      // A device begins with a batch that is there as soon as it is free. That this thread woke up late does
+      // not count.
+      const auto now = std::chrono::steady_clock::now(),
+                 begins = waits || !computes || step == 0 ? now : free;
+      result.wait_s += Seconds(now - asked).count();
+      if (step == 0) first = begins;
       if (step > 0 && step == count - 1)
-        result.steady_speed = static_cast<double>(step * job_.batch) / Seconds(ready - first).count();
-      if (computes)
-        wait_.until(ready + std::chrono::nanoseconds(
-                                static_cast<std::int64_t>(draw(job_.computation, random) * 1e9)));
+        result.steady_speed = static_cast<double>(step * job_.batch) / Seconds(begins - first).count();
+      if (!computes) continue;
+      free =
+          begins + std::chrono::nanoseconds(static_cast<std::int64_t>(draw(job_.computation, random) * 1e9));
+      wait_.until(free);
     }
   }
 
@@ -282,13 +288,12 @@ StallReport analyze_stalls(const StallJob& job, const std::vector<double>& fract
   report.limited_s = estimate_of(limited);
   report.split = split_epoch(report.ingestion_s.mean, report.prepared_s.mean, report.limited_s.mean);
   report.data_wait_s = estimate_of(waits).mean;
-  report.rates = {samples / report.ingestion_s.mean, estimate_of(preparation).mean,
-                  estimate_of(storage).mean};
+  report.rates = {samples / median(ingestion), median(preparation), median(storage)};
   report.hit_ratio = read == 0 ? 0 : static_cast<double>(hit) / static_cast<double>(read);
   for (std::size_t i = 0; i < fractions.size(); ++i)
     report.measured.push_back(
         {predict(report.rates, fractions[i], simulated_miss_share(job.sizes, job.policy, fractions[i])),
-         estimate_of(speeds[i]), hits[i]});
+         estimate_of(speeds[i]), median(speeds[i]), hits[i]});
   return report;
 }
 

@@ -53,7 +53,7 @@ Estimate estimate_over(const std::vector<EpochSplit>& repeats,
                        const std::function<double(const EpochSplit&)>& part);
 
 /// Speeds in samples per second, each alone: of the device (G), of decoding (P), and of storage where nothing
-/// is cached (S).
+/// is cached (S). Medians of the repeats.
 struct StallRates {
   double device = 0, preparation = 0, storage = 0;
 };
@@ -79,7 +79,8 @@ double simulated_miss_share(const std::vector<Bytes>& sizes, CachePolicy policy,
 /// A cache size that was run beside its prediction.
 struct MeasuredPoint {
   Prediction predicted;
-  Estimate speed;  ///< samples per second, from the first batch of an epoch to its last
+  Estimate speed;           ///< samples per second, from the first batch of an epoch to its last
+  double median_speed = 0;  ///< of the repeats: other work of the machine disturbs it less
   double hit_ratio = 0;
 };
 

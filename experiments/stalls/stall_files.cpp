@@ -19,6 +19,7 @@ Json json_of(const MeasuredPoint& point) {
                        {"predicted_samples_per_s", point.predicted.speed},
                        {"bound", point.predicted.bound},
                        {"measured_samples_per_s", to_json(point.speed)},
+                       {"median_samples_per_s", point.median_speed},
                        {"hit_ratio", point.hit_ratio}});
 }
 

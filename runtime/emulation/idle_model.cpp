@@ -7,6 +7,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include "runtime/emulation/stand_ins.h"
+#include "runtime/layers/carrying_layer.h"
 
 namespace millrace {
 namespace {
@@ -56,7 +57,12 @@ class IdleHead final : public StandInHead {
 }  // namespace
 
 Result<LayeredModel> idle_model(LayeredModel model) {
-  if (const Status status = has_stand_ins(model); !status) return status.problems();
+  constexpr const char* kEmulated = "`millrace emulate` takes the times of a profile instead";
+  if (!model.turns.empty())
+    return Problem{"", "models that are trained in turns cannot wait as long as a run did", kEmulated};
+  if (const NamedLayer* layer = first_carrying(model.layers))
+    return Problem{"", "layer " + layer->name + " carries a state, and cannot wait as long as a run did",
+                   kEmulated};
   for (NamedLayer& layer : model.layers) layer.layer = std::make_shared<IdleLayer>(layer.layer);
   for (NamedHead& head : model.heads) head.head = std::make_shared<IdleHead>(head.head);
   return model;
