@@ -19,6 +19,7 @@
 #include "data/loading/dataset.h"
 #include "data/readers/jpeg.h"
 #include "runtime/base/median.h"
+#include "runtime/device/host_memory.h"
 
 namespace millrace {
 namespace {
@@ -82,6 +83,7 @@ int main(int argc, char** argv) {
   using namespace millrace;
   if (argc < 2) return std::fprintf(stderr, "decode: name a folder of class folders of JPEGs\n"), 2;
   at::set_num_threads(1);
+  install_host_allocator();  // as a run has it
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
   const std::vector<FieldSpec> fields{{.name = "input", .shape = {3, 224, 224}},
                                       {.name = "label", .dtype = at::kLong, .limit = 1000}};
