@@ -187,19 +187,32 @@ std::optional<double> smallest_cache(const StallRates& rates, CachePolicy policy
   return high;
 }
 
+namespace {
+/// Seconds in which storage serves so many requests that have so many bytes together.
+double seconds_of(const StorageSpec& storage, double requests, double bytes, int threads) {
+  const double at_once = std::min(storage.queue_depth, threads), transfer = bytes / storage.bytes_per_s;
+  return std::max(transfer, (requests * storage.latency_s + transfer) / at_once);
+}
+}  // namespace
+
 double storage_rate(const StorageSpec& storage, double mean_size, int threads) {
-  const double at_once = std::min(storage.queue_depth, threads);
-  return std::min(storage.bytes_per_s / mean_size,
-                  at_once / (storage.latency_s + mean_size / storage.bytes_per_s));
+  return 1 / seconds_of(storage, 1, mean_size, threads);
 }
 
-double simulated_miss_share(const std::vector<Bytes>& sizes, CachePolicy policy, double fraction) {
+double simulated_miss_share(const std::vector<Bytes>& sizes, CachePolicy policy, double fraction,
+                            const StorageSpec& storage, int threads) {
   constexpr int kEpochs = 12, kLast = 4;
   const std::vector<EpochReads> all = simulate_cache(
       {.sizes = sizes, .policy = policy, .capacity = share_of_bytes(sizes, fraction), .epochs = kEpochs});
-  double missed = 0;
-  for (auto at = all.end() - kLast; at != all.end(); ++at) missed += static_cast<double>(at->miss_bytes);
-  return missed / kLast / static_cast<double>(share_of_bytes(sizes, 1));
+  double files = 0, bytes = 0;  // that miss in an epoch
+  for (auto at = all.end() - kLast; at != all.end(); ++at) {
+    files += static_cast<double>(at->misses) / kLast;
+    bytes += static_cast<double>(at->miss_bytes) / kLast;
+  }
+  const auto all_bytes = static_cast<double>(share_of_bytes(sizes, 1));
+  if (storage.is_real) return bytes / all_bytes;
+  return seconds_of(storage, files, bytes, threads) /
+         seconds_of(storage, static_cast<double>(sizes.size()), all_bytes, threads);
 }
 
 PhaseTimes time_phases(const StallJob& job) {
@@ -292,7 +305,8 @@ StallReport analyze_stalls(const StallJob& job, const std::vector<double>& fract
   report.hit_ratio = read == 0 ? 0 : static_cast<double>(hit) / static_cast<double>(read);
   for (std::size_t i = 0; i < fractions.size(); ++i)
     report.measured.push_back(
-        {predict(report.rates, fractions[i], simulated_miss_share(job.sizes, job.policy, fractions[i])),
+        {predict(report.rates, fractions[i],
+                 simulated_miss_share(job.sizes, job.policy, fractions[i], job.storage, job.fetch_threads)),
          estimate_of(speeds[i]), median(speeds[i]), hits[i]});
   return report;
 }

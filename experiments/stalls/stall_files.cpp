@@ -41,7 +41,9 @@ std::string chart_of(const StallJob& job, const StallReport& report) {
   for (int i = 0; i <= 20; ++i) {
     const double x = i / 20.0;
     predicted.points.emplace_back(
-        100 * x, predict(report.rates, x, simulated_miss_share(job.sizes, job.policy, x)).speed);
+        100 * x, predict(report.rates, x,
+                         simulated_miss_share(job.sizes, job.policy, x, job.storage, job.fetch_threads))
+                     .speed);
   }
   for (const MeasuredPoint& point : report.measured)
     measured.points.emplace_back(100 * point.predicted.cache_fraction, point.speed.mean);
