@@ -154,14 +154,31 @@ MILLRACE_EXACT_VECTORS void add_line(float weight, const float* line, std::size_
   for (std::size_t i = 0; i < count; ++i) row[i] += weight * line[i];
 }
 
-MILLRACE_EXACT_VECTORS void normalise_row(const float* means, const float* deviations, std::size_t count,
-                                          float* row) {
-  for (std::size_t i = 0; i < count; ++i) row[i] = (row[i] / 255 - means[i]) / deviations[i];
+/// Normalises a row of pixels and writes it to a plane for each channel, mirrored if `flip`.
+MILLRACE_EXACT_VECTORS void finish_row(const float* __restrict row, std::ptrdiff_t size,
+                                       const Normalisation& normal, bool flip, float* __restrict red,
+                                       float* __restrict green, float* __restrict blue) {
+  const float mean0 = normal.mean[0], mean1 = normal.mean[1], mean2 = normal.mean[2],
+              deviation0 = normal.deviation[0], deviation1 = normal.deviation[1],
+              deviation2 = normal.deviation[2];
+  if (flip) {
+    for (std::ptrdiff_t x = 0; x < size; ++x) {
+      red[size - 1 - x] = (row[3 * x] / 255 - mean0) / deviation0;
+      green[size - 1 - x] = (row[3 * x + 1] / 255 - mean1) / deviation1;
+      blue[size - 1 - x] = (row[3 * x + 2] / 255 - mean2) / deviation2;
+    }
+  } else {
+    for (std::ptrdiff_t x = 0; x < size; ++x) {
+      red[x] = (row[3 * x] / 255 - mean0) / deviation0;
+      green[x] = (row[3 * x + 1] / 255 - mean1) / deviation1;
+      blue[x] = (row[3 * x + 2] / 255 - mean2) / deviation2;
+    }
+  }
 }
 
 /// The buffers of a thread. Fresh memory for each image would cost as much as the sums do.
 struct ResampleBuffers {
-  std::vector<float> source, lines, row, means, deviations;
+  std::vector<float> source, lines, row;
   std::vector<std::size_t> offsets;
 };
 
@@ -188,10 +205,6 @@ at::Tensor resample(const RgbImage& image, const Crop& crop, int size,
   buffers.source.assign(used + 3 * columns.most + 1, 0);  // pixels are read as four floats
   buffers.lines.resize(rows.most * distance);             // and stored as four
   buffers.row.resize(width);
-  buffers.means.resize(width);
-  buffers.deviations.resize(width);
-  for (std::size_t i = 0; i < width; ++i)
-    buffers.means[i] = normal.mean[i % 3], buffers.deviations[i] = normal.deviation[i % 3];
   const auto line_of = [&](std::size_t y) { return buffers.lines.data() + y % rows.most * distance; };
   at::Tensor result = at::empty({3, size, size}, at::kFloat);
   float* out = result.mutable_data_ptr<float>();
@@ -208,16 +221,8 @@ at::Tensor resample(const RgbImage& image, const Crop& crop, int size,
     std::fill_n(row, width, 0.0f);
     for (std::size_t k = 0; k < rows.count[y]; ++k)
       add_line(rows.weights[y * rows.most + k], line_of(first + k), width, row);
-    normalise_row(buffers.means.data(), buffers.deviations.data(), width, row);
     float* to = out + y * static_cast<std::size_t>(size);
-    for (std::size_t c = 0; c < 3; ++c, to += plane) {
-      const float* value = row + c;
-      if (crop.flip) {
-        for (int x = size - 1; x >= 0; --x, value += 3) to[x] = *value;
-      } else {
-        for (int x = 0; x < size; ++x, value += 3) to[x] = *value;
-      }
-    }
+    finish_row(row, size, normal, crop.flip, to, to + plane, to + 2 * plane);
   }
   return result;
 }

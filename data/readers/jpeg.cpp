@@ -1,6 +1,7 @@
 #include "data/readers/jpeg.h"
 
 #include <algorithm>
+#include <array>
 #include <csetjmp>
 #include <cstdio>  // jpeglib.h needs it
 #include <cstring>
@@ -101,7 +102,12 @@ class JpegReader {
     }
   }
   void read_to(JDIMENSION row, JSAMPLE* to) {
-    while (info_.output_scanline < row) to += jpeg_read_scanlines(&info_, &to, 1) * row_bytes();
+    while (info_.output_scanline < row) {
+      std::array<JSAMPROW, 16> rows{};  // as many as two rows of blocks
+      const auto count = std::min<JDIMENSION>(rows.size(), row - info_.output_scanline);
+      for (JDIMENSION i = 0; i < count; ++i) rows[i] = to + i * row_bytes();
+      to += jpeg_read_scanlines(&info_, rows.data(), count) * row_bytes();
+    }
   }
 
   jpeg_decompress_struct info_{};
