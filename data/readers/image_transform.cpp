@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -154,27 +155,69 @@ MILLRACE_EXACT_VECTORS void add_line(float weight, const float* line, std::size_
   for (std::size_t i = 0; i < count; ++i) row[i] += weight * line[i];
 }
 
+struct PixelPlanes {
+  float *red, *green, *blue;
+};
+
+/// Divides by a normalisation's numbers. `reciprocal` is 1 / by.
+struct PlainDivision {
+  float operator()(float value, float by, float) const { return value / by; }
+};
+
+/// The same quotient from products, which take a third of the time: the rest that the first guess leaves,
+/// with one rounding, corrects it (Markstein). It was compared with divisions of all 2^24 mantissas by 255
+/// and by each deviation above.
+struct ProductDivision {
+  float operator()(float value, float by, float reciprocal) const {
+    const float guess = value * reciprocal;
+    return __builtin_fmaf(__builtin_fmaf(-by, guess, value), reciprocal, guess);
+  }
+};
+
 /// Normalises a row of pixels and writes it to a plane for each channel, mirrored if `flip`.
-MILLRACE_EXACT_VECTORS void finish_row(const float* __restrict row, std::ptrdiff_t size,
-                                       const Normalisation& normal, bool flip, float* __restrict red,
-                                       float* __restrict green, float* __restrict blue) {
-  const float mean0 = normal.mean[0], mean1 = normal.mean[1], mean2 = normal.mean[2],
-              deviation0 = normal.deviation[0], deviation1 = normal.deviation[1],
-              deviation2 = normal.deviation[2];
+template <typename Division>
+inline __attribute__((always_inline)) void finish_row_by(Division divided, const float* __restrict row,
+                                                         std::ptrdiff_t size, const Normalisation& normal,
+                                                         bool flip, const PixelPlanes& planes) {
+  float* __restrict red = planes.red, * __restrict green = planes.green, * __restrict blue = planes.blue;
+  const Normalisation n = normal;
+  const float of_255 = 1 / 255.0f, of_red = 1 / n.deviation[0], of_green = 1 / n.deviation[1],
+              of_blue = 1 / n.deviation[2];
+  const auto value = [&](std::ptrdiff_t x, int c, float reciprocal) {
+    return divided(divided(row[3 * x + c], 255, of_255) - n.mean[c], n.deviation[c], reciprocal);
+  };
   if (flip) {
     for (std::ptrdiff_t x = 0; x < size; ++x) {
-      red[size - 1 - x] = (row[3 * x] / 255 - mean0) / deviation0;
-      green[size - 1 - x] = (row[3 * x + 1] / 255 - mean1) / deviation1;
-      blue[size - 1 - x] = (row[3 * x + 2] / 255 - mean2) / deviation2;
+      red[size - 1 - x] = value(x, 0, of_red);
+      green[size - 1 - x] = value(x, 1, of_green);
+      blue[size - 1 - x] = value(x, 2, of_blue);
     }
   } else {
     for (std::ptrdiff_t x = 0; x < size; ++x) {
-      red[x] = (row[3 * x] / 255 - mean0) / deviation0;
-      green[x] = (row[3 * x + 1] / 255 - mean1) / deviation1;
-      blue[x] = (row[3 * x + 2] / 255 - mean2) / deviation2;
+      red[x] = value(x, 0, of_red);
+      green[x] = value(x, 1, of_green);
+      blue[x] = value(x, 2, of_blue);
     }
   }
 }
+
+void finish_row_plainly(const float* row, std::ptrdiff_t size, const Normalisation& normal, bool flip,
+                        const PixelPlanes& planes) {
+  finish_row_by(PlainDivision(), row, size, normal, flip, planes);
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("avx2,fma"))) void finish_row_by_products(const float* row, std::ptrdiff_t size,
+                                                                const Normalisation& normal, bool flip,
+                                                                const PixelPlanes& planes) {
+  finish_row_by(ProductDivision(), row, size, normal, flip, planes);
+}
+const auto finish_row = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
+                            ? finish_row_by_products
+                            : finish_row_plainly;
+#else
+constexpr auto finish_row = finish_row_plainly;
+#endif
 
 /// The buffers of a thread. Fresh memory for each image would cost as much as the sums do.
 struct ResampleBuffers {
@@ -222,7 +265,7 @@ at::Tensor resample(const RgbImage& image, const Crop& crop, int size,
     for (std::size_t k = 0; k < rows.count[y]; ++k)
       add_line(rows.weights[y * rows.most + k], line_of(first + k), width, row);
     float* to = out + y * static_cast<std::size_t>(size);
-    finish_row(row, size, normal, crop.flip, to, to + plane, to + 2 * plane);
+    finish_row(row, size, normal, crop.flip, {to, to + plane, to + 2 * plane});
   }
   return result;
 }
