@@ -203,13 +203,11 @@ Json data_files(const Datasets& sets, Communicator& communicator) {
   }
   if (const Dataset::StorageReads own = sets.train->storage_reads(); own.is_modelled) {
     if (result.is_null()) result = Json::object({});
-    const at::Tensor sums = at::zeros({2}, at::kLong);
-    auto* sum = sums.mutable_data_ptr<std::int64_t>();
-    sum[0] = own.hits, sum[1] = own.misses;
+    const at::Tensor sums = at::zeros({2}, at::kDouble);
+    auto* sum = sums.mutable_data_ptr<double>();
+    sum[0] = own.hits, sum[1] = static_cast<double>(own.samples);
     communicator.all_reduce(sums, "reads of the storage")->wait();
-    result["storage"] =
-        Json::object({{"hit_ratio", static_cast<double>(sum[0]) /
-                                        static_cast<double>(std::max<std::int64_t>(1, sum[0] + sum[1]))}});
+    result["storage"] = Json::object({{"hit_ratio", sum[0] / std::max(1.0, sum[1])}});
   }
   return result;
 }

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include "runtime/emulation/stand_ins.h"
+#include "runtime/layers/carrying_layer.h"
 
 namespace millrace {
 namespace {
@@ -62,7 +63,9 @@ void make_idle(LayeredModel& model) {
 }  // namespace
 
 Result<LayeredModel> idle_model(LayeredModel model) {
-  if (const Status status = carries_nothing(model); !status) return status.problems();
+  if (const NamedLayer* layer = first_carrying(model.layers))
+    return Problem{"", "layer " + layer->name + " carries a state, and cannot wait as long as a run did",
+                   "`millrace emulate` takes the times of a profile instead"};
   make_idle(model);
   return model;
 }

@@ -8,7 +8,6 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "runtime/layers/carrying_layer.h"
 #include "runtime/layers/head.h"
 #include "runtime/layers/layer.h"
 #include "runtime/model/layered_model.h"
@@ -67,18 +66,5 @@ class StandInHead : public Head {
  private:
   const HeadPtr head_;
 };
-
-inline constexpr const char* kPredicted =
-    "`millrace plan` and `millrace simulate` predict its steps from a profile";
-
-/// Problem: a layer carries a state, for which nothing can stand.
-inline Status carries_nothing(const LayeredModel& model) {
-  if (const NamedLayer* layer = first_carrying(model.layers))
-    return Problem{"",
-                   "layer " + layer->name +
-                       " carries a state from microbatch to microbatch: such models are not emulated",
-                   kPredicted};
-  return Ok{};
-}
 
 }  // namespace millrace
