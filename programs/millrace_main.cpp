@@ -177,7 +177,7 @@ constexpr char kExitCodes[] =
 
 const std::vector<std::string>& first_examples() {
   static const std::vector<std::string> examples{
-      "millrace train --model mlp --stages 2 --epochs 2 --output-dir runs/first",
+      "millrace train --model mlp --rule adam --lr 0.001 --stages 2 --epochs 2 --output-dir runs/first",
       "millrace evaluate --model mlp --weights runs/first",
       "millrace report --run runs/first",
       "millrace profile --model mlp --ranks 2 --out profile.json",

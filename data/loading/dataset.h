@@ -164,7 +164,8 @@ Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> 
 std::int64_t steps_per_epoch(const Dataset& dataset, const LoaderOptions& options);
 
 /// Returns the function with which a Trainer makes batches of `train` and, unless it is null, of `test`. The
-/// samples of `test` come once each and in order. `options` need no `wanted` and `mine`: the Trainer sets
+/// samples of `test` come once each and in order. A `train` that is null is for a Trainer of no steps: `test`
+/// takes its place. `options` need no `wanted` and `mine`: the Trainer sets
 /// them. Throws DataError.
 MakeBatches batches_of(std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> test,
                        const LoaderOptions& options);

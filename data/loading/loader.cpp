@@ -372,12 +372,13 @@ MakeBatches batches_of(std::shared_ptr<const Dataset> train, std::shared_ptr<con
       return read;
     };
     BatchSources sources;
-    sources.train = loader(train, with(needs));
+    if (train) sources.train = loader(train, with(needs));
     if (!test) return sources;
     LoaderOptions once = with(evaluation);
     once.microbatches_per_step = 1;
     once.shuffle = false;
     once.keep_incomplete = true;
+    if (!train) sources.train = loader(test, once);
     sources.evaluation.microbatches = steps_per_epoch(*test, once);
     sources.evaluation.batches = loader(test, once);
     return sources;

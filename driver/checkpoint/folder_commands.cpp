@@ -8,6 +8,7 @@
 #include "driver/checkpoint/checkpoint_list.h"
 #include "driver/cli/command_support.h"
 #include "runtime/base/json.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/plan/quantities.h"
@@ -96,7 +97,8 @@ int list(const ListFlags& flags, const std::string& path) {
 }
 
 int verify(const ListFlags& flags, const std::string& path) {
-  const Result<std::vector<ListedCheckpoint>> all = list_checkpoints(path, Check::Hashes);
+  const Result<std::vector<ListedCheckpoint>> all =
+      while_working("reads the shards", [&] { return list_checkpoints(path, Check::Hashes); });
   if (!all) return exit_with(ExitCode::Usage, all.problems());
   if (flags.format == OutputFormat::Json) print_json(*all);
   int damaged = 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "driver/checkpoint/checkpoint_command.h"
@@ -11,6 +12,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/private_folder.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
@@ -79,6 +81,7 @@ std::vector<Difference> differences(const SavedTensors& a, const SavedTensors& b
 }
 
 int diff(const DiffFlags& flags, const std::vector<std::string>& paths) {
+  std::optional<WorkingLine> working("compares the tensors");
   Result<SavedTensors> a = open_saved_tensors(paths[0]), b = open_saved_tensors(paths[1]);
   Problems problems;
   for (const auto* side : {&a, &b})
@@ -86,6 +89,7 @@ int diff(const DiffFlags& flags, const std::vector<std::string>& paths) {
   if (!problems.empty()) return exit_with(ExitCode::Checkpoint, problems);
   std::int64_t equal = 0;
   const std::vector<Difference> all = differences(*a, *b, flags.weights, equal);
+  working.reset();
   if (flags.format == OutputFormat::Json) {
     Json list = Json::array();
     for (const Difference& one : all) {
@@ -199,6 +203,7 @@ int export_tensors(const ExportFlags& flags, const std::vector<std::string>& pat
   if (!fs::is_directory(paths[0], error))
     return exit_with(ExitCode::Usage, {{paths[0], "is not a checkpoint folder",
                                         "give a step-N folder, a checkpoints folder or an output folder"}});
+  std::optional<WorkingLine> working("writes the tensors");
   const Result<SavedTensors> saved = open_saved_tensors(paths[0]);
   if (!saved) return exit_with(ExitCode::Checkpoint, saved.problems());
   if (is_array(*saved->manifest) && !flags.all)
@@ -215,6 +220,7 @@ int export_tensors(const ExportFlags& flags, const std::vector<std::string>& pat
   if (const Status place = make_place_for_file(paths[1]); !place)
     return exit_with(ExitCode::Usage, place.problems());
   const FileDigest written = write_tensors(paths[1], tensors);
+  working.reset();
   std::printf("%s: %zu tensors of %s, %s\n", paths[1].c_str(), tensors.size(), saved->path.c_str(),
               bytes_text(written.bytes).c_str());
   return 0;
@@ -350,6 +356,7 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
     return exit_with(ExitCode::Usage,
                      {{"millrace checkpoint import", "needs one of --like and --model",
                        "--like CHECKPOINT to go on with --resume, --model NAME for --init-from"}});
+  std::optional<WorkingLine> working("makes the checkpoint");
   const Result<SavedTensors> file = open_saved_tensors(paths[0], flags.key);
   if (!file) return exit_with(ExitCode::InputData, file.problems());
   std::optional<SavedTensors> like;
@@ -395,6 +402,7 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
     fs::remove_all(temporary, ignored);
     throw;
   }
+  working.reset();
   std::printf("%s: %zu tensors, step %lld\n", (folder / step_name(step)).c_str(), tensors.size(),
               static_cast<long long>(step));
   return 0;

@@ -17,6 +17,8 @@ constexpr std::size_t kColumns = 100;    // of --help
 constexpr std::size_t kHelpColumn = 34;  // where a flag's text starts
 
 constexpr double kMostDouble = std::numeric_limits<double>::max();
+/// A run's folder. `report DIR` is `report --run DIR`, and `status --run DIR` is `status DIR`.
+constexpr char kRun[] = "run";
 constexpr char kHardSpace = '\x1f';  // a space where no line is broken
 
 std::string with_dashes(std::string_view name) {
@@ -116,6 +118,9 @@ class Parser {
       }
       if (text.starts_with("--") || looks_like_flag(text)) {
         flag(WrittenFlag(text));
+      } else if (spec_.positionals.empty() && find([](const Flag& f) { return f.name == kRun; }) &&
+                 !is_given(kRun)) {
+        given.emplace_back(kRun, text);
       } else {
         positionals.push_back(text);
       }
@@ -132,6 +137,10 @@ class Parser {
   std::string help_topic;
 
  private:
+  bool is_given(std::string_view name) const {
+    return std::any_of(given.begin(), given.end(), [&](const auto& g) { return g.first == name; });
+  }
+
   bool has_value_next() const { return next_ < args_.size() && !looks_like_flag(args_[next_]); }
 
   void flag(const WrittenFlag& written) {
@@ -157,9 +166,8 @@ class Parser {
 
   void take(const Flag& flag, const WrittenFlag& written, std::string value) {
     const std::string where = "--" + flag.name;
-    const bool twice =
-        std::any_of(given.begin(), given.end(), [&](const auto& g) { return g.first == flag.name; });
-    if (twice && !flag.repeatable) problems.push_back({where, "is given twice", "keep one of them"});
+    if (is_given(flag.name) && !flag.repeatable)
+      problems.push_back({where, "is given twice", "keep one of them"});
     if (flag.value.empty()) {
       if (written.attached)
         problems.push_back({where, "is a switch and takes no value, got '" + *written.attached + "'", {}});
@@ -185,6 +193,11 @@ class Parser {
       if (!written.attached && has_value_next()) ++next_;
       return;
     }
+    if (written.name == kRun && spec_.positionals == std::vector<std::string>{"DIR"} &&
+        (written.attached || has_value_next())) {
+      positionals.push_back(written.attached ? *written.attached : args_[next_++]);
+      return;
+    }
     const OtherWord* other = other_word(written.name, spec_.flags);
     const std::optional<std::string> nearest =
         other ? std::optional<std::string>(other->here) : nearest_name(written.name, names());
@@ -206,8 +219,10 @@ class Parser {
   void check_positionals() {
     const bool many = !spec_.positionals.empty() && spec_.positionals.back().ends_with("...");
     for (std::size_t i = spec_.positionals.size(); i < positionals.size() && !many; ++i) {
-      problems.push_back(
-          {"'" + positionals[i] + "'", "is one argument too many", "quote a value that has spaces"});
+      problems.push_back({"'" + positionals[i] + "'", "is one argument too many",
+                          spec_.positionals.empty()
+                              ? "values follow their flags: `" + name_of(spec_) + " --help` lists them"
+                              : "quote a value that has spaces"});
     }
     for (std::size_t i = positionals.size(); i < spec_.positionals.size(); ++i) {
       problems.push_back({spec_.positionals[i], "is missing", example_hint()});
@@ -216,9 +231,8 @@ class Parser {
 
   void check_required() {
     for (const Flag& flag : spec_.flags) {
-      const bool present =
-          std::any_of(given.begin(), given.end(), [&](const auto& g) { return g.first == flag.name; });
-      if (flag.required && !present) problems.push_back({"--" + flag.name, "is required", example_hint()});
+      if (flag.required && !is_given(flag.name))
+        problems.push_back({"--" + flag.name, "is required", example_hint()});
     }
   }
 

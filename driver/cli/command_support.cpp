@@ -50,6 +50,22 @@ int code_after_output(int code) {
   return code == 0 ? static_cast<int>(ExitCode::RunFailed) : code;
 }
 
+Flag device_table_flag(Target target) {
+  return {.name = "table",
+          .value = "FILE",
+          .help = "Times of whole models by device and batch, tab-separated: docs/formats.md.",
+          .required = true,
+          .target = std::move(target)};
+}
+
+Flag table_device_flag(Target target) {
+  return {.name = "device",
+          .value = "NAME",
+          .help = "The device, as the table names it.",
+          .required = true,
+          .target = std::move(target)};
+}
+
 void print_columns(const std::vector<std::vector<std::string>>& lines) {
   std::vector<std::size_t> widths;
   for (const auto& line : lines) {

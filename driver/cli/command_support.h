@@ -35,6 +35,11 @@ int run_command(const CommandSpec& spec, const std::vector<std::string>& args,
 /// pipe) is a failure.
 int code_after_output(int code);
 
+/// --table of the commands that read a table of devices (runtime/plan/device_table.h), and --device, one of
+/// it.
+Flag device_table_flag(Target target);
+Flag table_device_flag(Target target);
+
 /// Prints lines of words to stdout, in columns as wide as their longest word.
 void print_columns(const std::vector<std::vector<std::string>>& lines);
 /// Returns how long ago it was: "5 s", "12 min", "3 h", "4 days"; "-" for the default value.

@@ -7,10 +7,31 @@
 namespace millrace {
 namespace {
 
-/// The values of a flag that are known: its choices, else those of "a|b|c".
+/// FILE, N, NAME: a person puts something in its place.
+bool stands_for_something(const std::string& word) {
+  return std::ranges::any_of(word, [](char c) { return c >= 'A' && c <= 'Z'; });
+}
+
+/// The words of "a|b|FILE" that stand for themselves.
+std::vector<std::string> words_of_choice(const std::string& choice) {
+  std::vector<std::string> words;
+  if (choice.find('|') != std::string::npos) words = split(choice, '|');
+  std::erase_if(words, stands_for_something);
+  return words;
+}
+
+/// The values of a flag that are known: its choices, else those of "a|b|c", else those that its target takes.
 std::vector<std::string> values_of(const Flag& flag) {
-  if (!flag.choices.empty()) return flag.choices;
-  return flag.value.find('|') == std::string::npos ? std::vector<std::string>() : split(flag.value, '|');
+  std::vector<std::string> values = flag.choices.empty() ? words_of_choice(flag.value) : flag.choices;
+  if (values.empty()) values = flag.target.names;
+  std::erase_if(values, stands_for_something);
+  return values;
+}
+
+/// The words that the first argument may be, where they are known.
+std::vector<std::string> arguments_of(const CommandTree& command) {
+  return command.spec.positionals.empty() ? std::vector<std::string>()
+                                          : words_of_choice(command.spec.positionals.front());
 }
 
 std::string spaced(const std::vector<std::string>& words) {
@@ -19,10 +40,15 @@ std::string spaced(const std::vector<std::string>& words) {
   return text;
 }
 
-/// In single quotes, as all three shells read them; a quote itself is left out.
-std::string in_quotes(std::string text) {
-  std::erase(text, '\'');
-  return "'" + text + "'";
+/// In single quotes, as all three shells read them; a quote itself becomes a typographic one.
+std::string in_quotes(const std::string& text) {
+  std::string quoted = "'";
+  for (const char c : text)
+    if (c == '\'')
+      quoted += "\u2019";
+    else
+      quoted += c;
+  return quoted + "'";
 }
 
 std::vector<Flag> flags_of(const CommandTree& command) {
@@ -71,6 +97,7 @@ std::string bash_script(const CommandTree& tree) {
       "next\n"
       "  COMPREPLY=()\n"
       "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
+      "    [[ ${COMP_WORDS[i]} == help && -z $command ]] && continue\n"
       "    next=\"${command:+$command }${COMP_WORDS[i]}\"\n"
       "    case \"$next\" in\n      " +
       all_commands(tree) +
@@ -82,10 +109,12 @@ std::string bash_script(const CommandTree& tree) {
   each_command(tree, [&](const CommandTree& command) {
     std::vector<std::string> flags;
     for (const Flag& flag : flags_of(command)) flags.push_back("--" + flag.name);
+    text += "      " + in_quotes(command.spec.command) +
+            ") candidates=" + in_quotes(command.below.empty() ? spaced(flags) : words_below(command)) + "\n";
     // A place of arguments offers flags behind a dash only.
-    const std::string when = command.spec.positionals.empty() ? "" : "[[ $word != -* ]] || ";
-    text += "      " + in_quotes(command.spec.command) + ") " + (command.below.empty() ? when : "") +
-            "candidates=" + in_quotes(command.below.empty() ? spaced(flags) : words_below(command)) + " ;;\n";
+    if (command.below.empty() && !command.spec.positionals.empty())
+      text += "        [[ $word == -* ]] || candidates=" + in_quotes(spaced(arguments_of(command))) + "\n";
+    text += "        ;;\n";
   });
   return text +
          "    esac ;;\n  esac\n"
@@ -106,6 +135,7 @@ std::string zsh_script(const CommandTree& tree) {
       "_millrace() {\n"
       "  local before=${words[CURRENT-1]} command= next i\n  local -a candidates\n"
       "  for ((i = 2; i < CURRENT; ++i)); do\n"
+      "    [[ ${words[i]} == help && -z $command ]] && continue\n"
       "    next=\"${command:+$command }${words[i]}\"\n"
       "    case \"$next\" in\n      " +
       all_commands(tree) +
@@ -121,11 +151,14 @@ std::string zsh_script(const CommandTree& tree) {
       text += " " + described(one.word(), first_sentence(one.spec.summary));
     for (const Flag& flag : command.below.empty() ? flags_of(command) : std::vector<Flag>())
       text += " " + described("--" + flag.name, brief_of(flag));
-    text += ") ;;\n";
+    text += ")\n";
+    if (command.below.empty() && !command.spec.positionals.empty())
+      text += "        [[ ${words[CURRENT]} == -* ]] || candidates=(" + spaced(arguments_of(command)) + ")\n";
+    text += "        ;;\n";
   });
   return text +
          "    esac ;;\n  esac\n"
-         "  if ((${#candidates})); then _describe -o millrace candidates || _files; else _files; fi\n}\n"
+         "  if ((${#candidates})); then _describe millrace candidates || _files; else _files; fi\n}\n"
          "if [ \"$funcstack[1]\" = _millrace ]; then _millrace \"$@\"; else compdef _millrace millrace; fi\n";
 }
 
@@ -142,6 +175,7 @@ std::string fish_script(const CommandTree& tree) {
       "# Completion of millrace for fish, written by `millrace completion fish`.\n"
       "function __millrace_command\n  set -l command ''\n"
       "  for word in (commandline -opc)[2..-1]\n"
+      "    test \"$command$word\" = help; and continue\n"
       "    set -l next (string trim -- \"$command $word\")\n"
       "    contains -- \"$next\" " +
       known.substr(1) + "; or break\n    set command $next\n  end\n  echo \"$command\"\nend\n";
@@ -151,6 +185,8 @@ std::string fish_script(const CommandTree& tree) {
     for (const CommandTree& one : command.below)
       text += fish_line(command.spec.command,
                         "-f -a " + one.word() + " -d " + in_quotes(first_sentence(one.spec.summary)));
+    if (const std::vector<std::string> known_words = arguments_of(command); !known_words.empty())
+      text += fish_line(command.spec.command, "-f -a " + in_quotes(spaced(known_words)));
     for (const Flag& flag : command.below.empty() ? flags_of(command) : std::vector<Flag>()) {
       const std::vector<std::string> values = values_of(flag);
       text += fish_line(command.spec.command,

@@ -61,12 +61,13 @@ CommandSpec train_spec(TrainFlags& f) {
       .command = "train",
       .summary = "Train a model through a plan: as a rank of a job, or all its ranks as threads.",
       .flags = {model_flag(f.model)},
-      .examples = {"millrace train --model mlp --stages 2 --epochs 2 --output-dir runs/first",
-                   "millrace train --model vgg16_bn --image-size 32 --classes 10 --stages 2 "
-                   "--data cifar10 --epochs 5",
-                   "millrace train --model mlp --plan plan.json --steps 100 --seed 0 "
-                   "--deterministic --threads 1 --output-dir out --save-weights w.safetensors",
-                   "millrace train --model mlp --fused --lr 0.1 0.2 0.3 --seed 1 2 3 --output-dir out"},
+      .examples =
+          {"millrace train --model mlp --rule adam --lr 0.001 --stages 2 --epochs 2 --output-dir runs/first",
+           "millrace train --model vgg16_bn --image-size 32 --classes 10 --stages 2 "
+           "--data cifar10 --epochs 5",
+           "millrace train --model mlp --plan plan.json --steps 100 --seed 0 "
+           "--deterministic --threads 1 --output-dir out --save-weights w.safetensors",
+           "millrace train --model mlp --fused --lr 0.1 0.2 0.3 --seed 1 2 3 --output-dir out"},
       .first = {"model",      "classes",      "image-size", "plan",         "stages", "schedule", "data",
                 "microbatch", "microbatches", "steps",      "epochs",       "seed",   "threads",  "rule",
                 "lr",         "precision",    "output-dir", "save-weights", "resume", "device"}};
@@ -102,6 +103,11 @@ CommandSpec train_spec(TrainFlags& f) {
            "Microbatches per step, all replicas together (pipedream-2bw: per update; pipedream: no effect); "
            "0: the plan's (without a plan 4, pipedream-2bw at least what is in flight).",
            into::integer(f.microbatches, 0, 1 << 20)),
+      flag("Plan", "batch", "N",
+           "Samples of a step, all replicas together, instead of --microbatches: a step adds up the "
+           "gradients of "
+           "batch / microbatch microbatches.",
+           into::integer(f.batch, 1, 1 << 30)),
       flag("Data", "microbatch", "N", "Samples per microbatch.", into::integer(o.microbatch, 1, 1 << 20)),
       flag("Data", "data", "PATH",
            "Folder with train/CLASS/*.jpg (or .png, .webp) and test/ or val/, or with CLASS/*.jpg, or with "
@@ -419,6 +425,8 @@ CommandSpec evaluate_spec(EvaluateFlags& f) {
       .examples = {"millrace evaluate --model mlp --weights runs/first",
                    "millrace evaluate --model resnet18 --image-size 32 --classes 10 --weights w.safetensors "
                    "--data cifar10 --format json"},
+      .first = {"model", "classes", "image-size", "weights", "plan", "stages", "data", "holdout",
+                "microbatch", "threads", "precision", "device", "format"},
       .interrupted = "nothing was written"};
   spec.flags.push_back(weights_flag(f.weights));
   add_flags_of_train(spec, f.train,
@@ -439,6 +447,8 @@ CommandSpec predict_spec(PredictFlags& f) {
            "millrace predict --model resnet18 --image-size 32 --classes 10 --weights w.safetensors "
            "--class-names cifar10 --top-k 3 photo.jpg photos/",
            "millrace predict --model resnet18 --weights w.safetensors --format csv photos > classes.csv"},
+      .first = {"model", "classes", "image-size", "weights", "class-names", "top-k", "outputs", "format",
+                "microbatch", "threads", "precision", "device"},
       .interrupted = "nothing was written"};
   spec.flags.push_back(weights_flag(f.weights));
   spec.flags.push_back(flag("Result", "class-names", "PATH",

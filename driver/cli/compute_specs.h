@@ -95,6 +95,7 @@ struct TrainFlags {
   std::string schedule_file;
   bool recompute = false;
   int microbatches = 0;
+  std::optional<int> batch;  ///< samples of a step; settle_batch() turns it into microbatches
   // -- the variant; `variant_from`: run folders or data, or empty --
   std::optional<RunVariant> variant;
   std::string variant_from;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "driver/cli/other_words.h"
 #include "runtime/base/json.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
@@ -106,6 +107,10 @@ Result<std::size_t> choice_from(std::string_view text, std::string_view what,
     if (names[i] == text) return i;
     all += (all.empty() ? "" : ", ") + names[i];
   }
+  const std::string_view other = other_value(text, names);
+  if (!other.empty())
+    return Problem{"", "unknown " + std::string(what) + " " + in_quotes(text),
+                   "here it is " + in_quotes(other)};
   const std::optional<std::string> near = nearest_name(text, names);
   return Problem{"", "unknown " + std::string(what) + " " + in_quotes(text),
                  near ? "did you mean '" + *near + "'?" : "one of: " + all};

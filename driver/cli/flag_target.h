@@ -24,6 +24,7 @@ struct Target {
   /// Problem: what is wrong with them; its `where` is left empty.
   std::function<std::optional<Problem>(const std::vector<std::string>& words)> read = {};
   std::string fallback = {};  ///< what the member held, as the flag would be written; empty: nothing
+  std::vector<std::string> names = {};  ///< the words that it takes, where these are known
 };
 
 // ---- text to values: all of the text, no hexadecimal, no nan
@@ -115,14 +116,16 @@ Target off(bool& member);  ///< of a switch that turns something off
 /// One of the names of an enum (runtime/base/choices.h). `what` names it in messages: "unknown device 'gpu'".
 template <Named Enum>
 Target choice(Enum& member, std::string what) {
-  return target_of(
+  Target target = target_of(
       member, [what](const std::string& text) { return choice_from(text, what, all_names<Enum>()); },
       to_string(member));
+  target.names = all_names<Enum>();
+  return target;
 }
 
 template <Named Enum>
 Target choice(std::optional<Enum>& member, std::string what) {
-  return target_of(
+  Target target = target_of(
       member,
       [what](const std::string& text) -> Result<Enum> {
         const Result<std::size_t> place = choice_from(text, what, all_names<Enum>());
@@ -130,6 +133,8 @@ Target choice(std::optional<Enum>& member, std::string what) {
         return static_cast<Enum>(*place);
       },
       "");
+  target.names = all_names<Enum>();
+  return target;
 }
 
 /// Some of the names of an enum, comma-separated, each once.

@@ -1,6 +1,7 @@
 #include "driver/cli/other_words.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "driver/cli/cli.h"
 
@@ -53,12 +54,12 @@ const std::vector<OtherWord>& other_words() {
       {"batch-size", "microbatch", kSamples},
       {"bs", "microbatch", kSamples},
       {"b", "microbatch", kSamples},
-      {"batch", "microbatch", kSamples},
       {"train-batch-size", "microbatch", kSamples},
       {"micro-batch-size", "microbatch", kSamples},
       {"microbatch-size", "microbatch", kSamples},
       {"train-micro-batch-size-per-gpu", "microbatch", kSamples},
       {"per-device-train-batch-size", "microbatch", kSamples},
+      {"global-batch-size", "batch", ""},
       {"global-batch-size", "microbatches", kParts},
       {"gradient-accumulation-steps", "microbatches", kParts},
       {"accumulate-grad-batches", "microbatches", kParts},
@@ -227,6 +228,16 @@ const OtherWord* other_word(std::string_view theirs, const std::vector<Flag>& fl
            (word.here.empty() || std::ranges::find(flags, word.here, &Flag::name) != flags.end());
   });
   return found == other_words().end() ? nullptr : &*found;
+}
+
+std::string_view other_value(std::string_view theirs, const std::vector<std::string>& names) {
+  static constexpr std::pair<std::string_view, std::string_view> kValues[] = {
+      {"gpu", "cuda"},      {"nvidia", "cuda"},  {"fp16", "float16"},           {"half", "float16"},
+      {"bf16", "bfloat16"}, {"fp32", "float32"}, {"single", "float32"},         {"float", "float32"},
+      {"momentum", "sgd"},  {"nesterov", "sgd"}, {"cosine-annealing", "cosine"}};
+  for (const auto& [theirs_word, here] : kValues)
+    if (theirs_word == theirs && std::ranges::find(names, here) != names.end()) return here;
+  return {};
 }
 
 std::string hint_of(const OtherWord& word, std::string_view dashes) {

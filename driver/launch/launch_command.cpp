@@ -456,7 +456,8 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
   return text;
 }
 
-Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const std::string& resume_command) {
+Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const std::string& resume_command,
+                       const std::string& command) {
   JobSpec job = given;
   if (!job.hosts.entries.empty()) {
     if (const Status settled = settle_resume(job); !settled) return settled.problems();
@@ -465,7 +466,7 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
   const Result<RunLock> lock = prepare_output(job, run);
   if (!lock) return lock.problems();
   if (const Status written = write_file_atomically(fs::path(job.output_dir) / kRunManifest,
-                                                   run_manifest(job, run, resume_command).dump(2) + "\n");
+                                                   run_manifest(job, run, command).dump(2) + "\n");
       !written)
     return written.problems();
   const StoreFolder store;
@@ -627,7 +628,9 @@ void requeue_if_stopped_by_slurm(const JobSpec& job, const LaunchOutcome& outcom
 std::optional<Restarts::Again> run_once(const JobSpec& job, const std::string& worker,
                                         const std::vector<std::string>& args, Restarts& restarts, int& code) {
   try {
-    const Result<JobEnd> end = run_job(job, worker, resume_command_of(args, job));
+    std::vector<std::string> typed{"millrace", "launch"};
+    typed.insert(typed.end(), args.begin(), args.end());
+    const Result<JobEnd> end = run_job(job, worker, resume_command_of(args, job), command_line(typed));
     if (!end) {
       code = exit_with(ExitCode::Usage, end.problems());
       return std::nullopt;

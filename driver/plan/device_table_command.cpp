@@ -23,14 +23,10 @@ CommandSpec spec_of(DeviceTableFlags& f) {
       "Check tables of devices: labels that cannot be right, and the error of times between the measured "
       "batches.";
   spec.flags = {
-      {.name = "table",
-       .value = "FILE",
-       .help = "Times of whole models by device and batch, tab-separated: docs/formats.md. Several are "
-               "compared to each other.",
-       .required = true,
-       .repeatable = true,
-       .target = into::texts(f.tables)},
+      device_table_flag(into::texts(f.tables)),
       flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format"))};
+  spec.flags.front().help += " Several are compared to each other.";
+  spec.flags.front().repeatable = true;
   spec.examples = {"millrace device-table --table gpus.tsv",
                    "millrace device-table --table mine.tsv --table gpus.tsv"};
   return spec;

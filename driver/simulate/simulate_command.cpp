@@ -447,6 +447,8 @@ CommandSpec spec_of(SimulateFlags& f) {
       flag("", "format", "text|json", "What to print.", into::choice(f.format, "format")),
   };
   for (Flag& flag : simulation_subject_flags(f)) spec.flags.push_back(std::move(flag));
+  spec.first = {"schedule", "stages", "microbatches", "sweep",    "draw",     "plan",         "profile",
+                "cluster",  "format", "forward",      "backward", "transfer", "critical-path"};
   spec.interrupted = "nothing was written";
   spec.examples = {
       "millrace simulate --schedule 1f1b --stages 4 --microbatches 8 --draw schedule.svg",

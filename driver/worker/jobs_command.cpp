@@ -3,11 +3,13 @@
 #include <cstdio>
 #include <deque>
 #include <filesystem>
+#include <optional>
 
 #include "driver/cli/command_support.h"
 #include "driver/worker/worker_options.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/checkpoint/job_checkpoints.h"
@@ -76,6 +78,7 @@ Status save_in(const std::string& folder, const std::vector<JobSource>& jobs, bo
   } else if (Status unused = check_unused(folder); !unused) {
     return unused;
   }
+  std::optional<WorkingLine> working("writes the checkpoint");
   Result<JoinedCheckpoint> joined = join_jobs(jobs, num_new);
   if (!joined) return joined.problems();
   const CheckpointInfo& first = jobs.front().checkpoint->info;
@@ -86,6 +89,7 @@ Status save_in(const std::string& folder, const std::vector<JobSource>& jobs, bo
   const auto problem = save_checkpoint(*alone.front(), (fs::path(folder) / run_files::kCheckpoints).string(),
                                        joined->info, 1, {{0, joined->tensors}}, {.deadline = kDeadline});
   if (problem) return Problem{folder, to_string(*problem), {}};
+  working.reset();
   const std::size_t count = jobs.size() + num_new;
   std::printf("%s: %zu job%s %s\n", folder.c_str(), count, count == 1 ? "" : "s",
               steps_text(joined->info).c_str());

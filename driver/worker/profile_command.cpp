@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 
 #include "driver/cli/command_support.h"
 #include "driver/hosts/machine.h"
@@ -201,8 +202,14 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     if (!arrays) return report_problems(arrays.problems(), ExitCode::Usage);
     const auto measured = [&](const LayeredModel& one, const std::string& what) {
       ProgressLine line(clock, what);
-      if (place->rank == 0)
-        flags.options.progress = [&](auto done, auto total) { line.show(done, total, "passes"); };
+      std::optional<WorkingLine> first;  // until a pass is done
+      if (place->rank == 0) {
+        first.emplace(what);
+        flags.options.progress = [&](auto done, auto total) {
+          first.reset();
+          line.show(done, total, "passes");
+        };
+      }
       return profile_model(one, flags.options, clock, **device, data.batches);
     };
     LayerGraph graph = measured(*model, "profile of " + model->name);

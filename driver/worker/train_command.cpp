@@ -116,10 +116,11 @@ Status check_outputs(const TrainFlags& spec, int rank) {
   return o.save_weights.empty() ? Status(Ok{}) : make_place_for_file(o.save_weights);
 }
 
-}  // namespace
+/// Judge: `evaluate`, a run of no steps that starts from weights.
+enum class Purpose { Train, Judge };
 
-int train_command(const std::vector<std::string>& args, const Accelerator& accelerator,
-                  const Additions& own) {
+int train_or_judge(const std::vector<std::string>& args, const Accelerator& accelerator, const Additions& own,
+                   Purpose purpose) {
   if (std::ranges::find(args, kBeside) != args.end()) return train_beside(args, accelerator, own);
   return guarded([&] {
     GivenOptions ignored;
@@ -150,6 +151,8 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
     for (TrainFlags& told : flags) told.options.print_interval = print_interval();
     for (TrainFlags& told : flags) told.options.command = command_of_process();
+    for (TrainFlags& told : flags)
+      if (std::optional<Problem> wrong = settle_batch(told)) flag_problems.push_back(*std::move(wrong));
     std::optional<WorkingLine> working;
     std::optional<TimeLimit> time_limit;
     if (job->rank == 0) working.emplace("prepares data and model");
@@ -193,6 +196,8 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
       if (const Status opened = open_data(round, open); !opened)
         return report_problems(opened.problems(), ExitCode::InputData);
     }
+    if (purpose == Purpose::Judge && !rounds.all.front().sets.test)
+      return report_problems({nothing_to_judge_on(first)}, ExitCode::InputData);
     // Rounds read data of one kind: the first says how long it is.
     const std::vector<std::string> other_lengths = compare_lengths(first, rounds.all.front().sets);
     for (const std::string& note : other_lengths) first.plan_notes.push_back(first.plan + ": " + note);
@@ -206,7 +211,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
       for (Round& round : rounds.all) round.spec.options.stop = &stop_flag;
       stop_on_signals();
       if (rounds.flags.time_limit) time_limit.emplace(*rounds.flags.time_limit);
-    } else if (job->rank == 0) {
+    } else if (job->rank == 0 && purpose == Purpose::Train) {
       tell_when_interrupted(
           "millrace train: stopped before its end; no weights were saved: give --output-dir DIR");
     }
@@ -215,6 +220,13 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     return static_cast<int>(job->distributed ? train_process(rounds, *job, accelerator)
                                              : train_in_threads(rounds, accelerator));
   });
+}
+
+}  // namespace
+
+int train_command(const std::vector<std::string>& args, const Accelerator& accelerator,
+                  const Additions& own) {
+  return train_or_judge(args, accelerator, own, Purpose::Train);
 }
 
 int evaluate_command(const std::vector<std::string>& args, const Accelerator& accelerator,
@@ -227,7 +239,6 @@ int evaluate_command(const std::vector<std::string>& args, const Accelerator& ac
     if (parsed->wants_help()) return print_help(spec, *parsed);
     if (!parsed->problems().empty()) return report_problems(parsed->problems(), ExitCode::Usage);
     tell_of_interrupt(spec);
-    // A run of no steps: it starts from the weights and evaluates.
     std::vector<std::string> words{"--steps=0", "--init-from=" + flags.weights};
     for (std::size_t i = 0; i < args.size(); ++i) {
       if (args[i] == "--weights")
@@ -235,7 +246,7 @@ int evaluate_command(const std::vector<std::string>& args, const Accelerator& ac
       else if (!args[i].starts_with("--weights="))
         words.push_back(args[i]);
     }
-    return train_command(words, accelerator, own);
+    return train_or_judge(words, accelerator, own, Purpose::Judge);
   });
 }
 

@@ -84,7 +84,18 @@ std::string cut_text(const Plan& plan) {
   return text;
 }
 
+/// Says that the data have no test set.
+std::string without_tests(const TrainSpec& spec) {
+  const bool listed = rest_of(spec.data, kTableData) || rest_of(spec.data, kTarData);
+  return spec.data + (listed ? " names no test set" : " has no test or val folder");
+}
+
 }  // namespace
+
+Problem nothing_to_judge_on(const TrainSpec& spec) {
+  return {"--data", "nothing to judge on: " + without_tests(spec),
+          "add test data (docs/data.md); of labelled images, give the --holdout of the training"};
+}
 
 Result<Datasets> open_datasets(const TrainSpec& spec, OpenDatasets& open) {
   Datasets sets;
@@ -128,9 +139,7 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
       if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
     }
   } else if (spec.evaluate) {
-    const bool listed = rest_of(spec.data, kTableData) || rest_of(spec.data, kTarData);
-    notes.push_back("no evaluation: " + spec.data +
-                    (listed ? " names no test set" : " has no test or val folder") +
+    notes.push_back("no evaluation: " + without_tests(spec) +
                     "; of labelled images, --holdout 0.1 keeps a part for it");
   }
   if (std::string slow = slow_precision(spec.options.precision, spec.device); !slow.empty())
@@ -176,8 +185,11 @@ std::vector<std::string> compare_lengths(const TrainSpec& spec, const Datasets& 
 TrainedArray array_for(const TrainSpec& spec, const Datasets& sets, const LayeredModel& network,
                        std::size_t first) {
   const auto of_reader = [&](std::size_t reader) {
-    return batches_of(sets.trains[reader], sets.test ? sets.tests[reader] : nullptr,
-                      loader_options(spec, reader));
+    const LoaderOptions options = loader_options(spec, reader);
+    const std::shared_ptr<const Dataset> train = sets.trains[reader];
+    const std::shared_ptr<const Dataset> test = sets.test ? sets.tests[reader] : nullptr;
+    const bool only_judges = test && spec.options.steps == 0 && steps_per_epoch(*train, options) < 1;
+    return batches_of(only_judges ? nullptr : train, test, options);
   };
   TrainedArray array{network, {}};
   const auto choices = spec.choices.find(static_cast<std::size_t>(network.jobs()));

@@ -56,6 +56,13 @@ Result<Plan> plan_without_file(const TrainFlags& f, const LayeredModel& model) {
   const ScheduleKind kind = f.schedule.value_or(ScheduleKind::OneFOneB);
   int chunks = f.chunks;
   if (chunks == 0) chunks = default_chunks(kind);
+  if (const auto layers = static_cast<std::int64_t>(model.layer_names().size());
+      std::int64_t{chunks} * f.stages > layers)
+    return Problem{"--stages",
+                   model.name + " has " + std::to_string(layers) + " layers, too few for " +
+                       std::to_string(f.stages) + " stages" +
+                       (chunks > 1 ? " of " + std::to_string(chunks) + " chunks" : ""),
+                   "at most --stages " + std::to_string(layers / chunks)};
   const Result<std::vector<int>> replicas = parse_replicas(f.replicas, f.stages);
   if (!replicas) return replicas.problems();
   const bool equal = std::ranges::count(*replicas, replicas->front()) == f.stages;
@@ -101,6 +108,19 @@ Result<Plan> plan_with_schedule_file(const TrainFlags& f, const LayeredModel& mo
 }
 
 }  // namespace
+
+std::optional<Problem> settle_batch(TrainFlags& f) {
+  if (!f.batch) return std::nullopt;
+  const int microbatch = f.options.microbatch;
+  if (f.microbatches > 0) return Problem{"--batch", "says the same as --microbatches", "give one of the two"};
+  if (*f.batch % microbatch != 0)
+    return Problem{"--batch",
+                   std::to_string(*f.batch) + " samples are no whole number of microbatches of " +
+                       std::to_string(microbatch),
+                   "give a multiple of --microbatch"};
+  f.microbatches = *f.batch / microbatch;
+  return std::nullopt;
+}
 
 void predicts_nothing(Plan& plan) {
   plan.predicted_step_s = plan.predicted_run_step_s = 0;

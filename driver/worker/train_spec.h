@@ -58,6 +58,9 @@ struct RoundPlace {
   int first_job = 0;
 };
 
+/// Turns --batch into microbatches. A Problem: they do not divide it, or are given too.
+std::optional<Problem> settle_batch(TrainFlags& flags);
+
 /// Nothing is compared with what a run is not.
 void predicts_nothing(Plan& plan);
 

@@ -194,7 +194,9 @@ void print_scores(const RunReport& report) {
 }
 
 /// `without`: why there are no losses; empty: there are.
-void print_result(const RunReport& report, const char* without) {
+void print_steps(const RunReport& report, const char* without) {
+  const bool only_judged = report.losses.empty() && report.first_step == 0 && !report.evaluations.empty();
+  if (only_judged) return;
   if (report.losses.empty()) {
     std::printf("steps 0: nothing was trained%s\n",
                 report.first_step > 0
@@ -209,6 +211,10 @@ void print_result(const RunReport& report, const char* without) {
                 static_cast<long long>(report.steps), report.losses.back(), report.median_step_s * 1e3,
                 report.samples_per_s);
   }
+}
+
+void print_result(const RunReport& report, const char* without) {
+  print_steps(report, without);
   if (report.loss_scale)
     std::printf("loss scale %g, %lld of all steps skipped\n", report.loss_scale->scale,
                 static_cast<long long>(report.loss_scale->skipped));

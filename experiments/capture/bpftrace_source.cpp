@@ -19,6 +19,7 @@
 #include <set>
 #include <utility>
 
+#include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -221,6 +222,7 @@ class BpftraceRun {
   bool wait_for_probes(std::string& words) {
     if (tracer_.pid < 0) return words = "cannot be started", false;
     lines_ = std::make_unique<Lines>(tracer_.output);
+    const WorkingLine working("bpftrace places its probes");
     const auto deadline = std::chrono::steady_clock::now() + 60s;
     std::string line;
     while (std::chrono::steady_clock::now() < deadline) {

@@ -94,9 +94,18 @@ CommandSpec line_of(SweptFlags& f) {
 }
 
 constexpr SweptCommand<ExperimentSpec, ExperimentResults> kExperiment{
-    "experiment",   kExperimentFormat,       load_experiment,        jobs_to_check, print_dry_run,
-    run_experiment, write_experiment_tables, experiment_report_html, to_json,       print_results,
-    failure_of};
+    "experiment",
+    kExperimentFormat,
+    load_experiment,
+    jobs_to_check,
+    print_dry_run,
+    run_experiment,
+    write_experiment_tables,
+    experiment_report_html,
+    to_json,
+    print_results,
+    failure_of,
+    "{variants: [original, instrumented, sleep], workloads: [{name: mine, job: job.yaml}]}"};
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <numeric>
+#include <optional>
 
 #include "data/files/data_kinds.h"
 #include "driver/launch/launcher.h"
@@ -12,6 +13,7 @@
 #include "experiments/runs/run_data.h"
 #include "experiments/sweep/csv_text.h"
 #include "runtime/base/error.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
 #include "runtime/counters/page_cache.h"
@@ -41,13 +43,21 @@ class CellRunner {
     for (const ExperimentCell& cell : spec_.cells)
       if (!is_done(spec_.key_of(cell))) generate(cell);
     RunPool& pool = pool_.emplace();  // from here on signals are its own
+    ProgressLine line(steady_clock(), "experiment");
+    std::int64_t done = 0;
+    const std::int64_t total = std::ranges::count_if(
+        spec_.cells, [&](const ExperimentCell& cell) { return !is_done(spec_.key_of(cell)); });
+    pool.set_waits([&] { line.show(done, total, "cells"); });
     for (std::size_t i = 0; i < spec_.cells.size() && pool.interrupt() == 0; ++i) {
       const ExperimentCell& cell = spec_.cells[i];
       const std::string key = spec_.key_of(cell);
       if (is_done(key)) continue;
+      line.clear();
       std::fprintf(stderr, "cell %zu of %zu: %s\n", i + 1, spec_.cells.size(), key.c_str());
       if (const std::optional<Json> record = run_cell(cell, key)) keep(key, *record);
+      ++done;
     }
+    pool.set_waits({});
     stopped = pool.interrupt();
   }
 
@@ -78,6 +88,7 @@ class CellRunner {
     const ExperimentData& data = spec_.data_of(cell);
     const std::string key = data_key(cell);
     if (data.generate.empty() || journal_.find(key) || no_data_.count(key) != 0) return;
+    std::fprintf(stderr, "generates %s\n", key.c_str());
     if (std::string error = generate(data, spec_.generated_folder(data, spec_.workload_of(cell)));
         !error.empty())
       no_data_[key] = error;

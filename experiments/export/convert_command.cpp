@@ -1,10 +1,12 @@
 #include "experiments/export/convert_command.h"
 
 #include <cstdio>
+#include <optional>
 
 #include "driver/cli/command_support.h"
 #include "experiments/export/exporters.h"
 #include "runtime/base/files.h"
+#include "runtime/base/progress_line.h"
 
 namespace millrace {
 namespace {
@@ -73,7 +75,7 @@ int convert_command(const std::vector<std::string>& args) {
   return run_command(spec_of(flags), args, [&](const Arguments& given, const Problems& problems) {
     if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
     const std::string& folder = given.positionals().front();
-    const Result<EventLog> log = read_event_log(folder);
+    const Result<EventLog> log = while_working("reads the run", [&] { return read_event_log(folder); });
     if (!log) return exit_with(ExitCode::InputData, log.problems());
     return export_all(*log, flags.formats, flags.out.value_or(folder + "/export"), flags.format);
   });

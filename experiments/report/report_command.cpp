@@ -44,7 +44,9 @@ CommandSpec spec_of(ReportFlags& f) {
       {.name = "run",
        .short_name = 'r',
        .value = "DIR",
-       .help = "Output folder of `millrace train` or `millrace launch`. Required, unless --index.",
+       .help =
+           "Output folder of `millrace train` or `millrace launch`; --run may be left out. Required, unless "
+           "--index.",
        .target = into::text(f.run)},
       flag("", "out", "FILE", "Where to write the page (default: DIR/report.html).", into::text(f.out), 'o'),
       flag("", "index", "DIR",

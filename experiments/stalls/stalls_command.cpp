@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
+#include <string_view>
 #include <thread>
 
 #include "data/files/data_kinds.h"
@@ -155,7 +157,8 @@ CommandSpec analyze_flags(AnalyzeFlags& f) {
   spec.positionals = {"workload=NAME|FILE..."};
   spec.flags = {
       flag("", "images", "DIR",
-           "Read all images (JPEG, PNG, WebP) below this folder instead of the workload's files.",
+           "Read all images (JPEG, PNG, WebP) below this folder instead of the workload's files. With it "
+           "workload=default may be left out.",
            into::text(f.images)),
       flag("", "storage", "NAME|LATENCY,BANDWIDTH[,DEPTH]",
            "What a miss costs. disk: this machine's, past the kernel's cache. Presets: " + storage_presets() +
@@ -205,7 +208,9 @@ int run_analyze(const AnalyzeFlags& flags, const Arguments& given, Problems prob
     const StallJob job = job_of(flags, *config);
     SteadyClock clock;
     ProgressLine progress(clock, "stalls");
+    std::optional<WorkingLine> first("first epoch");
     const StallReport report = analyze_stalls(job, flags.measure, [&](std::int64_t done, std::int64_t total) {
+      if (done > 0) first.reset();
       progress.show(done, total, "epochs");
     });
     progress.clear();
@@ -223,11 +228,21 @@ int run_analyze(const AnalyzeFlags& flags, const Arguments& given, Problems prob
   }
 }
 
+/// Images need nothing of a workload but its reader and its step.
+std::vector<std::string> with_workload(std::vector<std::string> args) {
+  const auto begins = [&](std::string_view with) {
+    return std::ranges::any_of(args, [&](const std::string& word) { return word.starts_with(with); });
+  };
+  if (begins("--images") && !begins("workload=")) args.emplace_back("workload=default");
+  return args;
+}
+
 int analyze_command(const std::vector<std::string>& args) {
   AnalyzeFlags flags;
-  return run_command(analyze_flags(flags), args, [&](const Arguments& given, Problems problems) {
-    return run_analyze(flags, given, std::move(problems));
-  });
+  return run_command(analyze_flags(flags), with_workload(args),
+                     [&](const Arguments& given, Problems problems) {
+                       return run_analyze(flags, given, std::move(problems));
+                     });
 }
 
 // ---- figure
@@ -256,16 +271,8 @@ CommandSpec figure_flags(FigureFlags& f) {
   spec.flags = {
       flag("", "images", "DIR", "Read all JPEG files below this folder instead of the workload's files.",
            into::text(f.images)),
-      {.name = "table",
-       .value = "FILE",
-       .help = "Times of whole models by device and batch, tab-separated: docs/formats.md.",
-       .required = true,
-       .target = into::text(f.table)},
-      {.name = "device",
-       .value = "NAME",
-       .help = "The device, as the table names it.",
-       .required = true,
-       .target = into::text(f.device)},
+      device_table_flag(into::text(f.table)),
+      table_device_flag(into::text(f.device)),
       flag("", "gpus", "N",
            "Devices that share a batch and a loader; each has its own copy, and no time is taken to exchange "
            "gradients.",
@@ -385,8 +392,11 @@ int run_figure(const FigureFlags& flags, const Arguments& given, Problems proble
                    std::ranges::max(plan.threads), cores);
     SteadyClock clock;
     ProgressLine progress(clock, "stalls");
-    const std::vector<FigurePoint> points = measure_figure(
-        plan, [&](std::int64_t done, std::int64_t total) { progress.show(done, total, "points"); });
+    std::optional<WorkingLine> first("first point");
+    const std::vector<FigurePoint> points = measure_figure(plan, [&](std::int64_t done, std::int64_t total) {
+      if (done > 0) first.reset();
+      progress.show(done, total, "points");
+    });
     progress.clear();
     const Result<std::vector<std::string>> written = write_figure(flags.out, plan, points);
     if (!written) return exit_with(ExitCode::RunFailed, written.problems());

@@ -125,8 +125,9 @@ CommandSpec spec_of(SweptFlags& f) {
 }
 
 constexpr SweptCommand<SweepSpec, SweepResults> kSweep{
-    "sweep",      kSweepFormat,      load_sweep, jobs_to_check, print_dry_run, run_sweep,
-    write_tables, sweep_report_html, to_json,    print_results, failure_of};
+    "sweep",       kSweepFormat,  load_sweep,   jobs_to_check,
+    print_dry_run, run_sweep,     write_tables, sweep_report_html,
+    to_json,       print_results, failure_of,   "{job: job.yaml, lists: {lr: [0.01, 0.1]}}"};
 
 }  // namespace
 

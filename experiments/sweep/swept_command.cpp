@@ -1,6 +1,13 @@
 #include "experiments/sweep/swept_command.h"
 
+#include "runtime/base/json.h"
+
 namespace millrace {
+
+bool is_job_file(const std::string& path) {
+  const Result<Json> root = read_yaml(path);
+  return root && root->find("model") != nullptr;
+}
 
 std::vector<Flag> swept_flags(SweptFlags& f, const std::string& what, const char* dry_run_help,
                               const char* format_help) {

@@ -27,6 +27,9 @@ struct SweptFlags {
 std::vector<Flag> swept_flags(SweptFlags& flags, const std::string& what, const char* dry_run_help,
                               const char* format_help);
 
+/// Whether the file is a job of `launch`.
+bool is_job_file(const std::string& path);
+
 /// A command by its parts.
 template <class Spec, class Results>
 struct SweptCommand {
@@ -41,6 +44,7 @@ struct SweptCommand {
   Json (*to_json)(const Spec&, const Results&);
   void (*print)(const Spec&, const Results&);
   std::string (*failure)(const Results&);  ///< what did not come to a result; empty: all is well
+  const char* file;                        ///< a short file of this command, for `job.yaml`
 };
 
 /// Returns the exit code.
@@ -79,7 +83,13 @@ template <class Spec, class Results>
 int swept_command(const SweptCommand<Spec, Results>& command, const CommandSpec& line,
                   const SweptFlags& flags, const std::vector<std::string>& args) {
   return run_command(line, args, [&](const Arguments& given, Problems problems) {
-    Result<Spec> spec = command.load(given.positionals().front());
+    const std::string& file = given.positionals().front();
+    Result<Spec> spec = command.load(file);
+    if (!spec && is_job_file(file))
+      return exit_with(
+          ExitCode::Usage,
+          {{file, std::string("is a job, and `millrace ") + command.name + "` takes a file about one",
+            std::string("for example ") + command.file}});
     if (!spec) append(problems, spec.problems());
     if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
     if (flags.output_dir) spec->output_dir = *flags.output_dir;

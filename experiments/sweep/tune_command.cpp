@@ -87,8 +87,18 @@ CommandSpec spec_of(SweptFlags& f) {
 }
 
 constexpr SweptCommand<TuneSpec, TuneResults> kTune{
-    "tune",           kTuneFormat, load_tune,     jobs_to_check, print_dry_run, run_tune, write_tune_tables,
-    tune_report_html, to_json,     print_results, failure_of};
+    "tune",
+    kTuneFormat,
+    load_tune,
+    jobs_to_check,
+    print_dry_run,
+    run_tune,
+    write_tune_tables,
+    tune_report_html,
+    to_json,
+    print_results,
+    failure_of,
+    "{job: job.yaml, algorithm: random, trials: 8, space: {lr: {log_uniform: [1e-4, 1e-1]}}}"};
 
 }  // namespace
 

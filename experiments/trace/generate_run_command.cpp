@@ -1,11 +1,13 @@
 #include "experiments/trace/generate_run_command.h"
 
 #include <cstdio>
+#include <optional>
 
 #include "driver/cli/command_support.h"
 #include "experiments/trace/civil_time.h"
 #include "experiments/trace/generate_run.h"
 #include "experiments/trace/time_zone.h"
+#include "runtime/base/progress_line.h"
 
 namespace millrace {
 
@@ -68,7 +70,7 @@ int generate_run_command(const std::vector<std::string>& args) {
     const Result<TimeZone> clock = flags.clock ? *flags.clock : TimeZone::parse(kClock);
     if (!clock) return exit_with(ExitCode::Usage, clock.problems());
     options.zone_offset_s = clock->offset_at(options.start_utc_s);
-    const Result<GeneratedRun> run = generate_run(options);
+    const Result<GeneratedRun> run = while_working("writes rows", [&] { return generate_run(options); });
     if (!run) return exit_with(ExitCode::Usage, run.problems());
     std::printf("%lld rows, %.1f MB in %s\n", static_cast<long long>(run->rows),
                 static_cast<double>(run->bytes) / 1e6, options.folder.c_str());

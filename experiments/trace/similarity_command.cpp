@@ -1,9 +1,11 @@
 #include "experiments/trace/similarity_command.h"
 
 #include <cstdio>
+#include <optional>
 
 #include "driver/cli/command_support.h"
 #include "experiments/trace/similarity.h"
+#include "runtime/base/progress_line.h"
 
 namespace millrace {
 namespace {
@@ -92,7 +94,9 @@ CommandSpec spec_of(SimilarityFlags& f) {
 }
 
 int compare_runs(const SimilarityFlags& flags) {
+  std::optional<WorkingLine> working("reads the runs");
   const Result<std::vector<RunProfile>> a = profiles_of(flags.a), b = profiles_of(flags.b);
+  working.reset();
   Problems problems;
   if (!a) append(problems, a.problems());
   if (!b) append(problems, b.problems());

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/units.h"
@@ -66,5 +67,12 @@ class WorkingLine {
   std::condition_variable_any wake_;
   std::jthread thread_;
 };
+
+/// Returns what `work` does, and says meanwhile that it goes on.
+template <class Work>
+auto while_working(std::string what, Work work) {
+  const WorkingLine line(std::move(what));
+  return work();
+}
 
 }  // namespace millrace

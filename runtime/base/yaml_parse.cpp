@@ -160,7 +160,8 @@ Result<Json> parse_yaml(std::string_view text, const std::string& name, const Re
   } catch (const Rejected& rejected) {
     return Problem{builder.place(rejected.mark), rejected.what, {}};
   } catch (const YAML::Exception& error) {
-    return Problem{builder.place(error.mark), error.msg, {}};
+    const bool tab = error.msg.find("tab") != std::string::npos;
+    return Problem{builder.place(error.mark), error.msg, tab ? "YAML is indented with spaces" : ""};
   }
 }
 

@@ -129,7 +129,12 @@ Measured measured_from(const Json& json, Problems& problems) {
 
 Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& name) {
   const Result<Json> json = parse_json(text, name);
-  if (!json) return json.problems();
+  if (!json) {
+    Problems problems = json.problems();
+    problems.front().hint =
+        "a profile is JSON from `millrace profile`, or a PipeDream graph with a name .txt";
+    return problems;
+  }
   return from(*json, name);
 }
 

@@ -1,5 +1,7 @@
 #include "runtime/plan/schedule_kinds.h"
 
+#include <utility>
+
 #include "runtime/base/json.h"
 
 namespace millrace {
@@ -20,6 +22,16 @@ std::vector<ScheduleKind> named_kinds(bool asynchronous) {
 }
 
 Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::string& where) {
+  // The names of torch.distributed.pipelining and of papers.
+  static constexpr std::pair<std::string_view, std::string_view> kTheirs[] = {
+      {"1F1B", "1f1b"},          {"GPipe", "gpipe"},         {"Interleaved1F1B", "interleaved"},
+      {"ZBVZeroBubble", "zb-v"}, {"DualPipeV", "dualpipev"}, {"dualpipe", "dualpipev"},
+      {"afab", "gpipe"},         {"zbh1", "zb-h1"},          {"zb1p", "zb-h1"},
+      {"zbv", "zb-v"},           {"zero-bubble", "zb-h1"}};
+  for (const auto& [theirs, here] : kTheirs)
+    if (theirs == text)
+      return Problem{where, "unknown schedule '" + std::string(text) + "'",
+                     "here it is '" + std::string(here) + "'"};
   std::vector<std::string> names;
   for (const ScheduleTraits& row : kScheduleKinds) {
     if (row.name == text) return row.kind;

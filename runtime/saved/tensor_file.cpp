@@ -160,8 +160,9 @@ Result<TensorFile> TensorFile::open(const std::string& path) {
   }
   if (is_pickle(file.file_.bytes())) {
     return Problem{path, "is a pickle file of PyTorch, which is not read here: it could run code",
-                   "write one that holds nothing but tensors: safetensors.torch.save_file(torch.load(PATH, "
-                   "weights_only=True), NEW). `millrace checkpoint import` reads a state_dict, too"};
+                   "`millrace checkpoint import " + path +
+                       " DIR --model NAME` makes a checkpoint of a state_dict: give DIR here. Or in Python: "
+                       "safetensors.torch.save_file(torch.load(PATH, weights_only=True), NEW)"};
   }
   if (Status read = file.read_header(); !read) return read.problems();
   if (Status placed = file.check_places(); !placed) return placed.problems();

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,6 +13,7 @@
 
 #include "runtime/base/failpoint.h"
 #include "runtime/base/log.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/train/job_batches.h"
@@ -240,6 +242,8 @@ bool Evaluations::run_array(int array) {
   parts.of_each_array = 0;
   parts.array = array;
   RankRunner runner(std::move(parts));
+  std::optional<ProgressLine> line;
+  if (t_.owns_loss()) line.emplace(t_.world.clock, "evaluation");
   for (std::int64_t next = 0; next < total && !asked;) {
     const std::int64_t chunk = next / chunk_ * chunk_;
     const std::int64_t end = std::min({total, chunk + chunk_, next + kEvaluationPiece});
@@ -253,6 +257,7 @@ bool Evaluations::run_array(int array) {
     if (StageExecutor* last = t_.stages->lanes()[array].last())
       last->collect_microbatches(next - chunk, end - chunk);
     next = end;
+    if (line) line->show(next, total, "microbatches");
     asked = asked_to_stop() && (next < total || array + 1 < t_.num_arrays());
   }
   t_.stages->finish_sends();

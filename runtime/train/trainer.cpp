@@ -267,7 +267,8 @@ void Trainer::Impl::finish() {
       reports.paused(SpanKind::Eval, from);
   }
   if (report.stopped) {
-    if (t.owns_loss()) log_warning("asked to stop: saving step " + std::to_string(t.done));
+    if (t.owns_loss())
+      log_warning("asked to stop: saving step " + std::to_string(t.done) + ", from which --resume goes on");
     if (t.options.saves()) checkpoints->save();
   } else {
     checkpoints->settle();

@@ -9,6 +9,7 @@
 #include "driver/cli/compute_specs.h"
 #include "driver/cli/other_words.h"
 #include "driver/plan/plan_command.h"
+#include "driver/simulate/simulate_command.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -71,6 +72,29 @@ TEST(Cli, ALastPositionalWithDotsTakesOneOrMore) {
   EXPECT_EQ((*parse_arguments(spec, {"a", "b", "--fast", "c"})).positionals(),
             (std::vector<std::string>{"a", "b", "c"}));
   EXPECT_NE(problems_of({"--fast"}, spec).find("DIR...: is missing"), std::string::npos);
+}
+
+TEST(Cli, ARunsFolderStandsAloneOrBehindItsFlag) {
+  CommandSpec alone = example(), flagged = example();
+  alone.positionals = {"DIR"};
+  std::string run;
+  flagged.flags.push_back(flag("", "run", "DIR", "The run.", into::text(run)));
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"out"}, {"--run", "out"}, {"--run=out"}}) {
+    EXPECT_EQ((*parse_arguments(alone, args)).positionals(), (std::vector<std::string>{"out"})) << args[0];
+    run.clear();
+    EXPECT_TRUE((*parse_arguments(flagged, args)).has("run")) << args[0];
+    EXPECT_EQ(run, "out");
+  }
+  EXPECT_NE(problems_of({"out", "--run", "b"}, alone).find("one argument too many"), std::string::npos);
+  EXPECT_NE(problems_of({"out", "b"}, flagged).find("'b': is one argument too many"), std::string::npos);
+}
+
+TEST(Cli, ValuesOfOtherToolsAreAnsweredWithOurs) {
+  const std::vector<std::string> names{"float32", "bfloat16", "float16"};
+  EXPECT_EQ(choice_from("bf16", "precision", names).problems().front().hint, "here it is 'bfloat16'");
+  EXPECT_EQ(choice_from("gpu", "precision", names).problems().front().hint,
+            "one of: float32, bfloat16, float16");
 }
 
 TEST(Cli, EveryWayToWriteAFlagIsTheSame) {
@@ -409,7 +433,8 @@ TEST(Cli, EveryWordOfOtherToolsIsNoFlagHere) {
 }
 
 TEST(Cli, FirstFlagsAreFlags) {
-  for (const CommandSpec& spec : {train_spec(), profile_spec(), plan_spec()}) {
+  for (const CommandSpec& spec :
+       {train_spec(), profile_spec(), plan_spec(), evaluate_spec(), predict_spec(), simulate_spec()}) {
     const std::set<std::string> of_models{"classes", "image-size"};
     EXPECT_LE(spec.first.size(), 20u);
     for (const std::string& name : spec.first)

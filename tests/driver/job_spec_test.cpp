@@ -78,8 +78,8 @@ TEST(JobSpec, AnArraysListsBecomeWordsOfTheWorker) {
 }
 
 TEST(JobSpec, EveryTrainFlagIsAKey) {
-  const Result<JobSpec> result = job("name: first\nmodel: mlp\nbatch: 1\n");
-  ASSERT_FALSE(result);  // "batch" is none
+  const Result<JobSpec> result = job("name: first\nmodel: mlp\nsamples: 1\n");
+  ASSERT_FALSE(result);  // "samples" is none
   for (const Flag& flag : train_spec().flags) {
     if (flag.name == "dry-run" || flag.name == "model") continue;
     if (flag.name == "plan" || flag.name == "schedule-file") continue;  // read at once

@@ -77,6 +77,10 @@ TEST_F(FirstHours, TheCommandsOfPagesWorkWhenPasted) {
     EXPECT_GE(static_cast<int>(commands.size()), least) << name;
     for (const std::string& command : commands) expect_works(command);
   }
+  for (const char* picture : {"plan.svg", "schedule.svg"}) {
+    const auto shown = read_file(std::string(MILLRACE_SOURCE_DIR "/docs/pictures/branches-") + picture);
+    EXPECT_TRUE(shown && *shown == bytes(picture)) << picture << " is not what README shows: draw it again";
+  }
 }
 
 /// The lines between fences that have no word behind them, as a script. Other fences are of machines and
@@ -142,6 +146,10 @@ TEST_F(FirstHours, HelpIsShortAndLeadsOn) {
   EXPECT_NE(rule.output.find("--nvlamb"), std::string::npos) << rule.output;
   EXPECT_EQ(rule.output.find("--image-size"), std::string::npos) << rule.output;
   EXPECT_EQ(run("train --help nonsense").code, 2);
+  for (const char* command : {"evaluate", "predict", "simulate"}) {
+    const std::string shown = run(std::string(command) + " --help").output;
+    EXPECT_LE(std::count(shown.begin(), shown.end(), '\n'), 70) << shown;
+  }
   EXPECT_EQ(run("help data text encode").output, run("data text encode --help").output);
   for (const char* group : {"data", "data text", "trace", "instrument"})
     EXPECT_NE(
@@ -170,9 +178,15 @@ TEST_F(FirstHours, BashCompletesCommandsFlagsAndValues) {
   EXPECT_EQ(completed("millrace plan --format j"), "json\n");
   EXPECT_EQ(completed("millrace plan --profile ''"), "\n") << "files are the shell's own";
   EXPECT_EQ(completed("millrace launch jo"), "\n");
+  EXPECT_EQ(completed("millrace completion z"), "zsh\n");
+  EXPECT_EQ(completed("millrace emulate --clock v"), "virtual\n");
+  EXPECT_EQ(completed("millrace help trace pl"), "plot\n");
+  EXPECT_EQ(completed("millrace train --model FI"), "\n") << "FILE.pt2 is not to be typed";
   // Every word that other tools' words lead to is a flag of some command.
   for (const OtherWord& word : other_words())
     EXPECT_NE(script.output.find("--" + std::string(word.here)), std::string::npos) << word.theirs;
+  // With -o zsh would offer nothing but words that begin with a dash.
+  EXPECT_EQ(run("completion zsh").output.find("_describe -o"), std::string::npos);
   for (const char* shell : {"zsh", "fish"})
     EXPECT_NE(run(std::string("completion ") + shell).output.find("learn-bpe"), std::string::npos) << shell;
   EXPECT_EQ(run("completion tcsh").code, 2);
@@ -195,6 +209,37 @@ TEST_F(FirstHours, ManualPagesOfEveryCommand) {
   for (const char* name : {"millrace.1", "millrace-train.1", "millrace-data-text-encode.1"})
     EXPECT_TRUE(pages.contains(name)) << name;
   EXPECT_NE(bytes("man1/millrace-train.1").find("\\-\\-image\\-size"), std::string::npos);
+}
+
+TEST_F(FirstHours, ABatchIsItsMicrobatches) {
+  const std::string train = "train --model mlp --width 16 --steps 2 --microbatch 8 ";
+  const auto loss = [&](const std::string& flags) {
+    const Ran ran = run(train + flags);
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    const std::size_t at = ran.output.find("final loss ");
+    return at == std::string::npos ? ran.output : ran.output.substr(at, 20);
+  };
+  EXPECT_EQ(loss("--batch 48"), loss("--microbatches 6"));
+  EXPECT_NE(loss("--batch 48"), loss("--batch 16"));
+  for (const char* wrong : {"--batch 30", "--batch 48 --microbatches 6"}) {
+    const Ran refused = run(train + wrong);
+    EXPECT_EQ(refused.code, 2) << wrong;
+    EXPECT_NE(refused.output.find("--batch: "), std::string::npos) << refused.output;
+  }
+}
+
+TEST_F(FirstHours, AJobInThePlaceOfAFileAboutOneIsNamed) {
+  write("job.yaml", "model: mlp\nsteps: 2\n");
+  for (const char* command : {"sweep", "tune", "experiment"}) {
+    const Ran refused = run(command + std::string(" job.yaml"));
+    EXPECT_EQ(refused.code, 2) << refused.output;
+    EXPECT_NE(refused.output.find(std::string("is a job, and `millrace ") + command), std::string::npos)
+        << refused.output;
+    // The hint's file is one that the command takes.
+    const std::size_t at = refused.output.find("for example {") + 12;
+    write("about.yaml", refused.output.substr(at));
+    EXPECT_EQ(run(command + std::string(" about.yaml --dry-run")).code, 0) << refused.output;
+  }
 }
 
 TEST_F(FirstHours, EvaluateGivesTheNumbersOfTheTraining) {

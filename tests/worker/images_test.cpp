@@ -110,6 +110,26 @@ TEST_F(Images, AMissingTestClassIsAWarningAndLabelsStayRight) {
   EXPECT_GT(summary->find("evaluations")->items().back().find("top1")->as_double(), 0.9) << ran.output;
 }
 
+TEST_F(Images, EvaluateNeedsTestImagesAndNoStepOfTraining) {
+  const std::string model = "--model resnet18 --image-size 32 --classes 3 --data images --microbatch 4 ";
+  const Ran trained = run("train " + model + "--steps 1 --output-dir out --checkpoint-at-end");
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const std::size_t at = trained.output.find("evaluation: loss ");
+  ASSERT_NE(at, std::string::npos) << trained.output;
+  const std::string numbers = trained.output.substr(at, trained.output.find('\n', at) - at);
+  for (int c = 0; c < 3; ++c)
+    for (int i = 1; i < 8; ++i)
+      fs::remove(folder_ / ("images/train/class" + std::to_string(c) + "/" + std::to_string(i) + ".jpg"));
+  const Ran judged = run("evaluate " + model + "--weights out");  // a step would need 16 images
+  EXPECT_EQ(judged.code, 0) << judged.output;
+  EXPECT_NE(judged.output.find(numbers), std::string::npos) << numbers << "\n" << judged.output;
+  fs::remove_all(folder_ / "images/test");
+  const Ran nothing = run("evaluate " + model + "--weights out");
+  EXPECT_EQ(nothing.code, 3) << nothing.output;
+  EXPECT_NE(nothing.output.find("nothing to judge on: images has no test or val folder"), std::string::npos)
+      << nothing.output;
+}
+
 TEST_F(Images, WithoutATestFolderThereIsAWarningAndNoEvaluation) {
   fs::remove_all(folder_ / "images/test");
   write("job.yaml", model_ + "stages: 1\nmicrobatches: 2\nsteps: 1\noutput-dir: out\n");

@@ -62,6 +62,9 @@ TEST_F(RunCommands, FollowADetachedRunToItsStop) {
   const Result<Json> manifest = read_json((folder_ / "out/launch-manifest.json").string());
   ASSERT_TRUE(manifest);
   EXPECT_EQ(manifest->find("seed")->as_string(), "3");
+  const std::string command = manifest->find("command")->as_string();
+  EXPECT_TRUE(command.starts_with("millrace launch job.yaml ")) << command;
+  EXPECT_EQ(command.find("resume="), std::string::npos) << "it is what was typed";
 }
 
 TEST_F(RunCommands, KillEndsAtOnce) {
