@@ -42,8 +42,9 @@ struct JobEnd {
   std::string message;  ///< how it ended, for the user
 };
 /// Runs the ranks of a job on this host to their end; see run_ranks. Its output folder is the job's
-/// meanwhile. Problem: the folder is in use, or holds an earlier run.
-Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command);
+/// meanwhile. Problem: the folder is in use, or holds an earlier run. `kept`: LaunchOptions::kept.
+Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command,
+                       KeptRanks* kept = nullptr);
 
 /// The program that trains this job: the one it names, else by its `device`.
 std::string worker_of(const JobSpec& job);

@@ -16,6 +16,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/worker/bleu_score.h"
 #include "driver/worker/emulation.h"
+#include "driver/worker/next_order.h"
 #include "driver/worker/train_arrays.h"
 #include "driver/worker/train_summary.h"
 #include "models/exported/exported_model.h"
@@ -326,6 +327,7 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
                                      .recorder = &recorder},
                                     *device, accelerator);
   Communicator& world = *joined.communicator;
+  tell_of_meeting();
   try {
     if (job.rank == 0) claim_folder(rounds);
     if (rounds.several()) world.barrier();
