@@ -327,9 +327,11 @@ CommandSpec spec_of(LaunchFlags& f) {
            "logs and stop look after the run.",
            into::on(f.detach)),
       flag("", "max-restarts", "N",
-           "Start a job that failed again from its newest checkpoint, at most N times (default: 0). It ends "
-           "with "
-           "exit code 93 when three restarts in a row came no further.",
+           "Start a job that failed again from its newest checkpoint, at most N times (default: 0). Ranks "
+           "that "
+           "are left on this host keep their processes. It ends with exit code 93 when three restarts in a "
+           "row "
+           "came no further.",
            into::text(f.max_restarts)),
       flag("Hosts", "spare-hosts", "LIST",
            "With --max-restarts: hosts that take the places of lost ones, in this order.",

@@ -585,11 +585,11 @@ int LaunchOutcome::exit_code() const {
   return all(ExitCode::Requeue) ? static_cast<int>(ExitCode::Requeue) : 128 + interrupt;
 }
 
-/// Each rank has two logs here, and a rank of this host two pipes: more than a shell's limit allows from some
-/// hundred ranks on. Throws before anything starts.
+/// Each rank has two logs here, and a rank of this host two pipes and a socket: more than a shell's limit
+/// allows from some hundred ranks on. Throws before anything starts.
 static void allow_open_files(std::size_t ranks, bool on_hosts) {
   constexpr rlim_t kOthers = 256;
-  const rlim_t needed = ranks * (on_hosts ? 2 : 4) + kOthers;
+  const rlim_t needed = ranks * (on_hosts ? 2 : 5) + kOthers;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
   if (limit.rlim_max < needed)

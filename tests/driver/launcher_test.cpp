@@ -117,7 +117,8 @@ TEST_F(Launcher, KillMinusNine) {
 constexpr const char* kKept =
     "while [ ! -e $FOLDER/last ]; do\n  printf J >&3\n  echo > $FOLDER/met\n"
     "  while [ ! -e $FOLDER/pid.1 ]; do :; done\n  while kill -0 $(cat $FOLDER/pid.1) 2>&-; do :; done\n"
-    "  echo lost >&2\n  printf W >&3\n  read -r order <&3 || exit 7\n  printf '%s\\n' \"$order\" >> $FOLDER/orders\n"
+    "  echo lost >&2\n  printf W >&3\n  read -r order <&3 || exit 7\n  printf '%s\\n' \"$order\" >> "
+    "$FOLDER/orders\n"
     "done";
 /// Its peer: the first is killed when they have met, the next one ends well.
 constexpr const char* kLost =
@@ -172,9 +173,9 @@ TEST_F(Launcher, KeptRanksEndWithTheirList) {
 /// It has met its peer, but does not notice that it is gone.
 TEST_F(Launcher, ARankThatMayBeKeptIsKilledAfterTheGrace) {
   KeptRanks kept;
-  const LaunchOutcome outcome =
-      run({std::string("printf J >&3; ") + kForever, "while ! [ -e $FOLDER/ready.0 ]; do :; done; kill -9 $$"},
-          {.grace = std::chrono::milliseconds(200), .kept = &kept});
+  const LaunchOutcome outcome = run(
+      {std::string("printf J >&3; ") + kForever, "while ! [ -e $FOLDER/ready.0 ]; do :; done; kill -9 $$"},
+      {.grace = std::chrono::milliseconds(200), .kept = &kept});
   EXPECT_EQ(outcome.exit_code(), 137);
   EXPECT_EQ(outcome.exits[0].signal, SIGKILL) << "SIGTERM would end it, and what it was to save";
   EXPECT_FALSE(outcome.exits[0].is_kept);

@@ -197,14 +197,16 @@ TEST_F(Stops, RanksThatAreLeftKeepTheirProcesses) {
   std::vector<std::vector<pid_t>> first;
   for (int rank = 0; rank < 4; ++rank) first.push_back(processes_of(rank));
   signal_rank(3, SIGCONT);
-  ASSERT_TRUE(eventually([&] { return says("restart 1 of 5") && is_stopped(processes_of(3)); })) << bytes("log");
+  ASSERT_TRUE(eventually([&] { return says("restart 1 of 5") && is_stopped(processes_of(3)); }))
+      << bytes("log");
   EXPECT_TRUE(says("restart 1 of 5 at once, from step-")) << bytes("log");
   EXPECT_TRUE(says("3 of 4 ranks keep their processes")) << bytes("log");
   for (const int rank : {0, 2, 3}) EXPECT_EQ(processes_of(rank), first[rank]) << rank;
   EXPECT_NE(processes_of(1), first[1]);
   signal_rank(0, SIGKILL);
   signal_rank(3, SIGCONT);
-  ASSERT_TRUE(eventually([&] { return says("restart 2 of 5") && is_stopped(processes_of(3)); })) << bytes("log");
+  ASSERT_TRUE(eventually([&] { return says("restart 2 of 5") && is_stopped(processes_of(3)); }))
+      << bytes("log");
   EXPECT_EQ(processes_of(3), first[3]);
   EXPECT_NE(processes_of(0), first[0]);
   signal_rank(3, SIGCONT);
