@@ -485,7 +485,7 @@ class Launch final : private HostEvents {
     }
     if (result.is_kept)
       options_.kept->keep(rank.process, {.pid = result.pid,
-                                         .in = {},
+                                         .in = Descriptor(),
                                          .out = rank.out.release(),
                                          .err = rank.err.release(),
                                          .orders = std::move(rank.orders),
