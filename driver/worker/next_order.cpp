@@ -19,6 +19,8 @@
 namespace millrace {
 namespace {
 
+bool follows_order = false;
+
 /// The socket to the launcher; -1: it gave none.
 int launcher_socket() {
   static const int socket = [] {
@@ -76,8 +78,13 @@ std::optional<std::vector<std::string>> next_order() {
                 (order ? std::string() : ": " + to_string(order.problems())));
     return std::nullopt;
   }
+  follows_order = true;
   for (const auto& [name, value] : order->environment) ::setenv(name.c_str(), value.c_str(), 1);
   return std::vector<std::string>(order->argv.begin() + kProgramAndCommand, order->argv.end());
+}
+
+std::chrono::milliseconds start_patience() {
+  return std::chrono::seconds(follows_order ? 60 : 0);
 }
 
 }  // namespace millrace

@@ -1,6 +1,7 @@
 // A rank that has lost its peer waits for the launcher's order to run the job again, in the same process.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,5 +16,9 @@ void tell_of_meeting();
 /// memory. Returns the arguments of `train`; nothing: the launcher wants none, or says nothing for
 /// kOrderPatience.
 std::optional<std::vector<std::string>> next_order();
+
+/// How much longer than a new process this one waits to meet the others: it goes on at once after an order,
+/// and they are still being started.
+std::chrono::milliseconds start_patience();
 
 }  // namespace millrace

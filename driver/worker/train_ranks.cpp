@@ -320,6 +320,7 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
   const JoinedJob joined = join_job(job,
                                     {.backend = spec.backend,
                                      .deadline = spec.deadline,
+                                     .meets_later = start_patience(),
                                      .purpose = "train " + plan.model + " " + plan.fingerprint() +
                                                 (spec.wire_checksum ? " with checksums" : ""),
                                      .encrypt = spec.encrypt,
