@@ -5,7 +5,10 @@ the data set, of their mean size. `dlio-crop` has files as large as what trainin
 instrumented run computed. All data are in the page cache. "Data" are reads of the data set's files (.npy). Writes into --out:
 similarity.md, similarity.csv, similarity.json, and a picture of each run of the first repeat.
 
+With --dlio FOLDER it compares DLIO itself, a checkout of argonne-lcf/dlio_benchmark, with `millrace dlio` instead (dlio_peer.py).
+
     scripts/benchmark similarity [--out DIR] [--repeats N] [--steps N] [--size BYTES] [--method ptrace|bpftrace]
+                                 [--dlio FOLDER --dlio-python PYTHON]
 """
 import argparse
 import csv
@@ -16,6 +19,8 @@ import shutil
 import statistics
 import subprocess
 import sys
+
+import dlio_peer
 
 TIMEOUT_S = 900
 TRAINED = ["original", "instrumented", "sleep", "generated"]
@@ -43,15 +48,15 @@ class Bench:
             sys.exit(f"{done.stdout}similarity: {name} ended with exit code {done.returncode}; its output is above")
         return done.stdout
 
-    def captured(self, name, *words):
+    def captured(self, name, *words, data=".npy"):
         """Runs a command under `trace capture`, with all data in the page cache, and processes its trace."""
-        for file in glob.glob(self.path("*", "**", "*.npy"), recursive=True):
+        for file in glob.glob(self.path("*", "**", "*" + data), recursive=True):
             with open(file, "rb") as data:
                 while data.read(1 << 20):
                     pass
         trace = self.path("traces", name)
         shutil.rmtree(trace, ignore_errors=True)
-        self.call(name, "trace", "capture", "--method", self.args.method, "--out", trace, "--", self.args.millrace, *words)
+        self.call(name, "trace", "capture", "--method", self.args.method, "--out", trace, "--", *words)
         lost = json.load(open(os.path.join(trace, "capture.json")))["lost"]
         if lost:
             sys.exit(f"similarity: {lost} calls of {name} are not in its trace")
@@ -65,7 +70,7 @@ class Bench:
             words += ["--variant-from", self.path("runs", f"instrumented-{repeat}")]
         if variant == "generated":
             words += ["--variant-from", "kits:" + self.path("other")]
-        self.captured(name, *words)
+        self.captured(name, self.args.millrace, *words)
 
     def dlio_words(self, kind, files, record):
         """The workload of one of the two emulations."""
@@ -80,7 +85,7 @@ class Bench:
         if not os.path.isdir(self.path("data-" + kind)):
             self.call(name, *words, "++workload.workflow.generate_data=True", "++workload.workflow.train=False", "--output-dir",
                       self.path("runs", "generate-" + kind))
-        self.captured(name, *words, "--output-dir", self.path("runs", name))
+        self.captured(name, self.args.millrace, *words, "--output-dir", self.path("runs", name))
 
 
 def rows_of(path):
@@ -123,9 +128,13 @@ def main():
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--size", default="85MB", help="of the data set")
     parser.add_argument("--method", default="ptrace")
+    parser.add_argument("--dlio", help="a checkout of DLIO: it is compared with `millrace dlio`, and nothing else is")
+    parser.add_argument("--dlio-python", default=sys.executable, help="a Python that has what DLIO imports")
     args = parser.parse_args()
     args.millrace = os.path.abspath(args.millrace)
     bench = Bench(args)
+    if args.dlio:
+        return dlio_peer.compare(bench, spread)
     for folder, seed in (("data", 1), ("other", 2)):
         bench.call("generate", "data", "generate", "--workload", "kidneys", "--out", bench.path(folder), "--size", args.size,
                    "--image-side", 64, "--seed", seed, "--threads", 1)

@@ -2,7 +2,7 @@
 size that it names as the smallest with which storage does not bound beside the smallest measured one that is as fast as the best.
 
     scripts/benchmark stalls [--images FOLDER] [--storage 8ms,20MB] [--policy minio] [--computation 0.05] [--batch 8] [--threads 2]
-                             [--repeats 3] [--files 200] [--small]
+                             [--repeats 5] [--files 200] [--small]
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main():
     parser.add_argument("--computation", type=float, default=0.05, help="seconds of a step")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--files", type=int, default=200)
     parser.add_argument("--size", type=int, default=110_000, help="bytes of an image that is made up")
     parser.add_argument("--small", action="store_true", help="few files and repeats: to see that it runs")
@@ -58,13 +58,13 @@ def main():
         said = subprocess.run([millrace, "stalls", "what-if", stalls, "--cache", ",".join(map(str, FRACTIONS)), "--format", "json"],
                               check=True, capture_output=True, text=True)
         predictions = json.loads(said.stdout)
-    print("| cached | predicted min(F, P, G) | measured | error | bound by |\n|---|---|---|---|---|")
+    print("| cached | predicted min(F, P, G) | measured, median | mean | error | bound by |\n|---|---|---|---|---|---|")
     errors, speeds = [], []
     for point, told in zip(report["measured"], predictions["predictions"]):
         measured = point["measured_samples_per_s"]
-        speeds.append(measured["mean"])
-        errors.append(told["samples_per_s"] / measured["mean"] - 1)
-        print(f"| {point['cache_fraction'] * 100:.0f} % | {told['samples_per_s']:.1f} | {measured['mean']:.1f} ± "
+        speeds.append(point["median_samples_per_s"])
+        errors.append(told["samples_per_s"] / speeds[-1] - 1)
+        print(f"| {point['cache_fraction'] * 100:.0f} % | {told['samples_per_s']:.1f} | {speeds[-1]:.1f} | {measured['mean']:.1f} ± "
               f"{measured['half_interval_95']:.1f} | {errors[-1] * 100:+.1f} % | {told['bound']} |")
     worst = max(errors, key=abs)
     print(f"\nworst error {worst * 100:+.1f} %, {sum(abs(e) <= MOST for e in errors)} of {len(errors)} within {MOST * 100:.0f} %")

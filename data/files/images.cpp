@@ -13,14 +13,12 @@
 namespace millrace {
 namespace {
 
-constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
-
 struct TurboClose {
   void operator()(void* handle) const { ::tjDestroy(handle); }
 };
 using Turbo = std::unique_ptr<void, TurboClose>;
 
-Problem damaged(const std::string& name, const char* what) {
+Problem damaged(const std::string& name, const std::string& what) {
   return {name, std::string("cannot be decoded: ") + what, "the file is damaged: generate it again"};
 }
 
@@ -88,7 +86,7 @@ std::string encode_png(const Image& image) {
   return bytes;
 }
 
-Result<Image> decode_png(std::string_view bytes, const std::string& name) {
+Result<Image> decode_png(std::string_view bytes, const std::string& name, std::int64_t most_pixels) {
   // The library stops reading at the last pixel and would not notice a missing end.
   constexpr std::string_view kEnd("\0\0\0\0IEND\xae\x42\x60\x82", 12);
   if (!bytes.ends_with(kEnd)) return damaged(name, "its end is missing");
@@ -96,9 +94,9 @@ Result<Image> decode_png(std::string_view bytes, const std::string& name) {
   png.version = PNG_IMAGE_VERSION;
   if (!::png_image_begin_read_from_memory(&png, bytes.data(), bytes.size()))
     return damaged(name, png.message);
-  if (std::int64_t{png.width} * png.height > kMostPixels) {
+  if (std::int64_t{png.width} * png.height > most_pixels) {
     ::png_image_free(&png);
-    return damaged(name, "more than 2^28 pixels");
+    return damaged(name, "more than " + std::to_string(most_pixels >> 20) + " megapixels");
   }
   const bool grey = (png.format & PNG_FORMAT_FLAG_COLOR) == 0;
   png.format = grey ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;

@@ -32,9 +32,12 @@ bool is_png(std::string_view bytes);
 std::string encode_jpeg(const Image& image, int quality = 75);
 std::string encode_png(const Image& image);
 
+inline constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
+
 /// Decodes an image as it is stored: grey stays grey, anything else becomes RGB. A Problem names `name`. At
-/// most 2^28 pixels.
+/// most kMostPixels, or `most_pixels`: more are refused before memory is taken for them.
 Result<Image> decode_jpeg(std::string_view bytes, const std::string& name);
-Result<Image> decode_png(std::string_view bytes, const std::string& name);
+Result<Image> decode_png(std::string_view bytes, const std::string& name,
+                         std::int64_t most_pixels = kMostPixels);
 
 }  // namespace millrace

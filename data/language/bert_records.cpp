@@ -16,6 +16,7 @@
 #include "data/text/hash.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
+#include "runtime/base/read_time.h"
 
 namespace millrace {
 namespace {
@@ -50,6 +51,15 @@ class Mapped {
   Mapped() = default;
   std::string_view bytes_;
 };
+
+/// Touches each page, so that those that are not in memory come now: that is the read of mapped bytes.
+void fetch(std::string_view bytes) {
+  constexpr std::size_t kPage = 4096;
+  const CountedRead counted;
+  for (std::size_t at = 0; at < bytes.size(); at += kPage)
+    static_cast<void>(*static_cast<const volatile char*>(&bytes[at]));
+  if (!bytes.empty()) static_cast<void>(*static_cast<const volatile char*>(&bytes.back()));
+}
 
 /// The content of a record without its padding.
 struct Instance {
@@ -169,6 +179,7 @@ class BertRecords final : public Dataset {
   Sample get(std::int64_t index, std::uint64_t, Wanted wanted) const override {
     const Record& record = records_[index];
     const std::string_view payload = files_[record.file].bytes().substr(record.begin, record.bytes);
+    fetch(payload);
     const Result<Instance> instance = RecordParser(payload, place(names_[record.file], record.begin))
                                           .instance(vocabulary_, options_.longest);
     MILLRACE_CHECK(instance, to_string(instance.problems()));

@@ -69,10 +69,12 @@ class Dataset {
   /// Returns what a user should know of the set before it is used, one sentence each.
   virtual std::vector<std::string> notes() const { return {}; }
 
-  /// The samples so far that a modelled storage served (misses), or the cache before it (hits).
+  /// The samples that were read so far from a modelled storage or the cache before it. Each counts once,
+  /// because a run reads parts of epochs too, with more hits or fewer.
   struct StorageReads {
     bool is_modelled = false;  ///< else nothing is counted
-    std::int64_t hits = 0, misses = 0;
+    std::int64_t samples = 0;
+    double hits = 0;  ///< sum over the samples: the share of its reads that the cache served
   };
   virtual StorageReads storage_reads() const { return {}; }
 

@@ -6,15 +6,17 @@
 namespace millrace {
 namespace {
 
-/// Takes a decoded PNG or WebP within the limits for JPEGs.
+/// Takes a decoded PNG or WebP.
 bool take(const Result<Image>& decoded, RgbImage& image, std::string& error) {
-  if (!decoded || decoded->width * decoded->height > JpegLimits{}.pixels) {
-    error = decoded ? "more than 64 megapixels" : to_string(decoded.problems());
+  if (!decoded) {
+    error = to_string(decoded.problems());
     return false;
   }
-  image = {.width = static_cast<int>(decoded->width),
-           .height = static_cast<int>(decoded->height),
-           .kind = decoded->channels == 1 ? JpegKind::Grey : JpegKind::Rgb};
+  const int width = static_cast<int>(decoded->width), height = static_cast<int>(decoded->height);
+  image = {.width = width,
+           .height = height,
+           .kind = decoded->channels == 1 ? JpegKind::Grey : JpegKind::Rgb,
+           .held = {0, 0, width, height}};
   if (image.kind == JpegKind::Rgb) {
     image.pixels.assign(decoded->pixels.begin(), decoded->pixels.end());
     return true;
@@ -27,10 +29,11 @@ bool take(const Result<Image>& decoded, RgbImage& image, std::string& error) {
 
 }  // namespace
 
-bool decode_image(const std::string& bytes, RgbImage& image, std::string& error) {
-  if (is_png(bytes)) return take(decode_png(bytes, "PNG"), image, error);
-  if (is_webp(bytes)) return take(decode_webp(bytes, "WebP", JpegLimits{}.pixels), image, error);
-  return decode_jpeg(bytes, image, error);
+bool decode_image(const std::string& bytes, RgbImage& image, std::string& error, const JpegLimits& limits,
+                  const RegionOf& region) {
+  if (is_png(bytes)) return take(decode_png(bytes, "PNG", limits.pixels), image, error);
+  if (is_webp(bytes)) return take(decode_webp(bytes, "WebP", limits.pixels), image, error);
+  return decode_jpeg(bytes, image, error, limits, region);
 }
 
 }  // namespace millrace

@@ -21,11 +21,13 @@ struct ImageItem {
   std::int64_t record = 0;  ///< the reader's own number for it; a file needs none
 };
 
-/// Reads one image. Returns false if it is damaged; then `error` has the reason. Thread-safe.
-using ReadImage = std::function<bool(const ImageItem& item, RgbImage& image, std::string& error)>;
+/// Reads one image, at least the pixels that `region` asks for. Returns false if it is damaged; then `error`
+/// has the reason. Thread-safe.
+using ReadImage =
+    std::function<bool(const ImageItem& item, RgbImage& image, std::string& error, const RegionOf& region)>;
 
 /// Reads and decodes the file that the item is named after.
-bool read_image_file(const ImageItem& item, RgbImage& image, std::string& error);
+bool read_image_file(const ImageItem& item, RgbImage& image, std::string& error, const RegionOf& region);
 
 /// The images of one split.
 struct ImageSet {

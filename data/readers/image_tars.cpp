@@ -129,10 +129,11 @@ Result<ImageSet> index_tars(const std::string& text) {
   Problems problems;
   for (const std::string& path : *paths) append(problems, indexer.add(path));
   if (!problems.empty()) return problems;
-  set.read = [tars = indexer.tars()](const ImageItem& item, RgbImage& image, std::string& error) {
+  set.read = [tars = indexer.tars()](const ImageItem& item, RgbImage& image, std::string& error,
+                                     const RegionOf& region) {
     const Tars::Place& place = tars->places[static_cast<std::size_t>(item.record)];
     const Result<std::string> bytes = read_tar_member(tars->paths[place.archive], place.member);
-    if (bytes) return decode_image(*bytes, image, error);
+    if (bytes) return decode_image(*bytes, image, error, {}, region);
     error = to_string(bytes.problems());
     return false;
   };

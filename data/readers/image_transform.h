@@ -31,8 +31,11 @@ struct Preparation {
   bool mixes = false;  ///< the model reads the class of a partner and a share too (mixup)
 };
 
+/// Returns the pixels that transform() reads of an image of this size, and perhaps a few more. Pure.
+PixelRegion needed_pixels(int width, int height, const Preparation& preparation, std::uint64_t seed);
+
 /// Returns the image as float32 [3, size, size]. Resampling is bilinear with antialiasing. Each step
-/// draws from a stream of its own, of `seed` and its name. Pure.
+/// draws from a stream of its own, of `seed` and its name. The image holds what needed_pixels() says. Pure.
 at::Tensor transform(const RgbImage& image, const Preparation& preparation, std::uint64_t seed);
 
 }  // namespace millrace

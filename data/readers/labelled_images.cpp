@@ -46,9 +46,9 @@ Status check_webp(const ImageSet& set) {
 
 }  // namespace
 
-bool read_image_file(const ImageItem& item, RgbImage& image, std::string& error) {
+bool read_image_file(const ImageItem& item, RgbImage& image, std::string& error, const RegionOf& region) {
   const Result<std::string> bytes = read_regular_file(item.name, 512 * kMiB);
-  if (bytes) return decode_image(*bytes, image, error);
+  if (bytes) return decode_image(*bytes, image, error, {}, region);
   error = to_string(bytes.problems());
   return false;
 }

@@ -26,7 +26,7 @@ struct PackedImages {
   void read(std::int64_t index, RgbImage& image) const {
     const std::size_t pixels = static_cast<std::size_t>(height) * static_cast<std::size_t>(width);
     const char* from = planes.data() + static_cast<std::size_t>(index) * bytes_of_image();
-    image = {.width = width, .height = height};
+    image = {.width = width, .height = height, .held = {0, 0, width, height}};
     image.pixels.resize(3 * pixels);
     for (std::size_t i = 0; i < pixels; ++i) {
       for (std::size_t c = 0; c < 3; ++c)
@@ -39,7 +39,7 @@ ImageSet set_of(const std::string& folder, std::vector<ImageItem> items, PackedI
   ImageSet set{.source = folder, .items = std::move(items)};
   set.pixels = xxh3(packed.planes.data(), packed.planes.size()).hex().substr(0, 16);
   set.read = [images = std::make_shared<const PackedImages>(std::move(packed))](
-                 const ImageItem& item, RgbImage& image, std::string&) {
+                 const ImageItem& item, RgbImage& image, std::string&, const RegionOf&) {
     images->read(item.record, image);
     return true;
   };

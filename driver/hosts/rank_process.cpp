@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string_view>
@@ -15,6 +17,8 @@
 
 namespace millrace {
 namespace {
+
+constexpr int kOrdersDescriptor = 3;  // in the process
 
 [[noreturn]] void throw_errno(const std::string& what, int error = errno) {
   throw ConfigError(what + ": " + std::strerror(error));
@@ -50,7 +54,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 struct SpawnSettings {
   posix_spawn_file_actions_t files{};
   posix_spawnattr_t attributes{};
-  SpawnSettings(int in, int out, int err, const sigset_t& mask) {
+  SpawnSettings(int in, int out, int err, int orders, const sigset_t& mask) {
     ::posix_spawn_file_actions_init(&files);
     if (in >= 0)
       ::posix_spawn_file_actions_adddup2(&files, in, 0);
@@ -58,6 +62,8 @@ struct SpawnSettings {
       ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
     ::posix_spawn_file_actions_adddup2(&files, out, 1);
     ::posix_spawn_file_actions_adddup2(&files, err, 2);
+    if (orders >= 0)
+      ::posix_spawn_file_actions_adddup2(&files, orders, kOrdersDescriptor);  // last: it may be `out`
     ::posix_spawnattr_init(&attributes);
     sigset_t defaults;
     sigemptyset(&defaults);
@@ -86,6 +92,13 @@ struct Pipe {
 Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+/// Both ends read and write.
+Pipe make_socket() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw_errno("socketpair");
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
@@ -132,16 +145,24 @@ std::vector<int> SignalGuard::read() const {
 ChildProcess start_child(const std::string& what, const std::vector<std::string>& argv,
                          const std::vector<std::pair<std::string, std::string>>& environment,
                          const sigset_t& mask, ChildInput input) {
-  Pipe in, out = make_pipe(), err = make_pipe();
+  Pipe in, orders, out = make_pipe(), err = make_pipe();
   if (input == ChildInput::Pipe) in = make_pipe();
-  const SpawnSettings settings(in.read.get(), out.write.get(), err.write.get(), mask);
-  std::vector<std::string> words = argv, variables = environment_with(environment);
+  if (input == ChildInput::Orders) orders = make_socket();
+  const SpawnSettings settings(in.read.get(), out.write.get(), err.write.get(), orders.read.get(), mask);
+  auto added = environment;
+  if (input == ChildInput::Orders)
+    added.emplace_back(kOrders, std::to_string(kOrdersDescriptor));
+  else if (std::getenv(kOrders))
+    added.emplace_back(kOrders, "");  // of this process alone
+  std::vector<std::string> words = argv, variables = environment_with(added);
   ChildProcess child;
   const int error = ::posix_spawnp(&child.pid, words.at(0).c_str(), &settings.files, &settings.attributes,
                                    pointers(words).data(), pointers(variables).data());
   if (error != 0) throw_errno(what + " cannot be started (" + argv[0] + ")", error);
   for (const Descriptor* end : {&out.read, &err.read}) ::fcntl(end->get(), F_SETFL, O_NONBLOCK);
   child.in = std::move(in.write);
+  child.orders = std::move(orders.write);
+  child.argv = argv;
   child.out = std::move(out.read);
   child.err = std::move(err.read);
   return child;

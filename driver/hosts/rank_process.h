@@ -49,12 +49,16 @@ class SignalGuard {
 /// A process with pipes at its outputs; the leader of its own session and process group.
 struct ChildProcess {
   pid_t pid = -1;
-  Descriptor in;   ///< its stdin, if it was asked for; else /dev/null is its stdin
-  Descriptor out;  ///< its stdout; reads do not block
-  Descriptor err;  ///< its stderr; reads do not block
+  Descriptor in;                  ///< its stdin, if it was asked for; else /dev/null is its stdin
+  Descriptor out;                 ///< its stdout; reads do not block
+  Descriptor err;                 ///< its stderr; reads do not block
+  Descriptor orders;              ///< a socket to it, if it was asked for; reads do not block
+  std::vector<std::string> argv;  ///< it was started with
 };
 
-enum class ChildInput { None, Pipe };
+/// With Orders the process has the other end of ChildProcess::orders as the descriptor that kOrders names.
+enum class ChildInput { None, Pipe, Orders };
+inline constexpr const char* kOrders = "MILLRACE_ORDERS";
 
 /// Starts a process with `environment` on top of this one's. `what` names it in messages ("rank 3"). Throws
 /// ConfigError.

@@ -6,11 +6,14 @@
 #include <cctype>
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <optional>
 
 #include "driver/cli/compute_specs.h"
 #include "driver/cli/flag_target.h"
 #include "driver/cli/other_words.h"
+#include "driver/hosts/rank_process.h"
 #include "driver/launch/pipedream_job.h"
 #include "runtime/base/files.h"
 #include "runtime/base/text.h"
@@ -26,7 +29,7 @@ constexpr const char* kLauncherVariables[] = {
     "RANK",           "LOCAL_RANK",          "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
     "MASTER_ADDR",    "MASTER_PORT",         "MILLRACE_STORE", "MILLRACE_LAUNCHER_PID",
     "MILLRACE_TOKEN", "MILLRACE_TOKEN_FILE", "MILLRACE_RUN",   "MILLRACE_FOLDERS",
-    "MILLRACE_HOST",  "MILLRACE_TERMINAL"};
+    "MILLRACE_HOST",  "MILLRACE_TERMINAL",   kOrders};
 // Keys of a job that are no flags of `train`, in the order of messages.
 constexpr const char* kJobKeys[] = {"name",        "ranks",           "worker",    "env",
                                     "args",        "hosts",           "on",        "workdir",
@@ -678,9 +681,16 @@ Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>
                          const std::string& worker) {
   const Result<Json> json = read_yaml(path);
   if (!json) return json.problems();
-  const auto ask = [](const std::string& named) {
+  const auto ask = [](const std::string& named) -> Result<Models> {
+    static std::mutex mutex;
+    static std::map<std::string, Models> known;  // by worker: a restart does not ask again
     const std::string asked = named.empty() ? any_worker() : named;
-    return asked.empty() ? Result<Models>(Models{}) : models_of_worker(asked);
+    if (asked.empty()) return Models{};
+    const std::lock_guard lock(mutex);
+    if (const auto found = known.find(asked); found != known.end()) return found->second;
+    Result<Models> models = models_of_worker(asked);
+    if (models) known[asked] = *models;
+    return models;
   };
   return job_from(*json, path, overrides, ask, worker);
 }

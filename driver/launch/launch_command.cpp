@@ -327,9 +327,11 @@ CommandSpec spec_of(LaunchFlags& f) {
            "logs and stop look after the run.",
            into::on(f.detach)),
       flag("", "max-restarts", "N",
-           "Start a job that failed again from its newest checkpoint, at most N times (default: 0). It ends "
-           "with "
-           "exit code 93 when three restarts in a row came no further.",
+           "Start a job that failed again from its newest checkpoint, at most N times (default: 0). Ranks "
+           "that "
+           "are left on this host keep their processes. It ends with exit code 93 when three restarts in a "
+           "row "
+           "came no further.",
            into::text(f.max_restarts)),
       flag("Hosts", "spare-hosts", "LIST",
            "With --max-restarts: hosts that take the places of lost ones, in this order.",
@@ -457,7 +459,7 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
 }
 
 Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const std::string& resume_command,
-                       const std::string& command) {
+                       const std::string& command, KeptRanks* kept) {
   JobSpec job = given;
   if (!job.hosts.entries.empty()) {
     if (const Status settled = settle_resume(job); !settled) return settled.problems();
@@ -488,6 +490,7 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
   options.heartbeats = std::make_shared<Heartbeats>(job.output_dir, heartbeat_of(job));
   options.append_logs = job.find("resume") != nullptr;
   if (job.restarts.most > 0) options.grace = kRescueGrace;
+  options.kept = kept;
   options.started = started_teller();
   LaunchOutcome outcome = run_ranks(processes, std::move(options), clock);
   note_failure(outcome, job);
@@ -626,11 +629,15 @@ void requeue_if_stopped_by_slurm(const JobSpec& job, const LaunchOutcome& outcom
 
 /// One run of the job, to its end. Returns how to go on, if there is a way; `code` is the run's exit code.
 std::optional<Restarts::Again> run_once(const JobSpec& job, const std::string& worker,
-                                        const std::vector<std::string>& args, Restarts& restarts, int& code) {
+                                        const std::vector<std::string>& args, Restarts& restarts,
+                                        KeptRanks& kept, int& code) {
   try {
     std::vector<std::string> typed{"millrace", "launch"};
     typed.insert(typed.end(), args.begin(), args.end());
-    const Result<JobEnd> end = run_job(job, worker, resume_command_of(args, job), command_line(typed));
+    // A GPU that was in a broken transfer is not trusted again.
+    const bool may_keep = job.restarts.most > 0 && device_of(job) == ComputeDevice::Cpu;
+    const Result<JobEnd> end =
+        run_job(job, worker, resume_command_of(args, job), command_line(typed), may_keep ? &kept : nullptr);
     if (!end) {
       code = exit_with(ExitCode::Usage, end.problems());
       return std::nullopt;
@@ -719,9 +726,10 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
     return 0;
   }
   Restarts restarts(*job);
+  KeptRanks kept;
   int code = 0;
   for (;;) {
-    const std::optional<Restarts::Again> again = run_once(*job, worker, args, restarts, code);
+    const std::optional<Restarts::Again> again = run_once(*job, worker, args, restarts, kept, code);
     if (!again) break;
     print_without_waiting(STDERR_FILENO, again->text + "\n");
     std::this_thread::sleep_for(again->delay);
@@ -729,6 +737,7 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
     job = load_job(file, overrides, worker_here);
     if (!job) return exit_with(ExitCode::Usage, job.problems());
   }
+  kept.end();
   if (restarts.breaker_is_open())
     print_without_waiting(STDERR_FILENO,
                           "millrace launch: three starts in a row came no further than the ones before\n");

@@ -42,10 +42,10 @@ struct JobEnd {
   std::string message;  ///< how it ended, for the user
 };
 /// Runs the ranks of a job on this host to their end; see run_ranks. Its output folder is the job's
-/// meanwhile. `command`: what was typed, for the manifest. Problem: the folder is in use, or holds an earlier
-/// run.
+/// meanwhile. `command`: what was typed, for the manifest. `kept`: LaunchOptions::kept. Problem: the folder
+/// is in use, or holds an earlier run.
 Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command,
-                       const std::string& command = "");
+                       const std::string& command = "", KeptRanks* kept = nullptr);
 
 /// The program that trains this job: the one it names, else by its `device`.
 std::string worker_of(const JobSpec& job);

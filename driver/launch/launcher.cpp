@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -99,6 +100,13 @@ class Stream {
     if (!pending_.empty()) pass_on(std::exchange(pending_, {}));
   }
 
+  /// Gives the pipe up. The process rests, and all that it wrote is to be drained.
+  Descriptor release() {
+    Descriptor pipe = std::move(pipe_);
+    finish();
+    return pipe;
+  }
+
   std::vector<std::string> last_lines() const { return {lines_.begin(), lines_.end()}; }
 
   /// Bytes of the stream, out of the pipe or from the agent of another host.
@@ -149,6 +157,10 @@ struct Running {
   Stream out;
   Stream err;
   bool alive = true;
+  RankProcess process{};  ///< of ranks that may be kept, as the next one
+  Descriptor orders{};
+  std::vector<std::string> argv{};  ///< that the process was started with
+  bool has_joined = false;
 };
 
 class Launch final : private HostEvents {
@@ -200,12 +212,15 @@ class Launch final : private HostEvents {
     }
     const std::string name = "rank " + std::to_string(process.rank);
     ChildProcess child;
-    if (process.host < 0) child = start_child(name, process.argv, process.environment, signals_.old_mask());
+    if (process.host < 0) child = process_for(name, process);
     ranks_.push_back({.result = {.rank = process.rank, .stage = process.stage, .pid = child.pid},
                       .host = process.host,
                       .out = Stream(std::move(child.out), std::move(out_log), out_, "", process.rank),
                       .err = Stream(std::move(child.err), std::move(err_log), err_, "[" + name + "] ",
-                                    process.rank, &refusals_)});
+                                    process.rank, &refusals_),
+                      .process = process,
+                      .orders = std::move(child.orders),
+                      .argv = std::move(child.argv)});
   }
 
   LaunchOutcome run() {
@@ -221,6 +236,7 @@ class Launch final : private HostEvents {
         rank.err.drain();
       }
       read_hosts();
+      hear_ranks();
       gather_checkpoints();
       for (const int signal : signals_.read()) interrupt(signal);
       reap();
@@ -233,6 +249,15 @@ class Launch final : private HostEvents {
   }
 
  private:
+  /// A process that was kept, or a new one.
+  ChildProcess process_for(const std::string& name, const RankProcess& rank) {
+    if (options_.kept) {
+      if (std::optional<ChildProcess> kept = options_.kept->take(rank)) return std::move(*kept);
+    }
+    return start_child(name, rank.argv, rank.environment, signals_.old_mask(),
+                       options_.kept ? ChildInput::Orders : ChildInput::None);
+  }
+
   bool any_alive() const {
     return std::any_of(ranks_.begin(), ranks_.end(), [](const Running& r) { return r.alive; });
   }
@@ -243,6 +268,7 @@ class Launch final : private HostEvents {
       for (const Stream* stream : {&rank.out, &rank.err}) {
         if (stream->is_open()) polled.push_back({.fd = stream->descriptor(), .events = POLLIN, .revents = 0});
       }
+      if (rank.orders.is_open()) polled.push_back({.fd = rank.orders.get(), .events = POLLIN, .revents = 0});
     }
     for (const auto& host : options_.hosts) host->descriptors(polled);
     for (const Console* console : {&out_, &err_}) {
@@ -257,6 +283,26 @@ class Launch final : private HostEvents {
       timeout = static_cast<int>(std::clamp<std::int64_t>(left, 0, kLongestPollMs));
     }
     ::poll(polled.data(), polled.size(), timeout);
+  }
+
+  /// Hears which ranks have met the others, and which wait to be started again.
+  void hear_ranks() {
+    for (Running& rank : ranks_) {
+      char said = 0;
+      while (rank.orders.is_open()) {
+        const ssize_t n = ::recv(rank.orders.get(), &said, 1, MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) break;
+        if (n <= 0) {
+          rank.orders.close();
+        } else if (said == kHasJoined) {
+          rank.has_joined = true;
+        } else if (said == kWaits) {
+          rank.result.is_kept = true;
+          ended(rank, {.status = static_cast<int>(ExitCode::Peer), .signal = 0});
+        }
+      }
+    }
   }
 
   void read_hosts() {
@@ -435,8 +481,16 @@ class Launch final : private HostEvents {
         (stopping_ && result.exit_code() == static_cast<int>(ExitCode::Requeue));
     for (Stream* stream : {&rank.out, &rank.err}) {
       stream->drain();
-      stream->finish();
+      if (!result.is_kept) stream->finish();
     }
+    if (result.is_kept)
+      options_.kept->keep(rank.process, {.pid = result.pid,
+                                         .in = Descriptor(),
+                                         .out = rank.out.release(),
+                                         .err = rank.err.release(),
+                                         .orders = std::move(rank.orders),
+                                         .argv = std::move(rank.argv)});
+    rank.orders.close();
     result.last_lines = rank.err.last_lines();
     if (!result.failed()) return;
     const bool breaks_off = finishing_ && result.signal == 0 &&
@@ -446,7 +500,16 @@ class Launch final : private HostEvents {
     for (Running& other : ranks_) {
       if (other.alive && other.host < 0) other.result.was_suspended = is_suspended(other.result.pid);
     }
-    stop(SIGTERM, options_.grace);
+    end_others();
+  }
+
+  /// Ranks that may be kept end their runs by themselves, because a peer is lost.
+  void end_others() {
+    stopping_ = true;
+    for (const Running& rank : ranks_)
+      if (rank.alive && rank.host < 0 && !rank.has_joined) ::kill(-rank.result.pid, SIGTERM);
+    for (const auto& host : options_.hosts) host->signal(SIGTERM);
+    kill_at_ = clock_.now() + options_.grace;
   }
 
   /// The earliest failure, but a rank that only lost its peer gives way to the one that failed by itself.
@@ -522,11 +585,11 @@ int LaunchOutcome::exit_code() const {
   return all(ExitCode::Requeue) ? static_cast<int>(ExitCode::Requeue) : 128 + interrupt;
 }
 
-/// Each rank has two logs here, and a rank of this host two pipes: more than a shell's limit allows from some
-/// hundred ranks on. Throws before anything starts.
+/// Each rank has two logs here, and a rank of this host two pipes and a socket: more than a shell's limit
+/// allows from some hundred ranks on. Throws before anything starts.
 static void allow_open_files(std::size_t ranks, bool on_hosts) {
   constexpr rlim_t kOthers = 256;
-  const rlim_t needed = ranks * (on_hosts ? 2 : 4) + kOthers;
+  const rlim_t needed = ranks * (on_hosts ? 2 : 5) + kOthers;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
   if (limit.rlim_max < needed)

@@ -15,6 +15,7 @@
 #include "driver/hosts/host_connection.h"
 #include "driver/hosts/rank_process.h"
 #include "driver/launch/checkpoint_collector.h"
+#include "driver/launch/kept_ranks.h"
 #include "runtime/base/clock.h"
 
 namespace millrace {
@@ -30,6 +31,7 @@ struct RankExit {
   int order = 0;               ///< 0: seen first
   bool was_suspended = false;  ///< by SIGSTOP or a debugger, when another rank failed
   bool consequence = false;    ///< it ended by a signal of the launcher, or stopped because a peer was gone
+  bool is_kept = false;        ///< its run ended with `status`, and its process waits for the next one
   std::string lost{};  ///< how its host was lost, or since when it gave no sign of life; empty: neither
   std::vector<std::string> last_lines;  ///< of stderr
 
@@ -59,6 +61,8 @@ struct LaunchOptions {
   /// SIGTERM is put off, up to four times `interrupt_grace`.
   std::function<std::string()> progress;
   bool append_logs = false;
+  /// Where ranks of this host come from and go to that outlive the failure of another one; null: none does.
+  KeptRanks* kept = nullptr;
   /// The hosts of ranks that are no processes of this one (RankProcess::host); empty: all are. They end with
   /// the call.
   std::vector<std::unique_ptr<HostConnection>> hosts{};
@@ -80,12 +84,13 @@ struct LaunchOptions {
 };
 
 /// Runs all processes to their end. Each is the leader of its own session and process group, with stdin from
-/// /dev/null. The first failure ends the others: SIGTERM, after `grace` SIGKILL. SIGINT, SIGTERM, SIGHUP
-/// and SIGUSR1 to the launcher are forwarded; a second SIGINT or SIGTERM kills. SIGHUP stays ignored if it is
-/// (nohup). A rank that ends with Requeue was asked by somebody else: the others have the same time to end.
-/// Output that nobody reads holds up nothing: see console.h. No process is left when it returns or throws.
-/// Throws ConfigError if a process cannot be started or a log cannot be created. One call at a time in a
-/// process: it takes SIGCHLD and the stop signals for itself meanwhile.
+/// /dev/null. The first failure ends the others: SIGTERM, after `grace` SIGKILL. Ranks that may be kept get
+/// no SIGTERM: they notice by themselves that a peer is lost. SIGINT, SIGTERM, SIGHUP and SIGUSR1 to the
+/// launcher are forwarded; a second SIGINT or SIGTERM kills. SIGHUP stays ignored if it is (nohup). A rank
+/// that ends with Requeue was asked by somebody else: the others have the same time to end. Output that
+/// nobody reads holds up nothing: see console.h. No process is left when it returns or throws. Throws
+/// ConfigError if a process cannot be started or a log cannot be created. One call at a time in a process: it
+/// takes SIGCHLD and the stop signals for itself meanwhile.
 LaunchOutcome run_ranks(const std::vector<RankProcess>& processes, LaunchOptions options, Clock& clock);
 
 }  // namespace millrace

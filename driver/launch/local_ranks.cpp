@@ -144,6 +144,7 @@ std::string signal_text(int signal) {
 
 std::string end_text(const RankExit& exit) {
   if (!exit.lost.empty()) return exit.lost;
+  if (exit.is_kept) return "lost its peer, and waits";
   if (exit.signal != 0) return "killed by " + signal_text(exit.signal);
   return exit.status == 0 ? "done" : "exit code " + std::to_string(exit.status);
 }

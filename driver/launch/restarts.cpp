@@ -85,14 +85,16 @@ Restarts::Restarts(const JobSpec& job) : spares_(job.restarts.spares) {}
 
 std::optional<Restarts::Again> Restarts::after(const LaunchOutcome& outcome, const JobSpec& job) {
   if (!may_be_mended(outcome)) return std::nullopt;
-  return again(job, lost_hosts(outcome, job));
+  const auto kept = std::ranges::count_if(outcome.exits, &RankExit::is_kept);
+  return again(job, lost_hosts(outcome, job), static_cast<int>(kept));
 }
 
 std::optional<Restarts::Again> Restarts::after_failed_start(const JobSpec& job) {
   return made_ > 0 ? again(job, {}) : std::nullopt;  // the first start tells the user what is wrong
 }
 
-std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::vector<std::size_t>& lost) {
+std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::vector<std::size_t>& lost,
+                                               int kept) {
   if (made_ >= job.restarts.most) return std::nullopt;
   const RunState state = read_run_state(job.output_dir);
   const std::int64_t step = furthest_step(job);
@@ -106,9 +108,14 @@ std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::ve
               .overrides = {{"resume", kResumeAuto, kWhere}, {"overwrite", "false", kWhere}},
               .text = {}};
   const std::string from = state.checkpoint.empty() ? "the start" : state.checkpoint;
+  if (kept > 0 && fruitless_ == 0) again.delay = {};
+  const std::string when =
+      again.delay.count() == 0 ? "at once" : "in " + std::to_string(again.delay.count() / 1000) + " s";
   again.text = "millrace launch: restart " + std::to_string(++made_) + " of " +
-               std::to_string(job.restarts.most) + " in " + std::to_string(again.delay.count() / 1000) +
-               " s, from " + from;
+               std::to_string(job.restarts.most) + " " + when + ", from " + from;
+  if (kept > 0)
+    again.text +=
+        "; " + std::to_string(kept) + " of " + std::to_string(job.ranks) + " ranks keep their processes";
   replace(job, lost, again);
   return again;
 }

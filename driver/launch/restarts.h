@@ -17,7 +17,8 @@ namespace millrace {
 inline constexpr int kBreakerExit = 93;
 
 /// One job's restarts. The delay before a restart doubles from 1 s to 60 s while the job does not get on.
-/// Three restarts in a row without a further step open the breaker.
+/// There is none where the job has got on and ranks are kept: they have the model, and only wait. Three
+/// restarts in a row without a further step open the breaker.
 class Restarts {
  public:
   explicit Restarts(const JobSpec& job);
@@ -39,7 +40,7 @@ class Restarts {
   int exit_code(int code) const { return breaker_ ? kBreakerExit : code; }
 
  private:
-  std::optional<Again> again(const JobSpec& job, const std::vector<std::size_t>& lost);
+  std::optional<Again> again(const JobSpec& job, const std::vector<std::size_t>& lost, int kept = 0);
   /// Puts spare hosts in the places of lost ones. Where there are too few, the job takes a plan for fewer
   /// ranks, if it has one that fits; else the lost hosts are tried again.
   void replace(const JobSpec& job, const std::vector<std::size_t>& lost, Again& again);

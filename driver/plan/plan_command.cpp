@@ -27,6 +27,7 @@
 #include "runtime/plan/device_presets.h"
 #include "runtime/plan/limits.h"
 #include "runtime/plan/quantities.h"
+#include "runtime/plan/spread_tables.h"
 #include "runtime/rules/rule_table.h"
 #include "runtime/schedule/simulate.h"
 
@@ -155,8 +156,9 @@ Result<std::optional<ScheduleKind>> planned_schedule(const std::string& text) {
     return Problem{"", "a custom schedule is read from a file, not planned",
                    "`millrace simulate --schedule-file` runs it"};
   if (*kind == ScheduleKind::SpreadTables)
-    return Problem{"", "spread-tables follows from the sizes of tables, and is not planned",
-                   "`millrace train --spread-tables` makes such a plan"};
+    return Problem{"", "spread-tables follows from the sizes of tables",
+                   "leave --schedule out: such a plan is looked at where a model has tables; `millrace train "
+                   "--spread-tables` makes it in any case"};
   return std::optional(*kind);
 }
 
@@ -235,6 +237,8 @@ void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& c
                 escaped(stage.layers.front()).c_str(), escaped(stage.layers.back()).c_str(),
                 stage.recompute ? "  (recomputes)" : "");
   }
+  if (plan.schedule == ScheduleKind::SpreadTables)
+    std::printf("%s\n", escaped(text_of_spread_tables(plan)).c_str());
   if (plan.num_stages() > kShownStages) std::printf("... %d more stages\n", plan.num_stages() - kShownStages);
   for (std::size_t c = 0; c < estimate->crossings.size() && c < kShownStages; ++c) {
     const PlanCrossing& crossing = estimate->crossings[c];

@@ -13,6 +13,7 @@
 #include "runtime/base/option_names.h"
 #include "runtime/base/random.h"
 #include "runtime/emulation/emulated_model.h"
+#include "runtime/plan/array_profiles.h"
 #include "runtime/plan/cluster_spec.h"
 
 namespace millrace {
@@ -25,10 +26,6 @@ Problems values_asked_for(const TrainSpec& spec) {
     if (flag.given(spec))
       problems.push_back({std::string("--") + flag.name, "an emulated device computes no values",
                           "leave it out of an emulated run"});
-  if (!spec.of_jobs.empty() || spec.options.first_job)
-    problems.push_back(
-        {"--device", "job arrays are not emulated",
-         "give one value to each flag: that emulates one of the jobs, from the profile of one"});
   return problems;
 }
 
@@ -104,12 +101,16 @@ Status Emulation::set_up(TrainSpec& spec) {
     if (const Status made = make_writable_folder(spec.emulation.share); !made)
       append(problems, made.problems());
   if (!problems.empty()) return problems;
+  std::shared_ptr<Emulation> made(new Emulation);
   for (LayeredModel& network : spec.networks) {
-    Result<LayeredModel> emulated = emulated_model(std::move(network), *profile, spec.pipeline);
+    Result<LayerGraph> costs = profile_of_array(*profile, network.jobs());
+    if (!costs)
+      return Problem{spec.emulation.profile, costs.problems().front().what, costs.problems().front().hint};
+    Result<LayeredModel> emulated = emulated_model(std::move(network), *costs, spec.pipeline);
     if (!emulated) return about_file(spec.emulation.profile, emulated.problems());
     network = *std::move(emulated);
+    made->arrays_.push_back(*std::move(costs));
   }
-  std::shared_ptr<Emulation> made(new Emulation);
   made->flags_ = spec.emulation;
   made->profile_ = *std::move(profile);
   made->plan_ = spec.pipeline;
@@ -144,23 +145,27 @@ bool Emulation::is_virtual() const {
 
 std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
   constexpr Bytes kLoadedAhead = 8;  // LoaderOptions::prefetch
-  std::map<std::string, const LayerNode*> nodes;
-  for (const LayerNode& node : profile_.nodes) nodes[node.name] = &node;
-  EmulatedCosts costs{.update_s_per_byte = profile_.update_s_per_byte,
-                      .update_copy_s_per_byte = profile_.update_copy_s_per_byte,
+  const LayerGraph& first = arrays_.front();
+  EmulatedCosts costs{.update_s_per_byte = first.update_s_per_byte,
+                      .update_copy_s_per_byte = first.update_copy_s_per_byte,
                       .memory = memory_.at(static_cast<std::size_t>(rank.value)),
                       .jitter = jitter_,
                       .seed = derive_seed(seed_, "emulated work", static_cast<std::uint64_t>(rank.value))};
   const bool lowers = profile_.precision != to_string(Precision::Float32);
-  for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
-    if (std::ranges::find(plan_.stages[s].ranks, rank) == plan_.stages[s].ranks.end()) continue;
-    const int stage = static_cast<int>(s);
-    for (const std::string& layer : plan_.stages[s].layers) {
-      const LayerNode& node = *nodes.at(layer);
-      // Copies in lower precision and tied values are tensors, and count as such.
-      if (!lowers) costs.copy_bytes[stage] += node.lowered_bytes - node.tied_bytes;
-      costs.untouched_bytes[stage] += node.untouched_bytes;
-      costs.fixed_bytes += kLoadedAhead * node.field_bytes;
+  for (const LayerGraph& array : arrays_) {
+    std::map<std::string, const LayerNode*> nodes;
+    for (const LayerNode& node : array.nodes) nodes[node.name] = &node;
+    for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
+      if (std::ranges::find(plan_.stages[s].ranks, rank) == plan_.stages[s].ranks.end()) continue;
+      const int stage = static_cast<int>(s);
+      for (const std::string& layer : plan_.stages[s].layers) {
+        const LayerNode& node = *nodes.at(layer);
+        // Copies in lower precision and tied values are tensors, and count as such.
+        if (!lowers) costs.copy_bytes[stage] += node.lowered_bytes - node.tied_bytes;
+        costs.fixed_bytes += kLoadedAhead * node.field_bytes;
+        // Each array has an update of its own.
+        if (&array == &first) costs.untouched_bytes[stage] += node.untouched_bytes;
+      }
     }
   }
   auto device = std::make_shared<EmulatedDevice>(*clock_, "emulated " + profile_.device, costs);

@@ -45,7 +45,7 @@ class Emulation {
  public:
   /// Reads the profile of `--device-profile` and lets the models of `spec` run on emulated devices, with its
   /// times. Problems: a profile that cannot be read or does not fit the run, flags that ask for values
-  /// (weights, checkpoints, BLEU), a job array.
+  /// (weights, checkpoints, BLEU), a job array of a size that the profile does not have.
   static Status set_up(TrainSpec& spec);
 
   Clock& clock() const { return *clock_; }
@@ -67,6 +67,7 @@ class Emulation {
 
   EmulationFlags flags_;
   LayerGraph profile_;
+  std::vector<LayerGraph> arrays_;  // the profile of each array; a single job is one of one job
   Plan plan_;
   std::vector<ChannelDecorator> links_;  // of --emulate-links
   SharedMemory shared_ = SharedMemory::None;

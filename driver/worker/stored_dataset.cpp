@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "data/files/cache_policy.h"
 #include "data/files/data_kinds.h"
@@ -26,7 +27,8 @@ class StoredDataset final : public ForwardingDataset {
         storage_(*flags.storage),
         cache_(make_cache(flags.policy,
                           static_cast<Bytes>(flags.cache * static_cast<double>(bytes_ * size())),
-                          derive_seed(seed, "storage cache"))) {
+                          derive_seed(seed, "storage cache"))),
+        reads_(static_cast<std::size_t>(size())) {
     for (int epoch = 0; epoch < fills_of(flags.policy); ++epoch)
       for (const std::int64_t sample : epoch_order(size(), derive_seed(seed, "storage fill"), epoch, true))
         cache_->read(sample, bytes_);
@@ -37,17 +39,29 @@ class StoredDataset final : public ForwardingDataset {
   }
   StorageReads storage_reads() const override {
     const std::lock_guard lock(mutex_);
-    return reads_;
+    StorageReads reads{.is_modelled = true};
+    for (const Reads& one : reads_) {
+      if (one.all == 0) continue;
+      ++reads.samples;
+      reads.hits += static_cast<double>(one.hits) / one.all;
+    }
+    return reads;
   }
 
  private:
+  struct Reads {
+    std::uint32_t all = 0, hits = 0;
+  };
+
   void wait_for(std::int64_t sample) const {
     // A sleep ends late. What a thread asks next, it would have asked so much earlier.
     thread_local TimePoint::duration late{};
     {
       const std::lock_guard lock(mutex_);
       const bool hit = cache_->read(sample, bytes_);
-      ++(hit ? reads_.hits : reads_.misses);
+      Reads& own = reads_[static_cast<std::size_t>(sample)];
+      ++own.all;
+      if (hit) ++own.hits;
       if (hit) return;
     }
     const CountedRead read;
@@ -61,7 +75,7 @@ class StoredDataset final : public ForwardingDataset {
   mutable StorageModel storage_;
   mutable std::mutex mutex_;  // guards what follows
   const std::unique_ptr<Cache> cache_;
-  mutable StorageReads reads_{.is_modelled = true};
+  mutable std::vector<Reads> reads_;  // by sample
 };
 
 }  // namespace

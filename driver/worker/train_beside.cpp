@@ -30,15 +30,15 @@ Result<Rounds> job_of(const std::vector<std::string>& args, const Additions& own
   const CommandSpec plain = with_additions(train_spec(), own, ignored);
   const Result<JobLists> lists = take_job_lists(plain, args);
   if (!lists) return lists.problems();
-  if (lists->args.size() > 1)
-    return Problem{"", "job arrays are not emulated", "give one value to each flag"};
-  std::vector<TrainFlags> flags(1);
-  const CommandSpec command = with_additions(train_spec(flags.front()), own, flags.front().model.options);
-  const Result<Arguments> parsed = parse_arguments(command, lists->args.front());
-  if (!parsed) return parsed.problems();
-  if (!parsed->problems().empty()) return parsed->problems();
-  flags.front().emulation.world = world;
-  flags.front().options.command = command_of_process();
+  std::vector<TrainFlags> flags(lists->args.size());  // of a job array several
+  for (std::size_t job = 0; job < flags.size(); ++job) {
+    const CommandSpec command = with_additions(train_spec(flags[job]), own, flags[job].model.options);
+    const Result<Arguments> parsed = parse_arguments(command, lists->args[job]);
+    if (!parsed) return parsed.problems();
+    if (!parsed->problems().empty()) return parsed->problems();
+    flags[job].emulation.world = world;
+    flags[job].options.command = command_of_process();
+  }
   Result<Rounds> made = rounds_from(flags, *lists, own, {});
   if (!made) return made.problems();
   const TrainOptions& o = made->flags.options;

@@ -16,6 +16,7 @@
 #include "driver/launch/launch_command.h"
 #include "driver/worker/emulation.h"
 #include "driver/worker/memory_fit.h"
+#include "driver/worker/next_order.h"
 #include "driver/worker/train_beside.h"
 #include "driver/worker/train_dry_run.h"
 #include "driver/worker/train_ranks.h"
@@ -30,20 +31,31 @@ namespace millrace {
 namespace {
 
 StopFlag stop_flag{false};
+std::vector<std::pair<int, struct sigaction>> replaced_handlers;  // by stop_on_signals()
 
 /// SIGINT, SIGTERM, SIGHUP or SIGUSR1: finish the step, save, exit with 75. A second SIGINT or SIGTERM ends
 /// the process at once; a terminal that closes may send SIGHUP twice.
 void stop_on_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { stop_flag.store(true); };
+  const auto handle = [&](int signal) {
+    struct sigaction before {};
+    if (::sigaction(signal, &action, &before) == 0) replaced_handlers.emplace_back(signal, before);
+  };
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-  for (int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
+  for (int signal : {SIGINT, SIGTERM}) handle(signal);
   struct sigaction inherited {};
   action.sa_flags = SA_RESTART;
-  ::sigaction(SIGUSR1, &action, nullptr);
+  handle(SIGUSR1);
   const bool ignored =
       ::sigaction(SIGHUP, nullptr, &inherited) == 0 && inherited.sa_handler == SIG_IGN;  // nohup
-  if (!ignored) ::sigaction(SIGHUP, &action, nullptr);
+  if (!ignored) handle(SIGHUP);
+}
+
+/// Signals do again what they did before stop_on_signals().
+void restore_signals() {
+  for (const auto& [signal, action] : replaced_handlers) ::sigaction(signal, &action, nullptr);
+  replaced_handlers.clear();
 }
 
 /// Asks the run to stop before its time is over. The thread ends with the object.
@@ -119,9 +131,9 @@ Status check_outputs(const TrainFlags& spec, int rank) {
 /// Judge: `evaluate`, a run of no steps that starts from weights.
 enum class Purpose { Train, Judge };
 
-int train_or_judge(const std::vector<std::string>& args, const Accelerator& accelerator, const Additions& own,
-                   Purpose purpose) {
-  if (std::ranges::find(args, kBeside) != args.end()) return train_beside(args, accelerator, own);
+/// One run of the command.
+int train_once(const std::vector<std::string>& args, const Accelerator& accelerator, const Additions& own,
+               Purpose purpose) {
   return guarded([&] {
     GivenOptions ignored;
     const CommandSpec plain = with_additions(train_spec(), own, ignored);
@@ -226,7 +238,17 @@ int train_or_judge(const std::vector<std::string>& args, const Accelerator& acce
 
 int train_command(const std::vector<std::string>& args, const Accelerator& accelerator,
                   const Additions& own) {
-  return train_or_judge(args, accelerator, own, Purpose::Train);
+  if (std::ranges::find(args, kBeside) != args.end()) return train_beside(args, accelerator, own);
+  for (std::vector<std::string> words = args;;) {
+    const int code = train_once(words, accelerator, own, Purpose::Train);
+    if (code != static_cast<int>(ExitCode::Peer)) return code;
+    restore_signals();
+    if (stop_flag.load()) return code;
+    // A peer is lost, and the launcher may have another one: with this process it need not start a new one.
+    std::optional<std::vector<std::string>> again = next_order();
+    if (!again) return code;
+    words = *std::move(again);
+  }
 }
 
 int evaluate_command(const std::vector<std::string>& args, const Accelerator& accelerator,
@@ -246,7 +268,7 @@ int evaluate_command(const std::vector<std::string>& args, const Accelerator& ac
       else if (!args[i].starts_with("--weights="))
         words.push_back(args[i]);
     }
-    return train_or_judge(words, accelerator, own, Purpose::Judge);
+    return train_once(words, accelerator, own, Purpose::Judge);
   });
 }
 

@@ -8,7 +8,7 @@
 #include "driver/worker/stored_dataset.h"
 #include "driver/worker/worker_data_report.h"
 #include "runtime/base/log.h"
-#include "runtime/model/spread_tables.h"
+#include "runtime/plan/spread_tables.h"
 
 namespace millrace {
 
@@ -146,7 +146,7 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
     notes.push_back(std::move(slow));
   for (const std::string& note : notes) log_warning(note);
   for (const std::string& note : spec.plan_notes) log_warning(note);
-  if (spec.spread_tables)
+  if (spec.pipeline.schedule == ScheduleKind::SpreadTables)
     log_info(text_of_spread_tables(spec.pipeline));
   else if (spec.plan.empty() && spec.pipeline.stages.size() > 1)
     log_info(cut_text(spec.pipeline));
@@ -215,13 +215,11 @@ Json data_files(const Datasets& sets, Communicator& communicator) {
   }
   if (const Dataset::StorageReads own = sets.train->storage_reads(); own.is_modelled) {
     if (result.is_null()) result = Json::object({});
-    const at::Tensor sums = at::zeros({2}, at::kLong);
-    auto* sum = sums.mutable_data_ptr<std::int64_t>();
-    sum[0] = own.hits, sum[1] = own.misses;
+    const at::Tensor sums = at::zeros({2}, at::kDouble);
+    auto* sum = sums.mutable_data_ptr<double>();
+    sum[0] = own.hits, sum[1] = static_cast<double>(own.samples);
     communicator.all_reduce(sums, "reads of the storage")->wait();
-    result["storage"] =
-        Json::object({{"hit_ratio", static_cast<double>(sum[0]) /
-                                        static_cast<double>(std::max<std::int64_t>(1, sum[0] + sum[1]))}});
+    result["storage"] = Json::object({{"hit_ratio", sum[0] / std::max(1.0, sum[1])}});
   }
   return result;
 }

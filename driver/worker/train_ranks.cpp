@@ -16,6 +16,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/worker/bleu_score.h"
 #include "driver/worker/emulation.h"
+#include "driver/worker/next_order.h"
 #include "driver/worker/train_arrays.h"
 #include "driver/worker/train_summary.h"
 #include "models/exported/exported_model.h"
@@ -319,6 +320,7 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
   const JoinedJob joined = join_job(job,
                                     {.backend = spec.backend,
                                      .deadline = spec.deadline,
+                                     .meets_later = start_patience(),
                                      .purpose = "train " + plan.model + " " + plan.fingerprint() +
                                                 (spec.wire_checksum ? " with checksums" : ""),
                                      .encrypt = spec.encrypt,
@@ -326,6 +328,7 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
                                      .recorder = &recorder},
                                     *device, accelerator);
   Communicator& world = *joined.communicator;
+  tell_of_meeting();
   try {
     if (job.rank == 0) claim_folder(rounds);
     if (rounds.several()) world.barrier();

@@ -42,7 +42,9 @@ Json jobs_of(const TrainSpec& spec, const RunReport& report) {
   for (std::size_t b = 0; b < report.jobs.size(); ++b) {
     const JobReport& job = report.jobs[b];
     Json losses = Json::array(), evaluation;
-    for (double loss : job.losses) losses.push_back(finite_or_null(loss));
+    const bool has_losses = !job.losses.empty() && spec.options.has_losses();
+    if (has_losses)
+      for (double loss : job.losses) losses.push_back(finite_or_null(loss));
     if (!report.evaluations.empty()) {
       evaluation = Json::object({});
       const EvaluationReport& last = report.evaluations.back();
@@ -53,7 +55,7 @@ Json jobs_of(const TrainSpec& spec, const RunReport& report) {
                       {"settings", settings_of(spec, b)},
                       {"first_step", job.first_step},
                       {"step", job.steps},
-                      {"loss", job.losses.empty() ? Json() : finite_or_null(job.losses.back())},
+                      {"loss", has_losses ? finite_or_null(job.losses.back()) : Json()},
                       {"status", job.nonfinite_step < 0 ? "ok" : "nonfinite"},
                       {"nonfinite_step", job.nonfinite_step < 0 ? Json() : Json(job.nonfinite_step)},
                       {"losses", losses},
@@ -279,12 +281,13 @@ Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
     return summary;
   }
   print_result(report, spec.emulated ? "emulated" : spec.options.waits ? "sleeping" : "");
-  for (std::size_t b = 0; b < report.jobs.size(); ++b) {
+  for (std::size_t b = 0; b < report.jobs.size() && spec.options.has_losses(); ++b) {
     std::string settings;
     for (const auto& [flag, values] : spec.lists) settings += " " + flag + "=" + values[b];
     const JobReport& job = report.jobs[b];
-    const std::string loss = job.losses.empty() ? "done before, at step " + std::to_string(job.steps)
-                                                : printed("final loss %.6f", job.losses.back());
+    const std::string loss = !spec.options.has_losses() ? std::string("no losses")
+                             : job.losses.empty()       ? "done before, at step " + std::to_string(job.steps)
+                                                        : printed("final loss %.6f", job.losses.back());
     std::printf("job %zu:%s %s%s\n", b + static_cast<std::size_t>(spec.options.first_job.value_or(0)),
                 settings.c_str(), loss.c_str(),
                 job.nonfinite_step < 0

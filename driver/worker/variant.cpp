@@ -31,15 +31,9 @@ Problems values_asked_for(const TrainSpec& spec) {
     if (given)
       problems.push_back(
           {flag, "a run of --variant sleep computes no values", "leave it out, or choose another variant"});
-  if (o.rule.shard_state)
-    problems.push_back({"--zero-1",
-                        "a sleeping run keeps no state of the update rule that replicas could share",
-                        "leave it out: the waits for updates are those of the measured run"});
-  if (!spec.of_jobs.empty() || o.first_job)
-    problems.push_back({"--variant sleep",
-                        "a trace does not say which job of an array a computation was of, so arrays have no "
-                        "sleep",
-                        "give one value to each flag, and run the jobs one by one"});
+  if (o.first_job)
+    problems.push_back({"--variant sleep", "sleeps one round of jobs, and the plan has several",
+                        "give a plan of one round, or --arrays"});
   if (spec.device != ComputeDevice::Cpu)
     problems.push_back({"--variant sleep",
                         "waits in the host's time, and takes no --device " + to_string(spec.device),
@@ -54,13 +48,17 @@ Status sleep(TrainSpec& spec) {
         {"--variant sleep", "takes its times from an instrumented run",
          "train once with --variant instrumented --output-dir DIR, and give --variant-from DIR"});
   if (!problems.empty()) return problems;
+  if (!spec.of_jobs.empty() && spec.arrays == 0) spec.arrays = spec.pipeline.arrays;  // nothing to try
+  int jobs = 0;
+  for (const LayeredModel& network : spec.networks) jobs += network.jobs();
   std::vector<std::string> folders;
   for (const std::string& folder : split(spec.variant_from, ','))
     if (!folder.empty()) folders.push_back(folder);
   Result<MeasuredTimes> times =
-      MeasuredTimes::read(folders, spec.pipeline, spec.options.microbatch,
+      MeasuredTimes::read(folders, spec.pipeline, spec.options.microbatch, jobs,
                           spec.variant_beyond ? OutsideMeasured::TakeNearest : OutsideMeasured::Refuse);
   if (!times) return times.problems();
+  for (const std::string& doubt : (*times).doubts()) spec.plan_notes.push_back("--variant-from: " + doubt);
   for (LayeredModel& network : spec.networks) {
     Result<LayeredModel> idle = idle_model(std::move(network));
     if (!idle) return Problem{"--variant sleep", idle.problems().front().what, idle.problems().front().hint};

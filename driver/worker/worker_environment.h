@@ -55,6 +55,7 @@ Result<std::vector<Failpoint>> planted_failpoints();
 struct JoinOptions {
   Backend backend = Backend::Auto;
   std::chrono::milliseconds deadline{100'000};  ///< of every wait, the meeting's too
+  std::chrono::milliseconds meets_later{0};     ///< added to the meeting's: others are still being started
   std::string purpose;                          ///< the same on all ranks: jobs that differ in it do not meet
   bool encrypt = false;                         ///< connections between hosts, and with the store, use TLS
   std::vector<ChannelDecorator> decorators;     ///< around what joins the ranks

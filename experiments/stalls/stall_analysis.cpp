@@ -7,6 +7,7 @@
 #include "experiments/dlio/dlio_output.h"
 #include "experiments/stalls/fetch_stage.h"
 #include "runtime/base/error.h"
+#include "runtime/base/median.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -87,10 +88,11 @@ class Laboratory {
                        signal);
     // One stream for all epochs of one kind: the same steps take the same time in each of them.
     RandomStream random(derive_seed(job_.seed, "compute"));
-    std::chrono::steady_clock::time_point first;
+    std::chrono::steady_clock::time_point first, free;  // free: when the device has computed all that it had
     for (std::int64_t step = 0; step < count; ++step) {
       const auto asked = std::chrono::steady_clock::now();
-      {
+      const bool waits = !loader.is_ready();
+      if (waits) {
         std::unique_lock lock(signal.mutex);
         if (!signal.changed.wait_for(lock, job_.timeout, [&] { return loader.is_ready(); }))
           throw DataError("step " + std::to_string(step) + ": no batch came within " +
@@ -98,14 +100,18 @@ class Laboratory {
                           "is the storage stuck? --timeout sets the limit");
       }
       loader.take();
-      const auto ready = std::chrono::steady_clock::now();
-      result.wait_s += Seconds(ready - asked).count();
-      if (step == 0) first = ready;
+      // A device begins with a batch that is there as soon as it is free. That this thread woke up late does
+      // not count.
+      const auto now = std::chrono::steady_clock::now(),
+                 begins = waits || !computes || step == 0 ? now : free;
+      result.wait_s += Seconds(now - asked).count();
+      if (step == 0) first = begins;
       if (step > 0 && step == count - 1)
-        result.steady_speed = static_cast<double>(step * job_.batch) / Seconds(ready - first).count();
-      if (computes)
-        wait_.until(ready + std::chrono::nanoseconds(
-                                static_cast<std::int64_t>(draw(job_.computation, random) * 1e9)));
+        result.steady_speed = static_cast<double>(step * job_.batch) / Seconds(begins - first).count();
+      if (!computes) continue;
+      free =
+          begins + std::chrono::nanoseconds(static_cast<std::int64_t>(draw(job_.computation, random) * 1e9));
+      wait_.until(free);
     }
   }
 
@@ -181,19 +187,40 @@ std::optional<double> smallest_cache(const StallRates& rates, CachePolicy policy
   return high;
 }
 
+namespace {
+/// Seconds in which storage serves so many requests that have so many bytes together.
+double seconds_of(const StorageSpec& storage, double requests, double bytes, int threads) {
+  const double at_once = std::min(storage.queue_depth, threads), transfer = bytes / storage.bytes_per_s;
+  return std::max(transfer, (requests * storage.latency_s + transfer) / at_once);
+}
+}  // namespace
+
 double storage_rate(const StorageSpec& storage, double mean_size, int threads) {
-  const double at_once = std::min(storage.queue_depth, threads);
-  return std::min(storage.bytes_per_s / mean_size,
-                  at_once / (storage.latency_s + mean_size / storage.bytes_per_s));
+  return 1 / seconds_of(storage, 1, mean_size, threads);
 }
 
-double simulated_miss_share(const std::vector<Bytes>& sizes, CachePolicy policy, double fraction) {
+double simulated_miss_share(const std::vector<Bytes>& sizes, CachePolicy policy, double fraction,
+                            const StorageSpec& storage, int threads) {
   constexpr int kEpochs = 12, kLast = 4;
-  const std::vector<EpochReads> all = simulate_cache(
-      {.sizes = sizes, .policy = policy, .capacity = share_of_bytes(sizes, fraction), .epochs = kEpochs});
-  double missed = 0;
-  for (auto at = all.end() - kLast; at != all.end(); ++at) missed += static_cast<double>(at->miss_bytes);
-  return missed / kLast / static_cast<double>(share_of_bytes(sizes, 1));
+  // With few files much depends on which of them came first: the mean of several caches is what to expect.
+  const auto caches = std::clamp<std::size_t>(20'000 / std::max<std::size_t>(1, sizes.size()), 1, 64);
+  const double epochs = kLast * static_cast<double>(caches);
+  double files = 0, bytes = 0;  // that miss in an epoch
+  for (std::size_t cache = 0; cache < caches; ++cache) {
+    const std::vector<EpochReads> all = simulate_cache({.sizes = sizes,
+                                                        .policy = policy,
+                                                        .capacity = share_of_bytes(sizes, fraction),
+                                                        .epochs = kEpochs,
+                                                        .seed = cache + 1});
+    for (auto at = all.end() - kLast; at != all.end(); ++at) {
+      files += static_cast<double>(at->misses) / epochs;
+      bytes += static_cast<double>(at->miss_bytes) / epochs;
+    }
+  }
+  const auto all_bytes = static_cast<double>(share_of_bytes(sizes, 1));
+  if (storage.is_real) return bytes / all_bytes;
+  return seconds_of(storage, files, bytes, threads) /
+         seconds_of(storage, static_cast<double>(sizes.size()), all_bytes, threads);
 }
 
 PhaseTimes time_phases(const StallJob& job) {
@@ -282,13 +309,13 @@ StallReport analyze_stalls(const StallJob& job, const std::vector<double>& fract
   report.limited_s = estimate_of(limited);
   report.split = split_epoch(report.ingestion_s.mean, report.prepared_s.mean, report.limited_s.mean);
   report.data_wait_s = estimate_of(waits).mean;
-  report.rates = {samples / report.ingestion_s.mean, estimate_of(preparation).mean,
-                  estimate_of(storage).mean};
+  report.rates = {samples / median(ingestion), median(preparation), median(storage)};
   report.hit_ratio = read == 0 ? 0 : static_cast<double>(hit) / static_cast<double>(read);
   for (std::size_t i = 0; i < fractions.size(); ++i)
     report.measured.push_back(
-        {predict(report.rates, fractions[i], simulated_miss_share(job.sizes, job.policy, fractions[i])),
-         estimate_of(speeds[i]), hits[i]});
+        {predict(report.rates, fractions[i],
+                 simulated_miss_share(job.sizes, job.policy, fractions[i], job.storage, job.fetch_threads)),
+         estimate_of(speeds[i]), median(speeds[i]), hits[i]});
   return report;
 }
 

@@ -53,12 +53,13 @@ Estimate estimate_over(const std::vector<EpochSplit>& repeats,
                        const std::function<double(const EpochSplit&)>& part);
 
 /// Speeds in samples per second, each alone: of the device (G), of decoding (P), and of storage where nothing
-/// is cached (S).
+/// is cached (S). Medians of the repeats.
 struct StallRates {
   double device = 0, preparation = 0, storage = 0;
 };
 
-/// The speed min(F, P, G), where F = S / (share of the bytes that miss), and which of them it is.
+/// The speed min(F, P, G), where F = S / (share of storage's time that the misses take), and which of them it
+/// is.
 struct Prediction {
   double cache_fraction = 0, miss_share = 0, fetch = 0, speed = 0;
   std::string bound;  ///< "storage", "preparation", "device"
@@ -72,14 +73,17 @@ std::optional<double> smallest_cache(const StallRates& rates, CachePolicy policy
 /// once.
 double storage_rate(const StorageSpec& storage, double mean_size, int threads);
 
-/// The share of bytes that miss in the long run where the cache holds `fraction` of all bytes: simulated with
-/// the files' sizes, the mean of the last four of twelve epochs.
-double simulated_miss_share(const std::vector<Bytes>& sizes, CachePolicy policy, double fraction);
+/// The share of an epoch without a cache that storage takes for the misses, in the long run, where the cache
+/// holds `fraction` of all bytes: simulated with the files' sizes, the mean of the last four of twelve
+/// epochs. Of this machine's disk it is the share of the bytes, because what a request takes is not known.
+double simulated_miss_share(const std::vector<Bytes>& sizes, CachePolicy policy, double fraction,
+                            const StorageSpec& storage, int threads);
 
 /// A cache size that was run beside its prediction.
 struct MeasuredPoint {
   Prediction predicted;
-  Estimate speed;  ///< samples per second, from the first batch of an epoch to its last
+  Estimate speed;           ///< samples per second, from the first batch of an epoch to its last
+  double median_speed = 0;  ///< of the repeats: other work of the machine disturbs it less
   double hit_ratio = 0;
 };
 

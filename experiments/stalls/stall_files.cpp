@@ -19,6 +19,7 @@ Json json_of(const MeasuredPoint& point) {
                        {"predicted_samples_per_s", point.predicted.speed},
                        {"bound", point.predicted.bound},
                        {"measured_samples_per_s", to_json(point.speed)},
+                       {"median_samples_per_s", point.median_speed},
                        {"hit_ratio", point.hit_ratio}});
 }
 
@@ -40,7 +41,9 @@ std::string chart_of(const StallJob& job, const StallReport& report) {
   for (int i = 0; i <= 20; ++i) {
     const double x = i / 20.0;
     predicted.points.emplace_back(
-        100 * x, predict(report.rates, x, simulated_miss_share(job.sizes, job.policy, x)).speed);
+        100 * x, predict(report.rates, x,
+                         simulated_miss_share(job.sizes, job.policy, x, job.storage, job.fetch_threads))
+                     .speed);
   }
   for (const MeasuredPoint& point : report.measured)
     measured.points.emplace_back(100 * point.predicted.cache_fraction, point.speed.mean);

@@ -651,7 +651,10 @@ int run_what_if(const WhatIfFlags& flags, const Arguments& given, Problems probl
                 "samples/s", "bound by");
   }
   for (const double cache : flags.caches) {
-    const Prediction point = predict(rates, cache, simulated_miss_share(summary->sizes, policy, cache));
+    const Prediction point =
+        predict(rates, cache,
+                simulated_miss_share(summary->sizes, policy, cache, flags.storage.value_or(summary->storage),
+                                     summary->fetch_threads));
     if (flags.format == OutputFormat::Text)
       std::printf("%6.0f%% %7.1f%% %12.1f  %s\n", 100 * cache, 100 * point.miss_share, point.speed,
                   point.bound.c_str());

@@ -58,7 +58,7 @@ ArrayRun take_array(std::vector<OpenStep>& open, const ArrayRules& rules) {
         run.steps.insert(run.steps.end(), alike.begin(), alike.end());
     }
   }
-  std::ranges::stable_partition(run.steps, [](const OpenStep& one) { return one.at > 0; });
+  std::stable_partition(run.steps.begin(), run.steps.end(), [](const OpenStep& one) { return one.at > 0; });
   std::erase_if(open,
                 [&](const OpenStep& one) { return std::ranges::find(run.steps, one) != run.steps.end(); });
   return run;

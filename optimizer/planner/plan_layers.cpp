@@ -14,6 +14,7 @@
 #include "optimizer/planner/pipedream_seeds.h"
 #include "optimizer/planner/planner.h"
 #include "optimizer/planner/refusal.h"
+#include "runtime/plan/spread_tables.h"
 
 namespace millrace {
 namespace {
@@ -78,6 +79,7 @@ class Search {
     } else {
       search();
     }
+    try_spread_tables();
     if (candidates_.best().stages.empty() && !candidates_.has_limits() && model_.graph().sync_batch_norm)
       return Problem{"--sync-batch-norm",
                      "in no plan can the replicas wait for each other at every microbatch",
@@ -298,6 +300,20 @@ class Search {
       model_.sort_by_execution(stage.nodes);
       stage.ranks = layout.ranks[0];
       stage.recompute = options_.recompute == Recompute::Always;
+      candidates_.consider_always(std::move(found));
+    }
+  }
+
+  /// Looks at the model's tables spread over all ranks, beside replicas of all else: no cut is such a plan.
+  void try_spread_tables() {
+    if (options_.schedule || options_.stages > 0 || options_.chunks > 0 || options_.straight ||
+        options_.costs.arrays > 1 || !graph_.turns.empty() || graph_.jobs > 1)
+      return;
+    for (const int m : microbatch_counts()) {
+      const Result<Plan> plan = spread_tables_plan(graph_, ranks_, m);
+      if (!plan || m < ranks_) continue;
+      Found found{.kind = plan->schedule, .microbatches = m, .stages = model_.stages_of(*plan)};
+      for (CutStage& stage : found.stages) stage.recompute = options_.recompute == Recompute::Always;
       candidates_.consider_always(std::move(found));
     }
   }
@@ -694,6 +710,7 @@ class Search {
     return states;
   }
   double floor() const {
+    if (candidates_.best().kind == ScheduleKind::SpreadTables) return 0;  // of cuts alone
     double least = kInfinite;
     for (const std::vector<Layout>* layouts : {&layouts_, &chunked_}) {
       for (const Layout& layout : *layouts) least = std::min(least, layout.floor_s / layout.microbatches);

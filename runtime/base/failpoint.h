@@ -21,8 +21,9 @@ constexpr auto names_of(FailpointAction) {
 
 /// A planted fault: what happens when a rank comes to a place for the hit-th time.
 struct Failpoint {
-  /// An action by its name ("forward", "update"), "meeting", "model", "evaluation", "checkpoint", "end", or
-  /// "file": a system call that writes, syncs or renames a file. Its step is that of the newest checkpoint.
+  /// An action by its name ("forward", "update"), "meeting", "model", "evaluation", "checkpoint", "snapshot",
+  /// "end", or "file": a system call that writes, syncs or renames a file. Its step is that of the newest
+  /// checkpoint.
   std::string place;
   std::optional<int> rank;           ///< unset: every rank
   std::optional<std::int64_t> step;  ///< unset: every step

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -46,6 +47,8 @@ Result<std::string> read_opened(const std::filesystem::path& path, int fd, Bytes
   }
   const CountedRead counted;
   std::string content;
+  constexpr Bytes kMostAtOnce = 16 * kMiB;  // a sparse file may say that it has any size
+  content.reserve(static_cast<std::size_t>(std::min({Bytes{info.st_size}, limit, kMostAtOnce})));
   char buffer[1 << 16];
   ssize_t n;
   while ((n = ::read(fd, buffer, sizeof buffer)) != 0) {

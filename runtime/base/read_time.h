@@ -5,7 +5,8 @@
 
 namespace millrace {
 
-/// The time that this thread has spent in reads of files so far. Page faults of mapped files are not in it.
+/// The time that this thread has spent in reads of files so far. Page faults of mapped files are not in
+/// it, unless who maps them counts them (BERT's records do).
 inline std::chrono::nanoseconds& read_time_of_thread() {
   thread_local std::chrono::nanoseconds time{0};
   return time;

@@ -20,9 +20,17 @@ std::unique_ptr<Communicator> group_of_all(Communicator& world) {
 BackgroundSaver::BackgroundSaver(Communicator& world, Clock& clock)
     : group_(group_of_all(world)), ranks_(group_ ? *group_ : world), thread_(clock) {}
 
-void BackgroundSaver::start(Save save) {
+void BackgroundSaver::start(std::function<void()> copy, Save save) {
   MILLRACE_CHECK(!task_, "a save is under way");
-  task_ = thread_.start([this, save = std::move(save)] { problem_ = save(ranks_); });
+  copy_ = thread_.start(std::move(copy));
+  task_ = thread_.start([this, save = std::move(save)] {
+    copied();  // throws if the copy failed
+    problem_ = save(ranks_);
+  });
+}
+
+void BackgroundSaver::copied() {
+  thread_.wait(*copy_);
 }
 
 std::optional<RankProblem> BackgroundSaver::finish() {

@@ -22,9 +22,11 @@ class BackgroundSaver {
   /// Collective over `world`. Both must outlive the object. A world has one such object at a time.
   BackgroundSaver(Communicator& world, Clock& clock);
 
-  /// Starts a save. Collective: all ranks start the same saves in the same order. What `save` reads must not
-  /// change before finish() returns.
-  void start(Save save);
+  /// Starts a save: `copy`, then `save`. Collective: all ranks start the same saves in the same order. What
+  /// `copy` reads must not change before copied() returns, what `save` reads not before finish() does.
+  void start(std::function<void()> copy, Save save);
+  /// Waits for the end of the newest `copy`, or throws what it threw.
+  void copied();
   /// Waits for the save and returns what it returned, or throws what it threw. Each start() needs one.
   std::optional<RankProblem> finish();
 
@@ -32,7 +34,7 @@ class BackgroundSaver {
   std::unique_ptr<Communicator> group_;  ///< null: this rank is alone
   Communicator& ranks_;
   std::optional<RankProblem> problem_;  ///< of the newest save; the thread's until it is done
-  std::shared_ptr<TaskThread::Task> task_;
+  std::shared_ptr<TaskThread::Task> copy_, task_;
   TaskThread thread_;  ///< last: joined first
 };
 

@@ -66,6 +66,15 @@ class HostAllocator final : public c10::Allocator {
     std::lock_guard lock(mutex_);
     memory_.peak = memory_.live;
   }
+  /// Returns all blocks that hold no tensor to the system.
+  void free_all_kept() {
+    std::lock_guard lock(mutex_);
+    for (auto& blocks : free_) {
+      for (void* data : blocks) std::free(static_cast<char*>(data) - kAlignment);
+      blocks.clear();
+    }
+    memory_.cached = 0;
+  }
   static HostAllocator& instance() {
     // The allocator is never deleted, because tensors in statics outlive destructors.
     static HostAllocator* const allocator = new HostAllocator;
@@ -112,16 +121,6 @@ class HostAllocator final : public c10::Allocator {
     }
     new (block) Header{index, bytes};
     return static_cast<char*>(block) + kAlignment;
-  }
-
-  /// Returns all blocks that hold no tensor to the system.
-  void free_all_kept() {
-    std::lock_guard lock(mutex_);
-    for (auto& blocks : free_) {
-      for (void* data : blocks) std::free(static_cast<char*>(data) - kAlignment);
-      blocks.clear();
-    }
-    memory_.cached = 0;
   }
 
   static void release(void* data) {
@@ -180,6 +179,10 @@ double process_cpu_seconds() {
 
 void reset_host_peak() {
   if (installed.load()) HostAllocator::instance().reset_peak();
+}
+
+void free_host_cache() {
+  if (installed.load()) HostAllocator::instance().free_all_kept();
 }
 
 HostMemory host_memory() {

@@ -36,5 +36,6 @@ double process_cpu_seconds();
 /// Returns the current numbers; zeros before install_host_allocator(). Thread-safe.
 HostMemory host_memory();
 void reset_host_peak();  ///< sets the peak to the live bytes. Thread-safe
+void free_host_cache();  ///< gives blocks that hold no tensor back to the system. Thread-safe
 
 }  // namespace millrace

@@ -10,6 +10,7 @@
 
 #include "runtime/emulation/emulated_device.h"
 #include "runtime/emulation/stand_ins.h"
+#include "runtime/layers/carrying_layer.h"
 #include "runtime/model/stage_layout.h"
 #include "runtime/plan/plan.h"
 #include "runtime/rules/precision.h"
@@ -55,7 +56,7 @@ std::vector<at::Tensor> gradients_of(Saved& saved, std::span<const bool> needs) 
 }
 
 /// A layer that takes the place of `layer`. It holds no tensor: what it keeps counts as the profile says.
-class EmulatedLayer final : public StandInLayer {
+class EmulatedLayer : public StandInLayer {
  public:
   EmulatedLayer(LayerPtr layer, const LayerNode& costs, Bytes most_output)
       : StandInLayer(std::move(layer)), costs_(costs), most_output_(most_output) {}
@@ -70,22 +71,7 @@ class EmulatedLayer final : public StandInLayer {
   std::vector<at::Tensor> forward_all(std::span<const at::Tensor> inputs, std::span<const at::Tensor>,
                                       std::span<at::Tensor>, const CallContext&,
                                       Saved* saved) const override {
-    EmulatedDevice& device = EmulatedDevice::of_thread();
-    device.compute(costs_.forward_s);
-    std::vector<at::Tensor> outputs;
-    Bytes made = 0;
-    for (const TensorSpec& spec : layer_->outputs(specs_of(inputs))) {
-      outputs.push_back(without_values(spec.shape, spec.dtype));
-      made += bytes_of(spec);
-    }
-    if (saved) {
-      keep(*saved, inputs);
-      Kept& kept = kept_in(*saved);
-      kept.output_bytes = made;
-      if (most_output_ > 0) kept.share = std::min(1.0, double(made) / double(most_output_));
-      kept.bytes = std::make_unique<EmulatedDevice::Block>(device, share_of(costs_.saved_bytes, kept), true);
-    }
-    return outputs;
+    return take_forward(inputs, saved);
   }
   std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor>, std::span<const at::Tensor>,
                                              Saved& saved, std::span<const bool> needs) const override {
@@ -103,12 +89,61 @@ class EmulatedLayer final : public StandInLayer {
     EmulatedDevice::of_thread().compute(costs_.backward_weight_s);
   }
 
+ protected:
+  std::vector<at::Tensor> take_forward(std::span<const at::Tensor> inputs, Saved* saved) const {
+    EmulatedDevice& device = EmulatedDevice::of_thread();
+    device.compute(costs_.forward_s);
+    std::vector<at::Tensor> outputs;
+    Bytes made = 0;
+    for (const TensorSpec& spec : layer_->outputs(specs_of(inputs))) {
+      outputs.push_back(without_values(spec.shape, spec.dtype));
+      made += bytes_of(spec);
+    }
+    if (saved) {
+      keep(*saved, inputs);
+      Kept& kept = kept_in(*saved);
+      kept.output_bytes = made;
+      if (most_output_ > 0) kept.share = std::min(1.0, double(made) / double(most_output_));
+      kept.bytes = std::make_unique<EmulatedDevice::Block>(device, share_of(costs_.saved_bytes, kept), true);
+    }
+    return outputs;
+  }
+
  private:
   static Bytes share_of(Bytes bytes, const Kept& kept) { return Bytes(double(bytes) * kept.share); }
 
   LayerNode costs_;
   Bytes most_output_;  // of the profile's longest microbatch; 0: all are alike
 };
+
+/// The same of a layer that carries states. They have shapes, and count as memory like a real run's.
+class EmulatedCarryingLayer final : public EmulatedLayer, public CarriesState {
+ public:
+  using EmulatedLayer::EmulatedLayer;
+  std::vector<CarriedSpec> carried() const override { return real().carried(); }
+  std::size_t sample_dimension() const override { return real().sample_dimension(); }
+  std::vector<at::Tensor> forward_all_from(std::span<const at::Tensor> inputs, std::span<const at::Tensor>,
+                                           std::span<at::Tensor> state, const CallContext&,
+                                           Saved* saved) const override {
+    const Shape of_input = inputs.front().sizes().vec();
+    const std::vector<CarriedSpec> specs = carried();
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      Shape shape{of_input.at(sample_dimension())};
+      shape.insert(shape.end(), specs[i].row.begin(), specs[i].row.end());
+      state[i] = without_values(shape, inputs.front().scalar_type());
+    }
+    return take_forward(inputs, saved);
+  }
+
+ private:
+  const CarriesState& real() const { return dynamic_cast<const CarriesState&>(*layer_); }
+};
+
+LayerPtr emulated(const LayerPtr& layer, const LayerNode& costs, Bytes most_output) {
+  if (dynamic_cast<const CarriesState*>(layer.get()))
+    return std::make_shared<EmulatedCarryingLayer>(layer, costs, most_output);
+  return std::make_shared<EmulatedLayer>(layer, costs, most_output);
+}
 
 class EmulatedHead final : public StandInHead {
  public:
@@ -179,8 +214,11 @@ Status compare_sizes(const LayeredModel& model, const LayerGraph& profile,
       "those of the run";
   int differ = 0;
   std::string first;
+  const std::vector<Bytes> parameters = parameter_bytes(model);
   const auto compare = [&](const std::vector<Bytes>& run, Bytes LayerNode::*there, const char* what) {
     for (std::size_t i = 0; i < run.size(); ++i) {
+      // The jobs of an array that share batches also share what layers without parameters make of them.
+      if (model.jobs() > 1 && parameters[i] == 0) continue;
       const std::string& name = model.layers[i].name;
       const Bytes measured = nodes.at(name)->*there;
       if (measured == run[i]) continue;
@@ -189,7 +227,7 @@ Status compare_sizes(const LayeredModel& model, const LayerGraph& profile,
                 std::to_string(run[i]) + " in the run";
     }
   };
-  compare(parameter_bytes(model), &LayerNode::parameter_bytes, "parameters");
+  compare(parameters, &LayerNode::parameter_bytes, "parameters");
   // A profile has the means of its data if microbatches differ in length.
   if (differ == 0 && model.dimensions.empty()) {
     const Result<std::vector<Bytes>> outputs = output_bytes(model, profile);
@@ -221,13 +259,33 @@ void add_arrived(std::map<std::string, LayerNode>& costs, const LayerGraph& prof
     if (kept.first > 0) costs.at(kept.second).saved_bytes += kept.first;
 }
 
+/// Lets the layers and heads of `model` take the times and the memory of `profile`, which has its layers.
+Status emulate(LayeredModel& model, const LayerGraph& profile, const Plan& plan) {
+  std::map<std::string, LayerNode> costs;
+  for (const LayerNode& node : profile.nodes) costs[node.name] = node;
+  add_arrived(costs, profile, plan);
+  const Result<std::vector<Bytes>> most = most_output_bytes(model, profile);
+  if (!most) return most.problems();
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    NamedLayer& layer = model.layers[i];
+    layer.layer = emulated(layer.layer, costs.at(layer.name), (*most)[i]);
+  }
+  const double share = profile.loss_s / static_cast<double>(std::max<std::size_t>(1, model.heads.size()));
+  for (NamedHead& head : model.heads) head.head = std::make_shared<EmulatedHead>(head.head, share);
+  return Ok{};
+}
+
 }  // namespace
 
 Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profile, const Plan& plan) {
   if (profile.model != model.name)
     return Problem{"", "it is of model " + profile.model + ", the run trains " + model.name,
                    "measure one: millrace profile --model " + model.name};
-  if (const Status status = has_stand_ins(model); !status) return status.problems();
+  if (profile.jobs != model.jobs())
+    return Problem{"",
+                   "it is of an array of " + std::to_string(profile.jobs) + " jobs, the run has " +
+                       std::to_string(model.jobs()),
+                   "measure one with --jobs " + std::to_string(model.jobs())};
   std::map<std::string, const LayerNode*> nodes;
   for (const LayerNode& node : profile.nodes) nodes[node.name] = &node;
   const std::string measured_otherwise =
@@ -240,18 +298,17 @@ Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profil
   for (const LayerNode& node : profile.nodes)
     if (!names.contains(node.name))
       return Problem{"", "it has a layer " + node.name + ", the run has none", measured_otherwise};
+  if (profile.turns.size() != model.turns.size())
+    return Problem{"",
+                   "it has " + std::to_string(profile.turns.size()) + " turns, the run has " +
+                       std::to_string(model.turns.size()),
+                   "profile the model again, or take the profile as it was measured"};
   if (const Status same = compare_sizes(model, profile, nodes); !same) return same.problems();
-  std::map<std::string, LayerNode> costs;
-  for (const LayerNode& node : profile.nodes) costs[node.name] = node;
-  add_arrived(costs, profile, plan);
-  const Result<std::vector<Bytes>> most = most_output_bytes(model, profile);
-  if (!most) return most.problems();
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    NamedLayer& layer = model.layers[i];
-    layer.layer = std::make_shared<EmulatedLayer>(layer.layer, costs.at(layer.name), (*most)[i]);
-  }
-  const double share = profile.loss_s / static_cast<double>(std::max<std::size_t>(1, model.heads.size()));
-  for (NamedHead& head : model.heads) head.head = std::make_shared<EmulatedHead>(head.head, share);
+  // A turn has the model's layers. Its profile has what they cost in that turn.
+  for (std::size_t t = 0; t < model.turns.size(); ++t)
+    if (const Status turn = emulate(model.turns[t].model, profile.turns[t], plan); !turn)
+      return turn.problems();
+  if (const Status whole = emulate(model, profile, plan); !whole) return whole.problems();
   return model;
 }
 

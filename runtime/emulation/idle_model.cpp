@@ -7,6 +7,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include "runtime/emulation/stand_ins.h"
+#include "runtime/layers/carrying_layer.h"
 
 namespace millrace {
 namespace {
@@ -53,12 +54,19 @@ class IdleHead final : public StandInHead {
   }
 };
 
+void make_idle(LayeredModel& model) {
+  for (NamedLayer& layer : model.layers) layer.layer = std::make_shared<IdleLayer>(layer.layer);
+  for (NamedHead& head : model.heads) head.head = std::make_shared<IdleHead>(head.head);
+  for (Turn& turn : model.turns) make_idle(turn.model);
+}
+
 }  // namespace
 
 Result<LayeredModel> idle_model(LayeredModel model) {
-  if (const Status status = has_stand_ins(model); !status) return status.problems();
-  for (NamedLayer& layer : model.layers) layer.layer = std::make_shared<IdleLayer>(layer.layer);
-  for (NamedHead& head : model.heads) head.head = std::make_shared<IdleHead>(head.head);
+  if (const NamedLayer* layer = first_carrying(model.layers))
+    return Problem{"", "layer " + layer->name + " carries a state, and cannot wait as long as a run did",
+                   "`millrace emulate` takes the times of a profile instead"};
+  make_idle(model);
   return model;
 }
 

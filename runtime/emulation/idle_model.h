@@ -7,8 +7,8 @@
 namespace millrace {
 
 /// Returns `model` with the same layers, tensors, parameters and fields, whose layers take no time and
-/// compute nothing. Its tensors are in the host's memory and hold anything; parameters begin as they would.
-/// Sums of heads are zero. Problem: the model is trained in turns; a layer carries states.
+/// compute nothing; so do its turns. Its tensors are in the host's memory and hold anything; parameters begin
+/// as they would. Sums of heads are zero. Problem: a layer carries states.
 Result<LayeredModel> idle_model(LayeredModel model);
 
 }  // namespace millrace

@@ -8,7 +8,6 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "runtime/layers/carrying_layer.h"
 #include "runtime/layers/head.h"
 #include "runtime/layers/layer.h"
 #include "runtime/model/layered_model.h"
@@ -45,14 +44,20 @@ class StandInHead : public Head {
   explicit StandInHead(HeadPtr head) : head_(std::move(head)) {}
   std::string kind() const override { return head_->kind(); }
   std::vector<std::string> metrics() const override { return head_->metrics(); }
+  std::size_t num_counts() const override { return head_->num_counts(); }
   std::string weight() const override { return head_->weight(); }
+  NamedValues values(std::span<const double>) const override {
+    NamedValues zeros;
+    for (const std::string& name : metrics()) zeros.emplace_back(name, 0.0);
+    return zeros;
+  }
   void check(std::span<const TensorSpec> inputs) const override { head_->check(inputs); }
   void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double>) const override {
     run(inputs, saved);
   }
   at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
     run(inputs, saved);
-    return at::zeros({static_cast<std::int64_t>(head_->metrics().size()) + 1}, at::kDouble);
+    return at::zeros({static_cast<std::int64_t>(num_sums())}, at::kDouble);
   }
 
  protected:
@@ -61,19 +66,5 @@ class StandInHead : public Head {
  private:
   const HeadPtr head_;
 };
-
-/// Problem: the model has something for which nothing can stand.
-inline Status has_stand_ins(const LayeredModel& model) {
-  constexpr const char* kPredicted =
-      "`millrace plan` and `millrace simulate` predict its steps from a profile";
-  if (!model.turns.empty())
-    return Problem{"", "models that are trained in turns are not emulated", kPredicted};
-  if (const NamedLayer* layer = first_carrying(model.layers))
-    return Problem{"",
-                   "layer " + layer->name +
-                       " carries a state from microbatch to microbatch: such models are not emulated",
-                   kPredicted};
-  return Ok{};
-}
 
 }  // namespace millrace

@@ -21,6 +21,8 @@ class CarriesState {
  public:
   virtual ~CarriesState() = default;
   virtual std::vector<CarriedSpec> carried() const = 0;
+  /// Returns the dimension of the first input that counts samples: 1 for text, [T, B, ...].
+  virtual std::size_t sample_dimension() const { return 1; }
   /// Computes all outputs. `state` has a tensor for each of carried(): the state that was left before,
   /// undefined if the samples begin here. The call replaces it by the state that this microbatch leaves. No
   /// gradient flows through it.

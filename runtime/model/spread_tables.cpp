@@ -1,14 +1,9 @@
 #include "runtime/model/spread_tables.h"
 
 #include <algorithm>
-#include <functional>
-#include <map>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
-
-#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -30,75 +25,23 @@ Bytes table_bytes(const NamedLayer& layer, const std::set<std::string>& fields,
 }  // namespace
 
 Result<Plan> spread_tables_plan(const LayeredModel& model, int ranks, int microbatches) {
+  if (!model.turns.empty())
+    return Problem{"--spread-tables", model.name + " is trained in turns", "leave it out"};
   std::set<std::string> fields, owners;
   for (const FieldSpec& field : model.fields) fields.insert(field.name);
   for (const NamedLayer& layer : model.layers)
     for (const auto& [own, owner] : layer.tied) owners.insert(owner);
-  std::vector<std::pair<Bytes, std::string>> tables;
   std::set<std::string> of_tables;  // tensors that depend on a table
-  std::vector<std::string> beside, behind;
+  std::vector<SpreadLayer> layers;
   for (const NamedLayer& layer : model.layers) {
-    if (const Bytes bytes = table_bytes(layer, fields, owners); bytes > 0) {
-      tables.emplace_back(bytes, layer.name);
-    } else {
-      const auto depends = [&](const std::string& input) { return of_tables.contains(input); };
-      const bool needs_table = std::ranges::any_of(layer.inputs, depends);
-      (needs_table ? behind : beside).push_back(layer.name);
-      if (!needs_table) continue;
-    }
+    const bool needs = std::ranges::any_of(
+        layer.inputs, [&](const std::string& input) { return of_tables.contains(input); });
+    layers.push_back(
+        {.name = layer.name, .table_bytes = table_bytes(layer, fields, owners), .needs_table = needs});
+    if (!needs && layers.back().table_bytes == 0) continue;
     for (std::string& output : layer.output_names()) of_tables.insert(std::move(output));
   }
-  if (ranks < 2)
-    return Problem{"--spread-tables", "spreads over the replicas, and there is one", "give --replicas N"};
-  if (tables.empty())
-    return Problem{"--spread-tables",
-                   model.name + " has no tables: embeddings of what the data has, by themselves",
-                   "leave it out"};
-  if (std::cmp_less(tables.size(), ranks))
-    return Problem{"--spread-tables",
-                   "there are " + std::to_string(ranks) + " replicas for " + std::to_string(tables.size()) +
-                       " tables, and a rank without a table would wait for the others",
-                   "give --replicas " + std::to_string(tables.size()) + " at most"};
-  if (behind.empty())
-    return Problem{"--spread-tables", "no layer of " + model.name + " computes with its tables",
-                   "leave it out"};
-  if (!model.turns.empty())
-    return Problem{"--spread-tables", model.name + " is trained in turns", "leave it out"};
-  std::ranges::stable_sort(tables, std::greater(), &std::pair<Bytes, std::string>::first);
-  Plan plan{.model = model.name,
-            .schedule = ScheduleKind::SpreadTables,
-            .microbatches = microbatches,
-            .planner = "spread-tables"};
-  std::vector<RankId> all;
-  for (int r = 0; r < ranks; ++r) {
-    all.emplace_back(r);
-    plan.stages.push_back({.ranks = {RankId(r)}});
-  }
-  std::map<std::string, PlanStage*> owner;
-  for (const auto& [bytes, name] : tables) {
-    PlanStage& least = *std::ranges::min_element(plan.stages, {}, &PlanStage::parameter_bytes);
-    least.parameter_bytes += bytes;
-    owner[name] = &least;
-  }
-  for (const NamedLayer& layer : model.layers)
-    if (const auto at = owner.find(layer.name); at != owner.end()) at->second->layers.push_back(layer.name);
-  for (std::vector<std::string>* layers : {&beside, &behind})
-    if (!layers->empty()) plan.stages.push_back({.layers = std::move(*layers), .ranks = all});
-  for (int s = 0; s + 1 < plan.num_stages(); ++s)
-    plan.crossings.push_back({StageId(s), StageId(plan.num_stages() - 1)});
-  return plan;
-}
-
-std::string text_of_spread_tables(const Plan& plan) {
-  std::string text = "tables";
-  for (const PlanStage& stage : plan.stages) {
-    if (stage.ranks.size() > 1) continue;
-    std::string names;
-    for (const std::string& layer : stage.layers) names += (names.empty() ? " " : ", ") + layer;
-    text += (text == "tables" ? ": rank " : "; rank ") + std::to_string(stage.ranks.front().value) + ":" +
-            names + printed(" (%.3f MB)", double(stage.parameter_bytes) / 1e6);
-  }
-  return text;
+  return spread_tables_plan(model.name, layers, ranks, microbatches);
 }
 
 }  // namespace millrace

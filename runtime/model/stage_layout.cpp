@@ -259,6 +259,7 @@ Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int
   place_heads(layout);
   if (Status found = find_crossings(layout); !found) return found.problems();
   find_ties(layout);
+  layout.joins_messages = plan.schedule == ScheduleKind::SpreadTables;
   for (const Turn& turn : model.turns) {
     Result<StageLayout> of_turn = make_layout(turn.model, plan, microbatch_size, precision);
     if (!of_turn) return of_turn.problems();

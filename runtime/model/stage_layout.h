@@ -66,7 +66,10 @@ struct StageLayout {
   std::vector<Crossing> crossings;  ///< sorted by (from, to, layer order)
   std::vector<StageLink> links;     ///< the distinct (from, to) pairs, sorted
   std::vector<TieAcross> ties;      ///< in the order of the layers that use them
-  std::vector<StageLayout> turns;   ///< the layouts of the model's turns
+  /// All tensors that one stage sends to another for a microbatch are one message. Spread tables do so: each
+  /// rank sends the vectors of many tables. Other plans send few tensors, and save the copy.
+  bool joins_messages = false;
+  std::vector<StageLayout> turns;  ///< the layouts of the model's turns
 
   int num_stages() const { return static_cast<int>(layers.size()); }
   bool casts() const { return lower != at::kFloat; }

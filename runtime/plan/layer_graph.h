@@ -83,8 +83,8 @@ struct Measured {
   int blocks = 0;
   /// Half the difference between the slowest and the fastest block, as a share of the median.
   double spread = 0;
-  /// Sigma of the log-normal factor whose two draws differ in the mean as much as two passes of one block do,
-  /// forward or backward. 0: not known.
+  /// Sigma of the log-normal factor whose two draws differ in the median as much as two passes of one block
+  /// do, forward or backward. 0: not known.
   double jitter = 0;
   ProfileOrigin origin{};
 };

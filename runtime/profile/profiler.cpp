@@ -545,14 +545,12 @@ double spread_of(const Samples& totals) {
 
 /// Returns Measured::jitter of passes, `repetitions` of which are a block.
 double jitter_of(const TurnSamples& turns, std::size_t repetitions) {
-  double differences = 0, sums = 0;
+  std::vector<double> ratios;  // logarithms, of any two passes of a block
   const auto add = [&](const Samples& passes) {
     for (std::size_t i = 0; i < passes.size(); ++i) {
       const std::size_t end = std::min(passes.size(), (i / repetitions + 1) * repetitions);
-      for (std::size_t j = i + 1; j < end; ++j) {
-        differences += std::abs(passes[i] - passes[j]);
-        sums += passes[i] + passes[j];
-      }
+      for (std::size_t j = i + 1; j < end; ++j)
+        if (passes[i] > 0 && passes[j] > 0) ratios.push_back(std::abs(std::log(passes[i] / passes[j])));
     }
   };
   for (const std::vector<BatchSamples>& turn : turns) {
@@ -561,8 +559,9 @@ double jitter_of(const TurnSamples& turns, std::size_t repetitions) {
       add(batch.backward);
     }
   }
-  // E|X - Y| / (E X + E Y) is 2 Phi(sigma / sqrt(2)) - 1, which is nearly sigma / sqrt(pi).
-  return sums > 0 ? differences / sums * std::sqrt(std::numbers::pi) : 0;
+  // The logarithm of two draws' ratio is normal with sigma sqrt(2). Half of all draws of a normal lie within
+  // 0.6745 of its sigma. The work of other programs in some of the passes moves a median little.
+  return median(ratios) / (0.6745 * std::numbers::sqrt2);
 }
 
 /// Returns the part of `whole`, the graph of all turns, that one turn costs.

@@ -6,6 +6,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include <c10/util/accumulate.h>
+
 #include "runtime/base/check.h"
 
 namespace millrace {
@@ -101,6 +103,16 @@ StageBorders::Route StageBorders::route_of(const Action& action) const {
   return {gradient ? &border->gradients : &border->ports, gradient, sends};
 }
 
+bool StageBorders::joins(const Route& route) const {
+  if (!parts_.layout.joins_messages || route.ports->size() < 2) return false;
+  const auto type_of = [&](const Port& port) {
+    return parts_.layout.tensors[parts_.layout.crossings[port.crossing].tensor].spec.dtype;
+  };
+  return std::ranges::all_of(*route.ports, [&, first = type_of(route.ports->front())](const Port& p) {
+    return type_of(p) == first;
+  });
+}
+
 /// A tag is unique over the whole run.
 std::uint64_t StageBorders::tag_of(const Action& action, const Route& route, const Port& port,
                                    const RunContext& context) const {
@@ -120,9 +132,12 @@ std::vector<Transfer> StageBorders::transfers(const Action& action, const Route&
     const Port& port = (*route.ports)[i];
     const Crossing& crossing = parts_.layout.crossings[port.crossing];
     const std::string* name = &parts_.layout.tensors[crossing.tensor].name;
+    const std::size_t others = (route.ports->size() - tensors.size()) * (i == 0);
     result.push_back({route.sends ? Direction::Send : Direction::Receive, action.peer,
-                      tag_of(action, route, port, context), tensors[i],
-                      LazyText([action, name] { return to_string(action) + " of " + *name; })});
+                      tag_of(action, route, port, context), tensors[i], LazyText([action, name, others] {
+                        return to_string(action) + " of " + *name +
+                               (others > 0 ? " and " + std::to_string(others) + " more" : "");
+                      })});
   }
   return result;
 }
@@ -145,6 +160,10 @@ void StageBorders::send(const Action& action, const RunContext& context) {
       in_flight.front()->wait();
       in_flight.pop_front();
     }
+    if (joins(route)) {
+      for (at::Tensor& tensor : tensors) tensor = tensor.reshape({-1});
+      tensors = {at::cat(tensors)};
+    }
     in_flight.push_back(parts_.world.exchange(transfers(action, route, context, tensors)));
   }
   if (route.gradient) return slots_.release_if_done(slot, context.training);
@@ -164,16 +183,35 @@ void StageBorders::post_receive(const Action& action, const RunContext& context)
   if (std::ranges::find(posted_, tag, &Message::tag) != posted_.end()) return;
   Message message{.tag = tag};
   const auto& shapes = shapes_.of(context.extent_of(context.position_of(action.microbatch)));
-  const auto weights = parts_.store.flat_weights().options();
-  for (const Port& port : *route.ports) {
+  // float32 in a description means the precision of the run.
+  const auto options_of = [&, weights = parts_.store.flat_weights().options()](const Port& port) {
+    const int tensor = parts_.layout.crossings[port.crossing].tensor;
+    const at::ScalarType dtype = parts_.layout.tensors[tensor].spec.dtype;
+    return dtype == at::kFloat ? weights : weights.dtype(dtype);
+  };
+  const auto shape_of = [&](const Port& port) {
     const Crossing& crossing = parts_.layout.crossings[port.crossing];
-    const at::ScalarType dtype = parts_.layout.tensors[crossing.tensor].spec.dtype;
     Shape shape = shapes[crossing.tensor];
     if (route.gradient) shape[0] *= crossing.gradient_parts();
-    // float32 in a description means the precision of the run.
-    message.tensors.push_back(at::empty(shape, dtype == at::kFloat ? weights : weights.dtype(dtype)));
+    return shape;
+  };
+  std::vector<at::Tensor> arriving;
+  if (joins(route)) {
+    std::int64_t elements = 0, begin = 0;
+    for (const Port& port : *route.ports) elements += c10::multiply_integers(shape_of(port));
+    arriving.push_back(at::empty({elements}, options_of(route.ports->front())));
+    for (const Port& port : *route.ports) {
+      const Shape shape = shape_of(port);
+      const std::int64_t size = c10::multiply_integers(shape);
+      message.tensors.push_back(arriving[0].narrow(0, begin, size).view(shape));
+      begin += size;
+    }
+  } else {
+    for (const Port& port : *route.ports)
+      message.tensors.push_back(at::empty(shape_of(port), options_of(port)));
+    arriving = message.tensors;
   }
-  message.pending = parts_.world.exchange(transfers(action, route, context, message.tensors));
+  message.pending = parts_.world.exchange(transfers(action, route, context, arriving));
   posted_.push_back(std::move(message));
 }
 

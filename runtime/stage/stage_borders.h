@@ -55,8 +55,12 @@ class StageBorders {
     bool sends;
   };
   Route route_of(const Action& action) const;
+  /// Returns whether the tensors of a transfer are one message, which has the tag of the first. They then
+  /// have one type.
+  bool joins(const Route& route) const;
   std::uint64_t tag_of(const Action& action, const Route& route, const Port& port,
                        const RunContext& context) const;
+  /// Returns a transfer for each of `tensors`: one for each port, or one for all of them.
   std::vector<Transfer> transfers(const Action& action, const Route& route, const RunContext& context,
                                   const std::vector<at::Tensor>& tensors) const;
   /// Returns the stage of this rank that runs `microbatch` of `stage`, or null where another rank does.

@@ -752,10 +752,13 @@ void UpdateRule::apply_all_(std::span<const Update> updates) {
   }
   work.run();
   for (const Update& one : updates) {
-    if (one.scalars.skip) continue;
-    one.rule->average_(one);
-    for (UpdateCount& count : one.rule->counts_) ++count.updates;
-    for (Segment& segment : one.rule->segments_) ++segment.updates;
+    if (!one.scalars.skip) {
+      one.rule->average_(one);
+      for (UpdateCount& count : one.rule->counts_) ++count.updates;
+      for (Segment& segment : one.rule->segments_) ++segment.updates;
+    } else if (!one.scalars.exchanges) {
+      continue;
+    }
     if (one.rule->shards_.shared()) one.rule->shards_.all_gather_(one.rule->part_of(one, one.weights));
   }
 }

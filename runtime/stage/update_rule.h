@@ -32,6 +32,8 @@ struct UpdateScalars {
   double lr = 0;
   double gradient_factor = 1;  ///< factor on the gradient: 1 / scale of the loss, and clipping
   bool skip = false;           ///< nothing changes, not even the count of updates
+  /// Though it skips, replicas that share a rule's state send each other the weights of their parts.
+  bool exchanges = false;
 };
 
 /// A list of work on blocks of flat tensors, of one rule or of the rules of many jobs. Intra-op threads

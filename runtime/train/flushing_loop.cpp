@@ -95,6 +95,7 @@ void FlushingLoop::run_to(std::int64_t end) {
     const std::int64_t position = t_.position_of(t_.done);
     for (std::size_t turn = 0; turn < turns_.size(); ++turn) {
       t_.stages->set_turn(turn);
+      if (t_.waits) t_.waits->set_turn(static_cast<int>(turn));
       t_.stages->begin(position);
       runner_.run(turns_[turn], t_.done, position, [&](const Action&) {
         if (turn + 1 == turns_.size()) reports_.step_ended(runner_, t_.done, rates);

@@ -37,7 +37,7 @@ Result<Plan> plan_in(const std::string& folder) {
 }
 
 /// Problem: no finished run, or one that computed something else in a stage.
-Result<Point> point_of(const std::string& folder, const Plan& own, int microbatch) {
+Result<Point> point_of(const std::string& folder, const Plan& own, int microbatch, int jobs) {
   const Result<Json> summary = read_json((std::filesystem::path(folder) / run_files::kSummary).string());
   if (!summary) return Problem{folder, "is no finished run: " + summary.problems().front().what, kHint};
   const Result<Plan> measured = plan_in(folder);
@@ -51,6 +51,14 @@ Result<Point> point_of(const std::string& folder, const Plan& own, int microbatc
                        " stage(s) hold other layers than the " + std::to_string(own.stages.size()) +
                        " of this run",
                    hint};
+  const Json* of_jobs = summary->find("jobs");
+  const std::int64_t measured_jobs = of_jobs ? std::int64_t(of_jobs->items().size()) : 1;
+  if (measured_jobs != jobs || measured->arrays != own.arrays)
+    return Problem{folder,
+                   "it trained " + std::to_string(measured_jobs) + " job(s) in " +
+                       std::to_string(measured->arrays) + " array(s), this run has " + std::to_string(jobs) +
+                       " in " + std::to_string(own.arrays),
+                   "give as many jobs, and --arrays " + std::to_string(measured->arrays)};
   const Json* samples = summary->find("microbatch");
   const bool known = samples && samples->kind() == Json::Kind::Int && samples->as_int() > 0;
   return Point{folder, measured->num_ranks(), known ? static_cast<int>(samples->as_int()) : microbatch};
@@ -131,11 +139,11 @@ Result<MeasuredTimes> MeasuredTimes::of_one(const std::string& folder, const Pla
 }
 
 Result<MeasuredTimes> MeasuredTimes::read(const std::vector<std::string>& folders, const Plan& plan,
-                                          int microbatch, OutsideMeasured outside) {
+                                          int microbatch, int jobs, OutsideMeasured outside) {
   std::vector<Point> points;
   Problems problems;
   for (const std::string& folder : folders) {
-    const Result<Point> point = point_of(folder, plan, microbatch);
+    const Result<Point> point = point_of(folder, plan, microbatch, jobs);
     if (!point)
       append(problems, point.problems());
     else
@@ -167,7 +175,14 @@ Result<MeasuredTimes> MeasuredTimes::read(const std::vector<std::string>& folder
     if (!low || samples.low == samples.high) return low;
     const Result<MeasuredTimes> high = at(of_ranks, samples.high);
     if (!high) return high.problems();
-    return mix(*low, *high, samples.share(microbatch));
+    MeasuredTimes between = mix(*low, *high, samples.share(microbatch));
+    if (const double less = low->of_microbatch(), more = high->of_microbatch(); more < less)
+      between.doubts_.push_back(
+          "a microbatch of " + std::to_string(samples.low) + printed(" takes %.3f ms, one of ", less * 1e3) +
+          std::to_string(samples.high) +
+          printed(" only %.3f ms: a time between them is a guess. Measure ", more * 1e3) +
+          std::to_string(microbatch) + ", or a run on each side of where the time falls");
+    return between;
   };
   Result<MeasuredTimes> times = over_samples(ranks.low);
   if (times && ranks.low != ranks.high) {
@@ -184,6 +199,8 @@ MeasuredTimes MeasuredTimes::mix(const MeasuredTimes& low, const MeasuredTimes& 
   const bool high_is_nearer = share > 0.5;
   const MeasuredTimes &nearer = high_is_nearer ? high : low, &other = high_is_nearer ? low : high;
   MeasuredTimes result;
+  result.doubts_ = low.doubts_;
+  result.doubts_.insert(result.doubts_.end(), high.doubts_.begin(), high.doubts_.end());
   result.source_ = printed("%.2f of ", 1 - share) + low.source_ + printed(", %.2f of ", share) + high.source_;
   for (const auto& [key, replicas] : nearer.seconds_) {
     const auto found = other.seconds_.find(key);
@@ -196,6 +213,20 @@ MeasuredTimes MeasuredTimes::mix(const MeasuredTimes& low, const MeasuredTimes& 
                                            high_is_nearer ? 1 - share : share));
   }
   return result;
+}
+
+double MeasuredTimes::of_microbatch() const {
+  double sum = 0;
+  for (const auto& [key, replicas] : seconds_) {
+    if (std::get<RunPart>(key) != RunPart::Steps || !is_computation(std::get<SpanKind>(key))) continue;
+    double seconds = 0, count = 0;
+    for (const std::vector<double>& of_replica : replicas) {
+      seconds = std::accumulate(of_replica.begin(), of_replica.end(), seconds);
+      count += static_cast<double>(of_replica.size());
+    }
+    sum += count > 0 ? seconds / count : 0;
+  }
+  return sum;
 }
 
 MeasuredTimes MeasuredTimes::scaled(double factor) const {
@@ -217,7 +248,8 @@ void MeasuredTimes::add(std::vector<Span> spans) {
     if (is_replaced(span.kind)) first = std::min(first, span.step);
   }
   std::ranges::stable_sort(spans, {}, [](const Span& span) { return std::pair(span.step, span.microbatch); });
-  std::map<std::tuple<RunPart, SpanKind, int>, std::vector<double>> of_rank;
+  std::map<Key, std::vector<double>> of_rank;
+  std::map<std::tuple<SpanKind, int, std::int64_t>, int> times_seen;  // in training
   for (const Span& span : spans) {
     if (!is_replaced(span.kind)) continue;
     const bool evaluates = std::ranges::any_of(
@@ -225,14 +257,16 @@ void MeasuredTimes::add(std::vector<Span> spans) {
     const RunPart part = evaluates            ? RunPart::Evaluation
                          : span.step == first ? RunPart::FirstStep
                                               : RunPart::Steps;
-    of_rank[{part, span.kind, span.stage}].push_back(double(span.end - span.start) * 1e-9);
+    const int turn = evaluates ? 0 : times_seen[{span.kind, span.stage, span.microbatch}]++;
+    of_rank[{part, span.kind, span.stage, turn}].push_back(double(span.end - span.start) * 1e-9);
   }
   for (auto& [key, seconds] : of_rank) seconds_[key].push_back(std::move(seconds));
 }
 
-const std::vector<std::vector<double>>* MeasuredTimes::find(RunPart part, SpanKind kind, int stage) const {
+const std::vector<std::vector<double>>* MeasuredTimes::find(RunPart part, SpanKind kind, int stage,
+                                                            int turn) const {
   const auto of = [&](RunPart one) {
-    const auto found = seconds_.find({one, kind, stage});
+    const auto found = seconds_.find({one, kind, stage, one == RunPart::Evaluation ? 0 : turn});
     return found == seconds_.end() ? nullptr : &found->second;
   };
   if (const auto* found = of(part)) return found;
@@ -251,9 +285,9 @@ ComputeWaits::ComputeWaits(const MeasuredTimes& times, std::uint64_t seed, const
 }
 
 double ComputeWaits::draw(RunPart part, SpanKind kind, int stage) {
-  Deck& deck = decks_[{part, kind, stage}];
+  Deck& deck = decks_[{part, kind, stage, turn_}];
   if (deck.seconds.empty()) {
-    const auto* measured = times_.find(part, kind, stage);
+    const auto* measured = times_.find(part, kind, stage, turn_);
     if (!measured)
       throw ConfigError(times_.source() + " has no time of a " + to_string(kind) + " of stage " +
                             std::to_string(stage) + " in " + name_of(part),

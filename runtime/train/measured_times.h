@@ -30,11 +30,12 @@ enum class OutsideMeasured {
 class MeasuredTimes {
  public:
   /// Reads the traces of all ranks in the output folders of instrumented runs, for a run of `plan` with
-  /// `microbatch` samples in a microbatch. A run with as many ranks and samples is taken as it is. Else its
-  /// distribution lies between those of the nearest runs with fewer and with more (see mix). Problem: no such
-  /// run; stages of other layers than the plan's; no run to one side; a run that recorded no step.
+  /// `microbatch` samples in a microbatch, of as many `jobs` in as many arrays. A run with as many ranks and
+  /// samples is taken as it is. Else its distribution lies between those of the nearest runs with fewer and
+  /// with more (see mix). Problem: no such run; stages of other layers than the plan's; no run to one side; a
+  /// run that recorded no step.
   static Result<MeasuredTimes> read(const std::vector<std::string>& folders, const Plan& plan, int microbatch,
-                                    OutsideMeasured outside = OutsideMeasured::Refuse);
+                                    int jobs, OutsideMeasured outside = OutsideMeasured::Refuse);
 
   /// Returns times between those of two runs: `share` of `high`, the rest of `low`. Each time of the nearer
   /// run keeps its place among the steps. Its value becomes the mixture of the two runs' values at its
@@ -46,16 +47,27 @@ class MeasuredTimes {
   /// Adds the spans of the next rank, in the order of the ranks.
   void add(std::vector<Span> spans);
   /// Returns the times by replica of the stage, each in the order of steps and microbatches; null where none
-  /// was recorded. A run of one step has only a first step, which then stands for all.
-  const std::vector<std::vector<double>>* find(RunPart part, SpanKind kind, int stage) const;
+  /// was recorded. A run of one step has only a first step, which then stands for all. `turn`: of a model
+  /// that is trained in turns; the turns of a step are the repetitions of a computation in the trace.
+  const std::vector<std::vector<double>>* find(RunPart part, SpanKind kind, int stage, int turn = 0) const;
   /// "out", or the runs that were mixed: "0.50 of out1, 0.50 of out2".
   const std::string& source() const { return source_; }
+  /// Says where times fall though microbatches grow, so that what lies between two runs is a guess; else
+  /// empty.
+  const std::vector<std::string>& doubts() const { return doubts_; }
 
  private:
+  /// Part of the run, what was computed, stage, turn.
+  using Key = std::tuple<RunPart, SpanKind, int, int>;
   static Result<MeasuredTimes> of_one(const std::string& folder, const Plan& plan);
 
+  /// The mean seconds of forwards and backwards of a microbatch on all stages and in all turns, after the
+  /// first step.
+  double of_microbatch() const;
+
   std::string source_;
-  std::map<std::tuple<RunPart, SpanKind, int>, std::vector<std::vector<double>>> seconds_;
+  std::vector<std::string> doubts_;
+  std::map<Key, std::vector<std::vector<double>>> seconds_;
 };
 
 /// Lets one rank wait instead of computing. Each length is drawn from those that were measured, without
@@ -71,6 +83,8 @@ class ComputeWaits {
   /// because the cores are busy, shortens the next ones. Throws ConfigError if nothing of the kind was
   /// measured.
   void wait(RunPart part, SpanKind kind, int stage, TimePoint begin);
+  /// The waits that follow are of this turn of a step.
+  void set_turn(int turn) { turn_ = turn; }
 
   double drawn_s() const { return drawn_; }    ///< what the waits should have taken
   double waited_s() const { return waited_; }  ///< what they took
@@ -88,7 +102,8 @@ class ComputeWaits {
   std::uint64_t seed_;
   std::map<int, std::size_t> replica_of_;  ///< by stage that the rank holds
   Clock& clock_;
-  std::map<std::tuple<RunPart, SpanKind, int>, Deck> decks_;
+  int turn_ = 0;
+  std::map<std::tuple<RunPart, SpanKind, int, int>, Deck> decks_;
   TimePoint::duration late_{};
   double drawn_ = 0, waited_ = 0;
 };

@@ -212,7 +212,8 @@ void RankRunner::update(const Action& action) {
     agree();
   }
   if (parts_.waits)  // the weights stay as they are
-    for (UpdateScalars& of_job : scalars) of_job.skip = true;
+    for (UpdateScalars& of_job : scalars) of_job.skip = of_job.exchanges = true;
+  parts_.stages.about_to_change();
   timed(SpanKind::Update, action, times_.update, [&] { lane.update(action.stage, scalars); });
 }
 

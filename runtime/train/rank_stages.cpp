@@ -74,6 +74,7 @@ void RankStages::go_on() {
 }
 
 void RankStages::use_averages(bool averages) {
+  about_to_change();
   bool exchanged = false;
   for (const HeldStage& h : held()) exchanged = h.executor->use_averages(averages) || exchanged;
   if (exchanged) finish_sends();

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <optional>
 #include <ranges>
+#include <utility>
 #include <vector>
 
 #include "runtime/train/lane.h"
@@ -35,6 +37,11 @@ class RankStages {
   void pause(std::int64_t cut);                    ///< StageExecutor::pause, of all
   void go_on();
   void use_averages(bool averages);  ///< StageExecutor::use_averages, of all
+  /// Calls `read` once, before weights or the rule's state change next: another thread reads them until then.
+  void before_change(std::function<void()> read) { before_change_ = std::move(read); }
+  void about_to_change() {
+    if (const auto read = std::exchange(before_change_, nullptr)) read();
+  }
   /// Runs any action but Update. The action's microbatch counts in its array.
   void execute(const Action& action, bool last_gradient, int array);
   void finish_sends();
@@ -48,6 +55,7 @@ class RankStages {
   UpdateDecision decision_;
   std::deque<Lane> lanes_;
   int peak_stash_ = 0;
+  std::function<void()> before_change_;
 };
 
 }  // namespace millrace

@@ -9,6 +9,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "runtime/base/failpoint.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
@@ -322,20 +323,32 @@ void RunCheckpoints::require_finite(const std::vector<StageTensors>& tensors) co
                        "lower --lr or add --warmup-steps");
 }
 
-/// Replaces the tensors of writing_ by copies, which stay as they are while the rank trains.
-void RunCheckpoints::take_snapshot() {
+/// Tells whether what is saved stays as it is until the next update. A forward changes buffers and carried
+/// states, and an asynchronous pipeline is full.
+bool RunCheckpoints::copies_late() const {
+  return !t_.asynchronous() && !t_.carries() &&
+         std::ranges::none_of(t_.stages->held(), [](const HeldStage& h) { return h.store->has_buffers(); });
+}
+
+/// Replaces the tensors of writing_ by copies, which stay as they are while the rank trains. Returns the
+/// function that copies.
+std::function<void()> RunCheckpoints::snapshot() {
+  NamedTensors originals;
   std::int64_t bytes = 0;
   for (StageTensors& stage : writing_) {
     for (auto& [name, tensor] : stage.tensors) {
       at::Tensor& copy = copies_[name];
       if (!copy.defined() || copy.sizes() != tensor.sizes() || copy.dtype() != tensor.dtype())
         copy = at::empty(tensor.sizes(), tensor.dtype());
-      copy.copy_(tensor);
-      tensor = copy;
+      originals.emplace_back(name, std::exchange(tensor, copy));
       bytes += static_cast<std::int64_t>(copy.nbytes());
     }
   }
   t_.report.snapshot_bytes = std::max(t_.report.snapshot_bytes, bytes);
+  return [this, originals = std::move(originals), step = t_.done] {
+    if (t_.world.failpoints) t_.world.failpoints->reach("snapshot", step);
+    for (const auto& [name, original] : originals) copies_.at(name).copy_(original);
+  };
 }
 
 std::string RunCheckpoints::failure_of(const std::string& name, const RankProblem& problem) const {
@@ -407,10 +420,10 @@ BackgroundSaver::Save RunCheckpoints::writes(const std::string& name, const std:
   if (t_.options.host_folder) place = HostPlace{.first_rank = t_.options.host_folder->first_rank};
   const CheckpointInfo info = info_of(t_.done);
   const SaveOptions options{.keep = keep, .deadline = t_.options.checkpoint_deadline, .host = place};
-  return [this, name, folder = folder.string(), info, options,
+  return [this, name, folder = folder.string(), info, options, tells = t_.owns_loss(),
           begin = t_.world.clock.now()](Communicator& ranks) {
     auto problem = save_checkpoint(ranks, folder, info, t_.plan.num_stages(), writing_, options);
-    if (!t_.owns_loss()) return problem;
+    if (!tells) return problem;
     if (!problem) {
       log_info(name + " seconds=" + std::to_string(Seconds(t_.world.clock.now() - begin).count()));
     } else if (!t_.options.checkpoint_required) {  // else the run ends with this text
@@ -434,9 +447,12 @@ void RunCheckpoints::begin(Underway what) {
     writing_.clear();
     return;
   }
-  take_snapshot();
+  std::function<void()> copy = snapshot();
+  const bool late = copies_late();
+  if (!late) std::exchange(copy, [] {})();
   underway_ = std::move(what);
-  saver_->start(save);
+  saver_->start(std::move(copy), save);
+  if (late) t_.stages->before_change([this] { saver_->copied(); });
 }
 
 void RunCheckpoints::settle() {

@@ -322,6 +322,56 @@ TEST(Jpeg, AsksForNoMoreThanTheLimits) {
   EXPECT_NE(error.find("scans are more than 256"), std::string::npos) << error;
 }
 
+/// Decoding a part leaves rows and columns out. What is decoded has the bits of the whole, at its ends too.
+TEST(Jpeg, PartsHaveThePixelsOfTheWhole) {
+  constexpr int kWidth = 203, kHeight = 117;
+  std::vector<unsigned char> pixels(3 * kWidth * kHeight);
+  for (std::size_t i = 0; i < pixels.size(); ++i)
+    pixels[i] = static_cast<unsigned char>((i % 3 * 50 + i / 7 + i / 609 * i / 1000) % 256);
+  std::string error;
+  for (const int sampling : {TJSAMP_444, TJSAMP_422, TJSAMP_420, TJSAMP_440, TJSAMP_411, TJSAMP_GRAY}) {
+    for (const int flags : {0, TJFLAG_PROGRESSIVE}) {
+      const std::string bytes = jpeg_of_pixels(pixels, kWidth, kHeight, TJPF_RGB, 80, flags, sampling);
+      RgbImage whole, part;
+      ASSERT_TRUE(decode_jpeg(bytes, whole, error)) << error;
+      ASSERT_EQ(whole.held.width, kWidth);
+      ASSERT_EQ(whole.pixels.size(), pixels.size());
+      for (const PixelRegion& region :
+           {PixelRegion{0, 0, 1, 1}, PixelRegion{50, 30, 60, 40}, PixelRegion{kWidth - 13, 100, 13, 17},
+            PixelRegion{17, 0, 100, kHeight}, PixelRegion{0, 16, kWidth, 1}, PixelRegion{33, 47, 1, 1},
+            PixelRegion{kWidth - 1, kHeight - 1, 1, 1}, PixelRegion{64, 64, 16, 16}}) {
+        const auto wanted = [&](int width, int height) {
+          EXPECT_EQ(width, kWidth);
+          EXPECT_EQ(height, kHeight);
+          return region;
+        };
+        ASSERT_TRUE(decode_jpeg(bytes, part, error, {}, wanted)) << error;
+        ASSERT_EQ(part.width, kWidth);
+        ASSERT_LE(part.held.left, region.left);
+        ASSERT_LE(part.held.top, region.top);
+        ASSERT_GE(part.held.left + part.held.width, region.left + region.width);
+        ASSERT_GE(part.held.top + part.held.height, region.top + region.height);
+        for (int y = region.top; y < region.top + region.height; ++y) {
+          const unsigned char *there = whole.pixels.data() + 3 * (y * kWidth + region.left),
+                              *here = part.pixels.data() + 3 * ((y - part.held.top) * part.held.width +
+                                                                region.left - part.held.left);
+          ASSERT_TRUE(std::equal(there, there + 3 * region.width, here))
+              << "sampling " << sampling << ", flags " << flags << ", row " << y << " of " << region.left
+              << "," << region.top << " " << region.width << "x" << region.height;
+        }
+      }
+      // Damage beyond what is asked for is found.
+      const auto first = [](int, int) { return PixelRegion{0, 0, 8, 8}; };
+      std::string broken = bytes;
+      broken.replace(broken.size() * 4 / 5, 12, 12, '\xff');
+      EXPECT_EQ(decode_jpeg(broken, part, error, {}, first), decode_jpeg(broken, whole, error));
+      for (const std::size_t cut : {2, 20, 200})
+        EXPECT_FALSE(decode_jpeg(bytes.substr(0, bytes.size() - cut), part, error, {}, first))
+            << sampling << " " << flags << " " << cut;
+    }
+  }
+}
+
 TEST(Jpeg, AThumbnailsScansAreNotTheImages) {
   const std::string inner = jpeg_of(16, 16, TJPF_RGB, 1, TJFLAG_PROGRESSIVE),
                     outer = jpeg_of(64, 48, TJPF_RGB, 1);

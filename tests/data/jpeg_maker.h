@@ -10,12 +10,12 @@
 namespace millrace {
 
 inline std::string jpeg_of_pixels(const std::vector<unsigned char>& pixels, int width, int height, int format,
-                                  int quality, int flags = 0) {
+                                  int quality, int flags = 0, int sampling = TJSAMP_444) {
   unsigned char* out = nullptr;
   unsigned long size = 0;
   tjhandle handle = tjInitCompress();
   tjCompress2(handle, pixels.data(), width, 0, height, format, &out, &size,
-              format == TJPF_GRAY ? TJSAMP_GRAY : TJSAMP_444, quality, flags);
+              format == TJPF_GRAY ? TJSAMP_GRAY : sampling, quality, flags);
   std::string bytes(reinterpret_cast<char*>(out), size);
   tjFree(out);
   tjDestroy(handle);

@@ -107,6 +107,20 @@ TEST(Storage, IsReadFromNamesAndNumbers) {
     EXPECT_FALSE(storage_from(wrong)) << wrong;
 }
 
+TEST(Stalls, MissesTakeTheStoragesTimeByFileAndByByte) {
+  const StorageSpec seeks{.latency_s = 1, .bytes_per_s = 1e12, .queue_depth = 1},
+      streams{.latency_s = 0, .bytes_per_s = 1000, .queue_depth = 1}, disk{.is_real = true};
+  const std::vector<Bytes> alike(200, 1000);
+  for (const StorageSpec& storage : {seeks, streams, disk})
+    EXPECT_NEAR(simulated_miss_share(alike, CachePolicy::MinIo, 0.35, storage, 4), 0.65, 1e-9);
+  // The cache has no room for another large file, and takes a small one instead.
+  const std::vector<Bytes> mixed{900, 10, 10, 10, 10, 10, 10, 10, 10, 20};
+  const double by_byte = simulated_miss_share(mixed, CachePolicy::MinIo, 0.1, streams, 4);
+  EXPECT_NEAR(by_byte, 0.9, 1e-9) << "all but the large one are cached";
+  EXPECT_EQ(by_byte, simulated_miss_share(mixed, CachePolicy::MinIo, 0.1, disk, 4));
+  EXPECT_NEAR(simulated_miss_share(mixed, CachePolicy::MinIo, 0.1, seeks, 4), 0.1, 1e-6) << "one file of ten";
+}
+
 TEST(Stalls, AnEpochIsSplitWithoutARestAndNeverBelowNothing) {
   const EpochSplit split = split_epoch(1, 3, 7);
   EXPECT_EQ(split.compute_s, 1);

@@ -42,7 +42,7 @@ class Launcher : public testing::Test {
     ::close(out);
     ::close(err);
     for (const RankExit& exit : outcome.exits)
-      EXPECT_EQ(::kill(exit.pid, 0), -1) << "rank " << exit.rank << " is still there";
+      EXPECT_EQ(::kill(exit.pid, 0), exit.is_kept ? 0 : -1) << "rank " << exit.rank;
     return outcome;
   }
 
@@ -111,6 +111,74 @@ TEST_F(Launcher, KillMinusNine) {
   EXPECT_EQ(outcome.exit_code(), 137);
   ASSERT_EQ(outcome.first_failure, 1);
   EXPECT_EQ(outcome.exits[1].signal, SIGKILL);
+}
+
+/// A rank that meets rank 1, loses it, and does as it is told.
+constexpr const char* kKept =
+    "while [ ! -e $FOLDER/last ]; do\n  printf J >&3\n  echo > $FOLDER/met\n"
+    "  while [ ! -e $FOLDER/pid.1 ]; do :; done\n  while kill -0 $(cat $FOLDER/pid.1) 2>&-; do :; done\n"
+    "  echo lost >&2\n  printf W >&3\n  read -r order <&3 || exit 7\n  printf '%s\\n' \"$order\" >> "
+    "$FOLDER/orders\n"
+    "done";
+/// Its peer: the first is killed when they have met, the next one ends well.
+constexpr const char* kLost =
+    "[ ! -e $FOLDER/last ] || exit 0\nwhile [ ! -e $FOLDER/met ]; do :; done\n> $FOLDER/last\n"
+    "echo $$ > $FOLDER/pid; mv $FOLDER/pid $FOLDER/pid.1\nkill -9 $$";
+
+TEST_F(Launcher, ARankThatWaitsIsKeptForTheNextRun) {
+  KeptRanks kept;
+  const LaunchOutcome first = run({kKept, kLost}, {.kept = &kept});
+  EXPECT_EQ(first.exit_code(), 137);
+  ASSERT_EQ(first.first_failure, 1);
+  ASSERT_TRUE(first.exits[0].is_kept);
+  EXPECT_TRUE(first.exits[0].consequence);
+  EXPECT_EQ(first.exits[0].exit_code(), 5);
+  EXPECT_EQ(first.exits[0].last_lines, (std::vector<std::string>{"lost"}));
+  EXPECT_FALSE(first.exits[1].is_kept);
+  const LaunchOutcome second = run({kKept, kLost}, {.append_logs = true, .kept = &kept});
+  EXPECT_EQ(second.exit_code(), 0);
+  EXPECT_EQ(second.exits[0].pid, first.exits[0].pid);
+  EXPECT_NE(second.exits[1].pid, first.exits[1].pid);
+  const Result<RankOrder> order = order_from(folder_.read("orders"));
+  ASSERT_TRUE(order) << to_string(order.problems());
+  EXPECT_EQ(order->argv, (std::vector<std::string>{"/bin/sh", "-c", kKept}));
+  EXPECT_EQ(order->environment.front(), (std::pair<std::string, std::string>{"RANK", "0"}));
+  EXPECT_FALSE(order_from("{}"));
+  EXPECT_FALSE(order_from("{\"argv\":[1],\"environment\":[]}"));
+}
+
+TEST_F(Launcher, AKeptRankThatIsKilledGetsANewProcess) {
+  KeptRanks kept;
+  const LaunchOutcome first = run({kKept, kLost}, {.kept = &kept});
+  ASSERT_TRUE(first.exits[0].is_kept);
+  ::kill(first.exits[0].pid, SIGKILL);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(first.exits[0].pid), &info, WEXITED | WNOWAIT), 0);
+  const LaunchOutcome second = run({kKept, kLost}, {.kept = &kept});
+  EXPECT_EQ(second.exit_code(), 0);
+  EXPECT_NE(second.exits[0].pid, first.exits[0].pid);
+}
+
+TEST_F(Launcher, KeptRanksEndWithTheirList) {
+  pid_t left = -1;
+  {
+    KeptRanks kept;
+    const LaunchOutcome outcome = run({kKept, kLost}, {.kept = &kept});
+    ASSERT_TRUE(outcome.exits[0].is_kept);
+    left = outcome.exits[0].pid;
+  }
+  EXPECT_EQ(::kill(left, 0), -1);
+}
+
+/// It has met its peer, but does not notice that it is gone.
+TEST_F(Launcher, ARankThatMayBeKeptIsKilledAfterTheGrace) {
+  KeptRanks kept;
+  const LaunchOutcome outcome = run(
+      {std::string("printf J >&3; ") + kForever, "while ! [ -e $FOLDER/ready.0 ]; do :; done; kill -9 $$"},
+      {.grace = std::chrono::milliseconds(200), .kept = &kept});
+  EXPECT_EQ(outcome.exit_code(), 137);
+  EXPECT_EQ(outcome.exits[0].signal, SIGKILL) << "SIGTERM would end it, and what it was to save";
+  EXPECT_FALSE(outcome.exits[0].is_kept);
 }
 
 /// It would hold up the others until they give up, which may take minutes.

@@ -49,7 +49,7 @@ def row(fault, trials, battery):
     limit = fault.limit * (LOADED if battery.quick else 1) if fault.limit else None
     late = bool(limit and seconds and max(seconds) > limit)
     passed = bool(trials) and all(trial.passed for trial in trials) and not late
-    verdict = "; left out: ".join(["ok", *battery.left_out]) if passed else "FAILED" + (f": over {limit:g} s" if late else "")
+    verdict = "; ".join(["ok", *battery.told, *(f"left out: {what}" for what in battery.left_out)]) if passed else "FAILED" + (f": over {limit:g} s" if late else "")
     text = COLUMNS.format(fault.id, fault.title[:44], len(trials), detected,
                           f"{statistics.median(seconds):.2f}" if seconds else "-", f"{max(seconds):.2f}" if seconds else "-",
                           f"{sum(equal)}/{len(equal)}" if equal else "-", left, verdict)
@@ -83,7 +83,7 @@ def main():
     failed = skipped = 0
     begun = time.monotonic()
     for one in table:
-        battery.id, battery.left_out, trials = one.id, [], []
+        battery.id, battery.left_out, battery.told, trials = one.id, [], [], []
         try:
             trials.extend(one.run(battery))
         except rig.Skip as reason:

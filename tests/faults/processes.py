@@ -129,10 +129,15 @@ def replicas(rig):
     job = {**JOB, "microbatches": 16, "checkpoint_every": 8, "steps": 16}
     rig.reference(job)
     places = ["backward", "forward", "update", "reduce", "send", "wait"]
-    kept = tried = 0
+    kept = tried = same = 0
     for rank, place in rig.pick([(rank, place) for place in places for rank in RANKS], 1):
-        run = rig.launch(job, "--max-restarts", "2", failpoints=f"{place}:rank={rank}:step=12:delay={2 if rig.quick else 0.5}")
+        run = rig.launch(job, "--max-restarts", "2", failpoints=f"{place}:rank={rank}:step=12:delay={2 if rig.quick else 0.5},"
+                         f"end:rank={(rank + 1) % 4}:delay=0.5")  # so that the processes can be looked at
+        run.until(run.fired)
+        before = {other: run.pid(other) for other in RANKS if other != rank}
         at = time.monotonic() if run.until(run.fired) and run.signal_rank(rank, signal.SIGKILL) else None
+        run.until(lambda: run.time_of("resumed step="))
+        same += sum(run.pid(other) == pid for other, pid in before.items())
         run.wait()
         tried += 1
         kept += run.says("the ranks that are left have the whole model after step 12: it is saved") or run.says(
@@ -142,6 +147,9 @@ def replicas(rig):
         yield dataclasses.replace(trial, seconds=resumed - at if resumed and at else None)
     if not rig.quick:
         yield Trial("without a step lost", kept > tried / 2, note=f"{kept} of {tried}")
+        left = tried * (len(RANKS) - 1)
+        rig.told = [f"{same} of {left} ranks that were left kept their processes"]
+        yield Trial("processes kept", same > 0.9 * left, note=rig.told[0])
 
 
 @fault("R13", "NaN in a gradient: stop, skip, rollback", "stop 6, skip counted, rollback bit-equal; the rank is named")

@@ -208,6 +208,7 @@ class Rig:
         self.references = {}
         self.id = ""
         self.left_out = []  # of the row under way: what cannot be tried here
+        self.told = []  # of the row under way: what its numbers do not say
 
     def may_mount(self):
         """Whether small disks can be made; if not, the row says so."""

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "models/registry.h"
+#include "runtime/comm/channel.h"
 #include "runtime/layers/autograd_layer.h"
 #include "runtime/layers/interaction_layers.h"
 #include "runtime/model/spread_tables.h"
@@ -161,6 +162,51 @@ TEST_F(Dlrm, SpreadTablesAddGradientsInTheOrderOfMicrobatches) {
       }
     }
   }
+}
+
+/// What a rank sends to others, by the texts of its messages.
+struct SentTexts {
+  std::mutex mutex;
+  std::map<std::pair<int, int>, std::vector<std::string>> of_pair;  ///< sender, receiver
+};
+
+class ListeningChannel final : public ForwardingChannel {
+ public:
+  ListeningChannel(std::shared_ptr<Channel> inner, std::shared_ptr<SentTexts> sent)
+      : ForwardingChannel(std::move(inner)), sent_(std::move(sent)) {}
+  std::unique_ptr<Pending> post(const Transfer& t) override {
+    if (t.direction == Direction::Send) {
+      const std::lock_guard lock(sent_->mutex);
+      sent_->of_pair[{rank(), t.peer.value}].push_back(t.what.text());
+    }
+    return ForwardingChannel::post(t);
+  }
+
+ private:
+  std::shared_ptr<SentTexts> sent_;
+};
+
+TEST_F(Dlrm, VectorsOfAllTablesOfARankAreOneMessageEachWay) {
+  const auto sent = std::make_shared<SentTexts>();
+  make_ranks_ = [&](int size, std::chrono::milliseconds deadline) {
+    return make_local_communicators(size, deadline, {[&](std::shared_ptr<Channel> inner) {
+                                      return std::make_shared<ListeningChannel>(std::move(inner), sent);
+                                    }});
+  };
+  constexpr int kSteps = 2;
+  const LayeredModel model = small_dlrm();
+  train(model, *spread_tables_plan(model, 2, 2), options(kSteps));
+  const auto count = [&](int from, const std::string& part) {
+    return std::ranges::count_if(sent->of_pair[{from, 1 - from}], [&](const std::string& text) {
+      return text.find(part) != std::string::npos;
+    });
+  };
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(count(rank, "SEND_F"), kSteps) << rank;
+    EXPECT_EQ(count(rank, "SEND_B"), kSteps) << rank;
+  }
+  EXPECT_EQ(count(0, "and 2 more"), kSteps) << "gradients of three tables of rank 1";
+  EXPECT_EQ(count(1, "and 2 more"), kSteps) << "their vectors";
 }
 
 TEST(SpreadTables, ArePlacedBySizeAndEachRankHoldsItsOwn) {

@@ -8,6 +8,7 @@
 #include "optimizer/planner/layouts.h"
 #include "optimizer/planner/planner.h"
 #include "runtime/base/random.h"
+#include "runtime/plan/spread_tables.h"
 #include "tests/optimizer/random_layers.h"
 
 namespace millrace {
@@ -667,6 +668,58 @@ TEST(OrderedByCosts, IsNeverWorseThanTheFixedSchedulesOfItsCut) {
     ASSERT_TRUE(best);
     EXPECT_LE(best->predicted_step_s, ordered->predicted_step_s * (1 + 1e-9));
   }
+}
+
+// Four tables of 40 MB, a layer beside them, and one that reads all five.
+LayerGraph tables_and_layers() {
+  LayerGraph graph{.model = "tables", .update_s_per_byte = 1e-10};
+  const auto add = [&](const std::string& name, const std::string& kind, double seconds, Bytes bytes) {
+    graph.nodes.push_back({.name = name,
+                           .kind = kind,
+                           .forward_s = seconds,
+                           .backward_input_s = seconds,
+                           .backward_weight_s = seconds,
+                           .parameter_bytes = bytes,
+                           .activation_bytes = 1000,
+                           .saved_bytes = 1000});
+  };
+  for (const char* name : {"a", "b", "c", "d"}) add(name, "embedding", 1e-5, 40'000'000);
+  add("beside", "linear", 5e-3, 1000);
+  add("behind", "linear", 20e-3, 1000);
+  for (int i = 0; i < 5; ++i) graph.edges.push_back({i, 5, graph.nodes[i].name, 1000});
+  return graph;
+}
+
+TEST(PlanLayers, SpreadsTablesWhereThatTakesLess) {
+  LayerGraph graph = tables_and_layers();
+  ClusterSpec cluster = ClusterSpec::local(2);
+  const PlannerAnswer answer = *explain_plan(graph, cluster, {.microbatches = 4});
+  EXPECT_EQ(answer.plan.schedule, ScheduleKind::SpreadTables);
+  EXPECT_EQ(to_string(validate(answer.plan, graph)), "");
+  ASSERT_EQ(answer.plan.num_stages(), 4);
+  EXPECT_EQ(answer.plan.stages[0].layers, (std::vector<std::string>{"a", "c"}));
+  EXPECT_EQ(answer.plan.stages[3].ranks.size(), 2u);
+  EXPECT_EQ(answer.search.floor_s, 0);
+  ASSERT_FALSE(answer.others.empty());
+  EXPECT_GT(answer.others.front().plan.predicted_step_s, answer.plan.predicted_step_s);
+  // Three of the four tables and their gradients fit no rank.
+  const PlannerAnswer bounded =
+      *explain_plan(graph, cluster, {.microbatches = 4, .memory_per_rank = 250'000'000});
+  EXPECT_EQ(bounded.plan.schedule, ScheduleKind::SpreadTables);
+  // A way that was asked for is kept.
+  EXPECT_EQ(plan_layers(graph, cluster, {.microbatches = 4, .schedule = ScheduleKind::GPipe})->schedule,
+            ScheduleKind::GPipe);
+  // Tables that are small beside what crosses are replicated.
+  for (LayerNode& node : graph.nodes) node.parameter_bytes = 100;
+  for (LayerEdge& edge : graph.edges) edge.bytes = 100'000'000;
+  EXPECT_NE(plan_layers(graph, cluster, {.microbatches = 4})->schedule, ScheduleKind::SpreadTables);
+  // No layer is a table that another one feeds, or that shares its parameters.
+  LayerGraph tied = tables_and_layers();
+  tied.nodes[4].tied_to = "a";
+  EXPECT_EQ(spread_tables_plan(tied, 4, 4).problems().front().where, "--spread-tables");
+  tied.edges.push_back({4, 1, "x", 1000});
+  EXPECT_FALSE(spread_tables_plan(tied, 3, 4));
+  EXPECT_TRUE(spread_tables_plan(tied, 2, 4));
 }
 
 }  // namespace

@@ -2,8 +2,11 @@
 #include "runtime/train/measured_times.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
@@ -155,6 +158,69 @@ TEST(MeasuredTimes, RunsOfAnotherLengthMixByQuantile) {
             (std::vector<double>{3e-3, 3.5e-3, 4e-3}));
   EXPECT_NEAR(forwards({4}).scaled(1.5).find(RunPart::Steps, SpanKind::Forward, 0)->front().front(), 6e-3,
               1e-12);
+}
+
+/// Turns of 1 and of 30 ms in each of three steps after the first.
+TEST(ComputeWaits, TurnsOfAStepAreApart) {
+  constexpr std::int64_t kMs = 1'000'000;
+  MeasuredTimes times;
+  std::vector<Span> spans;
+  for (std::int64_t step = 0; step <= 3; ++step) {
+    spans.push_back(span(SpanKind::Forward, step, step * kGiga, kMs));
+    spans.push_back(span(SpanKind::Forward, step, step * kGiga + 100 * kMs, 30 * kMs));
+  }
+  times.add(std::move(spans));
+  VirtualClock clock;
+  ComputeWaits waits(times, 1, plan(), RankId(0), clock);
+  for (int step = 1; step <= 6; ++step) {
+    waits.set_turn(0);
+    waits.wait(RunPart::Steps, SpanKind::Forward, 0, clock.now());
+    EXPECT_NEAR(waits.drawn_s(), 31e-3 * (step - 1) + 1e-3, 1e-9);
+    waits.set_turn(1);
+    waits.wait(RunPart::Steps, SpanKind::Forward, 0, clock.now());
+    EXPECT_NEAR(waits.drawn_s(), 31e-3 * step, 1e-9);
+  }
+}
+
+class MeasuredRuns : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/millrace-measured-XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  /// Writes the files of a run of one rank whose forwards took `ms`.
+  std::string run_with(int microbatch, std::int64_t ms, const std::string& more = "") {
+    const std::filesystem::path folder = folder_ / std::to_string(microbatch);
+    std::filesystem::create_directories(folder);
+    EXPECT_TRUE(one_.save((folder / "plan.json").string()));
+    std::ofstream(folder / "summary.json") << "{\"microbatch\": " << microbatch << more << "}";
+    std::ofstream(folder / "trace.rank0.json") << spans_to_json(
+        {span(SpanKind::Forward, 0, 0, 1), span(SpanKind::Forward, 1, kGiga, ms * 1'000'000)});
+    return folder.string();
+  }
+  std::filesystem::path folder_;
+  const Plan one_{.model = "m", .stages = {{.layers = {"a"}, .ranks = {RankId(0)}}}};
+};
+
+TEST_F(MeasuredRuns, TimesThatFallWithTheBatchAreDoubted) {
+  const std::string small = run_with(1, 18), middle = run_with(3, 14), large = run_with(8, 40);
+  const Result<MeasuredTimes> falls = MeasuredTimes::read({small, middle, large}, one_, 2, 1);
+  ASSERT_TRUE(falls) << to_string(falls.problems());
+  ASSERT_EQ(falls->doubts().size(), 1u);
+  EXPECT_NE(falls->doubts()[0].find("of 1 takes 18.000 ms, one of 3 only 14.000 ms"), std::string::npos)
+      << falls->doubts()[0];
+  EXPECT_TRUE(MeasuredTimes::read({small, middle, large}, one_, 4, 1)->doubts().empty()) << "rises there";
+  EXPECT_TRUE(MeasuredTimes::read({small, middle, large}, one_, 3, 1)->doubts().empty()) << "was measured";
+}
+
+TEST_F(MeasuredRuns, OtherJobsAreRefused) {
+  const std::string two = run_with(4, 10, ", \"jobs\": [{}, {}]");
+  EXPECT_TRUE(MeasuredTimes::read({two}, one_, 4, 2));
+  const Result<MeasuredTimes> one = MeasuredTimes::read({two}, one_, 4, 1);
+  ASSERT_FALSE(one);
+  EXPECT_NE(to_string(one.problems()).find("2 job(s) in 1 array(s), this run has 1"), std::string::npos)
+      << to_string(one.problems());
 }
 
 TEST(ComputeWaits, LateWakeUpsAddNothingToTheTotal) {

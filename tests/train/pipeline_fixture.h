@@ -18,6 +18,7 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/base/failpoint.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/layers/basic_layers.h"
 #include "runtime/train/trainer.h"
@@ -177,7 +178,8 @@ class Pipeline : public ::testing::Test {
                 });
               }
             }
-            Trainer trainer({*communicators[r], clock, *device_}, std::move(arrays), plan, options);
+            Failpoints faults(faults_, static_cast<int>(r), clock);
+            Trainer trainer({*communicators[r], clock, *device_, &faults}, std::move(arrays), plan, options);
             outcome.reports[r] = trainer.run();
           } catch (const std::exception& error) {
             std::lock_guard lock(mutex);
@@ -234,6 +236,7 @@ class Pipeline : public ::testing::Test {
   std::int64_t evaluation_microbatches_ = 0;
   std::function<Evaluation(const LayeredModel& model)> make_evaluation_;  ///< instead of random ones
   std::function<void(std::int64_t position)> on_batch_;  ///< in training; called by the threads of all ranks
+  std::vector<Failpoint> faults_;                        ///< of every rank
   /// Makes a job's batches for arrays whose jobs read their own (JobData::Own).
   std::function<std::unique_ptr<BatchSource>(std::size_t job)> batches_of_job_;
   std::function<std::unique_ptr<BatchSource>(const LayeredModel& model)> make_batches_ =

@@ -14,6 +14,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/comm/channel.h"
+#include "runtime/train/measured_times.h"
 #include "tests/train/pipeline_fixture.h"
 
 namespace millrace {
@@ -143,6 +144,30 @@ TEST_F(Replicas, GradientsAreAddedUpOnceAStepBesideTheLastMicrobatchesBackward) 
     }
     EXPECT_EQ(early, kSteps * 5) << rank;
   }
+}
+
+TEST_F(Replicas, ASleepingRunSendsTheWeightsOfSharedStateToo) {
+  const LayeredModel model = small_model();
+  const Plan plan = plan_for(model, {2}, 2, ScheduleKind::OneFOneB);
+  TrainOptions few = options(3);
+  few.rule.shard_state = true;
+  const auto sent = [&] {
+    train(model, plan, few);
+    const std::pair seen(events_->bytes(0, "updated weights"), events_->bytes(1, "updated weights"));
+    events_->of_rank.clear();
+    return seen;
+  };
+  const auto computing = sent();
+  EXPECT_GT(computing.first, 0);
+  MeasuredTimes times;
+  for (int rank = 0; rank < 2; ++rank) {
+    std::vector<Span> spans;
+    for (const SpanKind kind : {SpanKind::Forward, SpanKind::Backward, SpanKind::Update})
+      spans.push_back({.kind = kind, .stage = 0, .microbatch = rank, .step = 0, .start = 0, .end = 1});
+    times.add(std::move(spans));
+  }
+  few.waits = std::make_shared<const MeasuredTimes>(std::move(times));
+  EXPECT_EQ(sent(), computing);
 }
 
 TEST_F(Replicas, MicrobatchesOfAStepAreOneBatch) {

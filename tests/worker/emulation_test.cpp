@@ -33,6 +33,16 @@ class Emulation : public Jobs {
     return read ? *read : Json();
   }
 
+  /// What the last step of a run says of a rank.
+  double peak_memory(const std::string& folder, const std::string& rank) {
+    std::vector<std::string> lines = split(bytes(folder + "/steps.rank" + rank + ".jsonl"), '\n');
+    while (lines.size() > 1 && lines.back().empty()) lines.pop_back();
+    const Result<Json> last = parse_json(lines.back(), folder);
+    const Json* peak = last && last->is_object() ? last->find("peak_memory_bytes") : nullptr;
+    EXPECT_TRUE(peak) << folder << ": " << lines.back();
+    return peak ? peak->as_double() : 0;
+  }
+
   /// The seconds that a plan's file predicts for a step in the middle of a run.
   double predicted_by(const std::string& name) {
     const Json plan = json(name);
@@ -185,8 +195,7 @@ TEST_F(Emulation, APipelinesStallsAreThoseOfItsFirstAndLastStage) {
   const auto part = [&](const char* name) { return epoch.find(name)->as_double(); };
   EXPECT_NEAR(part("compute_s") + part("preparation_stall_s") + part("fetch_stall_s"), part("epoch_s"),
               0.005 * part("epoch_s"));
-  // The loader reads ahead, into the next epoch: half of that part of an epoch need not be cached.
-  EXPECT_NEAR(slow.find("hit_ratio")->as_double(), 0.5, 0.25);
+  EXPECT_NEAR(slow.find("hit_ratio")->as_double(), 0.5, 1e-9) << "whatever was read of the next epoch";
   EXPECT_EQ(run("emulate job.yaml --device-profile conv.json --set storage=hdd").code, 2) << "virtual time";
   const Ran made_up = run("stalls job job.yaml --device-profile conv.json --set data=synthetic");
   EXPECT_EQ(made_up.code, 2);
@@ -207,14 +216,72 @@ TEST_F(Emulation, ItsMemoryIsTheRealRuns) {
   const Ran real = run("launch job.yaml"), ran = run("emulate job.yaml --device-profile wide.json");
   ASSERT_EQ(real.code, 0) << real.output;
   ASSERT_EQ(ran.code, 0) << ran.output;
-  for (const char* rank : {"0", "1"}) {
-    const auto peak = [&](const std::string& folder) {
-      std::vector<std::string> lines = split(bytes(folder + "/steps.rank" + rank + ".jsonl"), '\n');
-      while (lines.back().empty()) lines.pop_back();
-      return parse_json(lines.back(), folder)->find("peak_memory_bytes")->as_double();
-    };
-    EXPECT_NEAR(peak("real-emulated") / peak("real"), 1, 0.02) << "rank " << rank;
+  for (const char* rank : {"0", "1"})
+    EXPECT_NEAR(peak_memory("real-emulated", rank) / peak_memory("real", rank), 1, 0.02) << "rank " << rank;
+}
+
+/// Each with a plan's step in virtual time beside the plan's prediction, and its memory beside a real run's.
+TEST_F(Emulation, TurnsCarriedStatesAndJobArraysAreAsSimulatedToo) {
+  write("two.yaml", "levels: [{count: 2, bandwidth: 1e8, latency: 1e-5}]\n");
+  std::string words;
+  for (int i = 0; i < 4000; ++i) words += "w" + std::to_string(i * i % 37) + (i % 12 == 11 ? "\n" : " ");
+  write("words.txt", words);
+  fs::create_directory(folder_ / "text");
+  for (const char* command :
+       {"data text vocab words.txt -o words", "data text encode words.txt -v words -o text/train.tokens"})
+    ASSERT_EQ(run(command).code, 0) << command << bytes("log");
+  struct Kind {
+    std::string model, profiled, job;
+    double memory;  ///< by which it may be off
+  };
+  // Kernels that are chosen by trying take memory for that, which an emulated run does not. The profile
+  // counts outputs of layers that are called twice as kept.
+  const Kind kinds[] = {
+      {"model: dcgan\nimage-size: 32\nlatent: 16\ngenerator-features: 16\ndiscriminator-features: 16\n", "",
+       "data: synthetic:64\n", 0.15},
+      {"model: awd_lstm\nembedding-features: 128\nhidden: 128\nvocabulary: 64\nlength: 32\n", "",
+       "data: text\n", 0.03},
+      {"model: mlp\nwidth: 256\ndepth: 6\n", "--jobs 3 ",
+       "data: synthetic:64\nfused: true\nkernels: loop\nlr: [0.1, 0.2, 0.3]\n", 0.03}};
+  for (const Kind& kind : kinds) {
+    std::string flags;
+    for (const std::string& line : split(kind.model + "microbatch: 4", '\n'))
+      flags += "--" + line.substr(0, line.find(':')) + line.substr(line.find(':') + 1) + " ";
+    const Ran profiled =
+        run("profile " + flags + kind.profiled + "--blocks 1 --repetitions 2 --out own.json");
+    ASSERT_EQ(profiled.code, 0) << profiled.output;
+    const Json own = json("own.json");
+    write("planned.json", kind.profiled.empty() ? own.dump(1) : own.find("arrays")->items().at(0).dump(1));
+    const Ran planned = run(
+        "plan --profile planned.json --cluster two.yaml --stages 2 --microbatches 4 --schedule 1f1b --out "
+        "plan.json");
+    ASSERT_EQ(planned.code, 0) << planned.output;
+    const std::string job = "name: j\n" + kind.model + kind.job +
+                            "microbatch: 4\nsteps: 4\nno-evaluation: true\noutput-dir: real\n";
+    write("planned.yaml", job + "plan: plan.json\n");
+    const Ran timed =
+        run("emulate planned.yaml --device-profile own.json --cluster two.yaml --overwrite -o timed");
+    ASSERT_EQ(timed.code, 0) << timed.output;
+    EXPECT_EQ(timed.output.find("loss "), std::string::npos) << timed.output;
+    EXPECT_NEAR(json("timed/summary.json").find("median_step_s")->as_double() / predicted_by("plan.json"), 1,
+                0.01)
+        << kind.model;
+    write("job.yaml", job + "stages: 2\nmicrobatches: 4\nschedule: 1f1b\noverwrite: true\n" +
+                          (kind.profiled.empty() ? "" : "arrays: 1\n"));
+    const Ran real = run("launch job.yaml"), ran = run("emulate job.yaml --device-profile own.json");
+    ASSERT_EQ(real.code, 0) << real.output;
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    for (const char* rank : {"0", "1"})
+      EXPECT_NEAR(peak_memory("real-emulated", rank) / peak_memory("real", rank), 1, kind.memory)
+          << kind.model << "rank " << rank;
   }
+  write("four.yaml",
+        "name: f\nmodel: mlp\nwidth: 256\ndepth: 6\nmicrobatch: 4\nsteps: 2\nfused: true\n"
+        "lr: [1, 2, 3, 4]\n");
+  const Ran none = run("emulate four.yaml --device-profile own.json");
+  EXPECT_EQ(none.code, 2) << none.output;
+  EXPECT_NE(none.output.find("has arrays of 1,3 jobs, not of 4"), std::string::npos) << none.output;
+  EXPECT_NE(none.output.find("--jobs 1,3,4"), std::string::npos) << none.output;
 }
 
 TEST_F(Emulation, JobsThatShareADeviceTakeTurns) {

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <functional>
@@ -158,6 +159,61 @@ TEST_F(Stops, NothingSavedNothingToResume) {
   EXPECT_FALSE(is_saved());
   EXPECT_FALSE(says("resume:")) << bytes("log");
   EXPECT_TRUE(says("no checkpoint was saved")) << bytes("log");
+}
+
+/// "STEP LOSS" of all steps, in their order: first those that rank 2 logs, then those of its replica.
+std::string losses_in(const fs::path& out) {
+  std::string text;
+  for (const int rank : {2, 3}) {
+    std::ifstream log(out / ("steps.rank" + std::to_string(rank) + ".jsonl"));
+    for (std::string line; std::getline(log, line);) {
+      const Result<Json> step = parse_json(line, "steps");
+      const Json* loss = step ? step->find("loss") : nullptr;
+      if (loss && loss->is_number()) text += step->find("step")->dump() + " " + loss->dump() + "\n";
+    }
+  }
+  return text;
+}
+
+bool is_stopped(const std::vector<pid_t>& pids) {
+  std::string stat;
+  if (pids.size() == 1) std::getline(std::ifstream("/proc/" + std::to_string(pids[0]) + "/stat"), stat);
+  return stat.find(") T ") != std::string::npos;
+}
+
+/// One rank is killed while they train, another one while they start again. Rank 3 stops itself each time
+/// before it trains, so that this test can look.
+TEST_F(Stops, RanksThatAreLeftKeepTheirProcesses) {
+  write("job.yaml",
+        "model: mlp\nwidth: 16\nstages: 2\nreplicas: 2\nmicrobatches: 4\nmicrobatch: 2\nsteps: 20\nseed: 3\n"
+        "threads: 1\ndeterministic: true\ncheckpoint-every: 8\nno-evaluation: true\ntimeout: 60\n");
+  ASSERT_EQ(run("launch job.yaml -o whole --set save-weights=whole.safetensors").code, 0) << bytes("log");
+  const std::string whole = losses_in(folder_ / "whole");
+  ASSERT_EQ(std::ranges::count(whole, '\n'), 2 * 20) << whole;
+  // Rank 1 does two forwards a step: the 30th is in step 15, and a later process of it does fewer.
+  start(
+      "launch job.yaml -o out --set save-weights=out.safetensors --max-restarts 5 --set "
+      "env.MILLRACE_FAILPOINTS=forward:rank=1:hit=30:action=kill,model:rank=3:action=stop");
+  ASSERT_TRUE(eventually([&] { return is_stopped(processes_of(3)); })) << bytes("log");
+  std::vector<std::vector<pid_t>> first;
+  for (int rank = 0; rank < 4; ++rank) first.push_back(processes_of(rank));
+  signal_rank(3, SIGCONT);
+  ASSERT_TRUE(eventually([&] { return says("restart 1 of 5") && is_stopped(processes_of(3)); }))
+      << bytes("log");
+  EXPECT_TRUE(says("restart 1 of 5 at once, from step-")) << bytes("log");
+  EXPECT_TRUE(says("3 of 4 ranks keep their processes")) << bytes("log");
+  for (const int rank : {0, 2, 3}) EXPECT_EQ(processes_of(rank), first[rank]) << rank;
+  EXPECT_NE(processes_of(1), first[1]);
+  signal_rank(0, SIGKILL);
+  signal_rank(3, SIGCONT);
+  ASSERT_TRUE(eventually([&] { return says("restart 2 of 5") && is_stopped(processes_of(3)); }))
+      << bytes("log");
+  EXPECT_EQ(processes_of(3), first[3]);
+  EXPECT_NE(processes_of(0), first[0]);
+  signal_rank(3, SIGCONT);
+  EXPECT_EQ(end(), 0) << bytes("log");
+  EXPECT_EQ(losses_in(folder_ / "out"), whole) << bytes("log");
+  EXPECT_TRUE(bytes("out.safetensors") == bytes("whole.safetensors"));
 }
 
 TEST_F(Stops, ASuspendedRankIsTheHeadline) {

@@ -86,6 +86,39 @@ TEST_F(Variants, AJobInItsFourVariants) {
   EXPECT_NE(mllog.find("\"rank\":1,\"step_num\":11"), std::string::npos) << "every rank, every step";
 }
 
+/// The records are mapped: their `load` is the touching of their pages.
+TEST_F(Variants, BertsRecordsHaveEveryPhase) {
+  ASSERT_EQ(run("data generate --workload bert --out records/train --size 30kB --seed 1").code, 0);
+  fs::copy(folder_ / "records/train", folder_ / "records/val");
+  const Ran ran =
+      run("train --model bert_base --layers 1 --hidden 16 --heads 2 --feed-forward 16 --length 512 --data "
+          "records "
+          "--stages 2 --microbatch 2 --microbatches 2 --rule lamb --lr 0.001 --threads 1 --steps 2 "
+          "--evaluate-every 2 --checkpoint-at-end --variant instrumented --output-dir i");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  for (const int rank : {0, 1}) {
+    const std::string file = "i/trace.rank" + std::to_string(rank) + ".json";
+    std::map<std::string, int> found = kinds(file);
+    for (const char* kind : {"data", "copy", "forward", "backward", "send", "wait", "update", "load",
+                             "preprocess", "evaluation", "checkpoint"})
+      EXPECT_GT(found[kind], 0) << kind << " of rank " << rank;
+    EXPECT_EQ(found["loss"] > 0, rank == 1) << "the last stage has it";
+    std::int64_t loading = 0;
+    const Json trace = json(file);
+    for (const Json& span : trace.find("spans")->items())
+      if (span.find("kind")->as_string() == "load")
+        loading += span.find("end")->as_int() - span.find("start")->as_int();
+    EXPECT_GT(loading, 0);
+  }
+  const Ran exported = run("trace convert i --to mllog --out i/export");
+  ASSERT_EQ(exported.code, 0) << exported.output;
+  const std::string mllog = bytes("i/export/run.mllog");
+  for (const char* key : {"batch_load", "batch_preproc", "load_batch_mem", "load_batch_gpu",
+                          "model_forward_pass", "loss_tensor_calc", "model_backward_pass", "model_optim_step",
+                          "all_compute", "step_end", "eval_start", "checkpoint_start"})
+    EXPECT_NE(mllog.find("\"key\":\"" + std::string(key) + "\""), std::string::npos) << key;
+}
+
 TEST_F(Variants, CountersAreSampledByOneThreadOfEachProcess) {
   const auto lines = [&](const std::string& name) {
     std::vector<Json> all;
@@ -150,8 +183,7 @@ TEST_F(Variants, WhatMakesNoSenseIsRefused) {
         {"--variant sleep --variant-from i --output-dir x --save-weights w.safetensors",
          "computes no values"},
         {"--variant sleep --variant-from i --output-dir x --stages 1", "other layers"},
-        {"--variant sleep --variant-from i --output-dir x --zero-1", "waits for updates are those"},
-        {"--variant sleep --variant-from i --output-dir x --fused --lr 0.1 0.2", "arrays have no sleep"},
+        {"--variant sleep --variant-from i --output-dir x --fused --lr 0.1 0.2", "this run has 2 in 1"},
         {"--variant instrumented --output-dir x --variant-beyond", "without --variant sleep"},
         {"--variant sleep --variant-from i --output-dir x --microbatch 2", "outside of what was measured"}}) {
     const std::string flags = arguments.find("--stages") != std::string::npos
@@ -199,6 +231,43 @@ TEST_F(Variants, ATableOfMeasuredRunsStandsForWhatLiesBetween) {
   const Ran as_one = run(two + "--variant-beyond");
   EXPECT_EQ(as_one.code, 0) << as_one.output;
   EXPECT_GT(kinds("r2/trace.rank1.json")["reduce"], 0) << "messages of replicas are real";
+}
+
+TEST_F(Variants, ArraysTurnsAndSharedStateSleepToo) {
+  const std::string mlp = "--model mlp --width 16 --depth 2 --microbatch 4 --data synthetic:64 --rule adam ",
+                    gan =
+                        "--model dcgan --image-size 16 --latent 8 --generator-features 4 "
+                        "--discriminator-features 4 --microbatch 2 --data synthetic:16 --rule adam ",
+                    common = "--microbatches 4 --threads 1 --steps 3 --no-evaluation ";
+  for (const auto& [name, job] :
+       {std::pair<std::string, std::string>{"array", mlp + "--fused --lr 0.1 0.2 --arrays 1 --stages 2 "},
+        {"arrays", mlp + "--fused --lr 0.1 0.2 --arrays 2 --stages 2 "},
+        {"turns", gan + "--stages 2 "},
+        {"shared", mlp + "--replicas 2 --zero-1 --checkpoint-at-end "}}) {
+    const std::string words = "train " + job + common;
+    const Ran real = run(words + "--variant instrumented --output-dir i-" + name);
+    ASSERT_EQ(real.code, 0) << name << real.output;
+    const Ran slept = run(words + "--variant sleep --variant-from i-" + name + " --output-dir s-" + name);
+    ASSERT_EQ(slept.code, 0) << name << slept.output;
+    for (const int rank : {0, 1}) {
+      const std::string file = "/trace.rank" + std::to_string(rank) + ".json";
+      std::map<std::string, int> were = kinds("i-" + name + file), are = kinds("s-" + name + file);
+      for (const char* kind : {"forward", "backward", "update", "send"})
+        EXPECT_EQ(are[kind], were[kind]) << name << " " << kind;
+    }
+    const Json summary = json("s-" + name + "/summary.json");
+    EXPECT_GT(summary.find("variant")->find("drawn_s")->as_double(), 0) << name;
+    EXPECT_TRUE(summary.find("final_loss")->is_null()) << name;
+    const Json* jobs = summary.find("jobs");
+    EXPECT_EQ(jobs != nullptr, name.starts_with("array")) << name;
+    for (std::size_t job = 0; jobs && job < 2; ++job) {
+      EXPECT_TRUE(jobs->items().at(job).find("loss")->is_null()) << name;
+      EXPECT_NE(slept.output.find("job " + std::to_string(job) + ": lr=0." + std::to_string(job + 1) +
+                                  " no losses"),
+                std::string::npos)
+          << slept.output;
+    }
+  }
 }
 
 class Experiments : public Variants {
