@@ -88,6 +88,7 @@ class Archive {
 /// Finds dicts that hold tensors, at most kDeepestOffer below the top.
 std::vector<KeyOffer> dicts_in(const PickleValue& root) {
   std::vector<KeyOffer> offers;
+  if (root.kind != Kind::Dict) return offers;
   std::set<const PickleValue*> seen{&root};
   std::vector<std::pair<std::string, const PickleValue*>> level{{"", &root}};
   for (std::size_t depth = 0; depth < kDeepestOffer && !level.empty(); ++depth) {

@@ -53,6 +53,7 @@ TEST(StateDicts, OtherObjectsAreRefusedByName) {
       << refusal("module.pt");
   EXPECT_NE(refusal("nested.pt").find("is no tensor"), std::string::npos) << refusal("nested.pt");
   EXPECT_NE(refusal("strided.pt").find("not contiguous"), std::string::npos) << refusal("strided.pt");
+  EXPECT_NE(refusal("list.pt").find("holds no dict of tensors"), std::string::npos) << refusal("list.pt");
 }
 
 std::string why(const Result<SavedTensors>& found) {

@@ -39,6 +39,7 @@ def main(folder):
     torch.save({"epoch": 3, "state_dict": model.state_dict()}, folder / "nested.pt")
     torch.save({"w": torch.arange(6.0).reshape(2, 3).t()}, folder / "strided.pt")
     torch.save(model, folder / "module.pt")
+    torch.save([torch.ones(2)], folder / "list.pt")
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
