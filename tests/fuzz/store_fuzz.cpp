@@ -10,6 +10,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(again && again->rank == hello->rank && again->size == hello->size && again->job == hello->job &&
           again->proof == hello->proof);
   require(!is_proof(hello->proof, client_proof("token", "challenge", *hello)));
-  for (const char c : printable(hello->job)) require(c >= ' ' && c != 127);
+  for (const char c : printable(hello->job)) require(static_cast<unsigned char>(c) >= ' ' && c != 127);
   return 0;
 }
