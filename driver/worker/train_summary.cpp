@@ -281,7 +281,7 @@ Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
     return summary;
   }
   print_result(report, spec.emulated ? "emulated" : spec.options.waits ? "sleeping" : "");
-  for (std::size_t b = 0; b < report.jobs.size() && spec.options.has_losses(); ++b) {
+  for (std::size_t b = 0; b < report.jobs.size(); ++b) {
     std::string settings;
     for (const auto& [flag, values] : spec.lists) settings += " " + flag + "=" + values[b];
     const JobReport& job = report.jobs[b];

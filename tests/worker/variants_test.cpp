@@ -262,6 +262,10 @@ TEST_F(Variants, ArraysTurnsAndSharedStateSleepToo) {
     EXPECT_EQ(jobs != nullptr, name.starts_with("array")) << name;
     for (std::size_t job = 0; jobs && job < 2; ++job) {
       EXPECT_TRUE(jobs->items().at(job).find("loss")->is_null()) << name;
+      EXPECT_NE(slept.output.find("job " + std::to_string(job) + ": lr=0." + std::to_string(job + 1) +
+                                  " no losses"),
+                std::string::npos)
+          << slept.output;
     }
   }
 }
