@@ -120,7 +120,7 @@ int main(int argc, char** argv) {
     std::printf("%-56s %8.1f  %5.1f %%\n", name, median(*values), 100 * median(*values) / base);
   std::printf("an epoch by one worker %.3f s, by two %.3f s: %.2fx\n", median(one.wall), median(two.wall),
               median(one.wall) / median(two.wall));
-  // What the threads cost each other. On two free cores it is the speed of two beside one.
+  // This ratio shows what the threads cost each other. On two free cores it is the speed of two beside one.
   std::printf("CPU seconds %.3f and %.3f: %.2fx\n", median(one.cpu), median(two.cpu),
               2 * median(one.cpu) / median(two.cpu));
 }

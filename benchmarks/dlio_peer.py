@@ -105,7 +105,7 @@ def compare(bench, spread):
     for repeat in range(1, bench.args.repeats + 1):
         for program in PROGRAMS:
             name = f"{program}-{repeat}"
-            bench.captured(name, *command_of(bench, program, name), data=".npz")
+            bench.captured(name, *command_of(bench, program, name), ending=".npz")
             alone = bench.path("traces", name + "-data")
             shutil.rmtree(alone, ignore_errors=True)
             data_alone(bench.path("traces", name), alone)

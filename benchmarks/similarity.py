@@ -48,9 +48,9 @@ class Bench:
             sys.exit(f"{done.stdout}similarity: {name} ended with exit code {done.returncode}; its output is above")
         return done.stdout
 
-    def captured(self, name, *words, data=".npy"):
+    def captured(self, name, *words, ending=".npy"):
         """Runs a command under `trace capture`, with all data in the page cache, and processes its trace."""
-        for file in glob.glob(self.path("*", "**", "*" + data), recursive=True):
+        for file in glob.glob(self.path("*", "**", "*" + ending), recursive=True):
             with open(file, "rb") as data:
                 while data.read(1 << 20):
                     pass

@@ -14,7 +14,7 @@
 
 namespace millrace {
 
-/// What a rank says, a byte each, over the socket that kOrders names.
+/// A rank says these bytes over the socket that kOrders names.
 inline constexpr char kHasJoined = 'J';  ///< it has met the others: if one is lost, it wants to be kept
 inline constexpr char kWaits = 'W';  ///< its run has ended because a peer is lost, and it waits for an order
 

@@ -61,7 +61,7 @@ struct LaunchOptions {
   /// SIGTERM is put off, up to four times `interrupt_grace`.
   std::function<std::string()> progress;
   bool append_logs = false;
-  /// Where ranks of this host come from and go to that outlive the failure of another one; null: none does.
+  /// Holds the ranks of this host that outlive the failure of another one, between two runs; null: none does.
   KeptRanks* kept = nullptr;
   /// The hosts of ranks that are no processes of this one (RankProcess::host); empty: all are. They end with
   /// the call.

@@ -201,15 +201,9 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     const Result<std::vector<LayeredModel>> arrays = arrays_to_measure(flags, *model);
     if (!arrays) return report_problems(arrays.problems(), ExitCode::Usage);
     const auto measured = [&](const LayeredModel& one, const std::string& what) {
-      ProgressLine line(clock, what);
-      std::optional<WorkingLine> first;  // until a pass is done
-      if (place->rank == 0) {
-        first.emplace(what);
-        flags.options.progress = [&](auto done, auto total) {
-          first.reset();
-          line.show(done, total, "passes");
-        };
-      }
+      ProgressLine line(clock, what, 0, place->rank == 0 ? what : "");
+      if (place->rank == 0)
+        flags.options.progress = [&](auto done, auto total) { line.show(done, total, "passes"); };
       return profile_model(one, flags.options, clock, **device, data.batches);
     };
     LayerGraph graph = measured(*model, "profile of " + model->name);

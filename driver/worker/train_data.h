@@ -27,7 +27,7 @@ using OpenDatasets = std::map<std::pair<DataSplit, std::uint64_t>, std::shared_p
 /// Opens the data sets that the readers of `spec` need. They join `open`.
 Result<Datasets> open_datasets(const TrainSpec& spec, OpenDatasets& open);
 
-/// What `evaluate` says where the data have no test set.
+/// Returns what `evaluate` says where the data have no test set.
 Problem nothing_to_judge_on(const TrainSpec& spec);
 
 /// Once for a job.

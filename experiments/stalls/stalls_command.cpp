@@ -207,10 +207,8 @@ int run_analyze(const AnalyzeFlags& flags, const Arguments& given, Problems prob
     if (!flags.images && config->workflow.generate_data) generate(*config);
     const StallJob job = job_of(flags, *config);
     SteadyClock clock;
-    ProgressLine progress(clock, "stalls");
-    std::optional<WorkingLine> first("first epoch");
+    ProgressLine progress(clock, "stalls", 0, "first epoch");
     const StallReport report = analyze_stalls(job, flags.measure, [&](std::int64_t done, std::int64_t total) {
-      if (done > 0) first.reset();
       progress.show(done, total, "epochs");
     });
     progress.clear();
@@ -391,12 +389,9 @@ int run_figure(const FigureFlags& flags, const Arguments& given, Problems proble
       std::fprintf(stderr, "note: up to %d decoding threads share %d cores of this machine\n",
                    std::ranges::max(plan.threads), cores);
     SteadyClock clock;
-    ProgressLine progress(clock, "stalls");
-    std::optional<WorkingLine> first("first point");
-    const std::vector<FigurePoint> points = measure_figure(plan, [&](std::int64_t done, std::int64_t total) {
-      if (done > 0) first.reset();
-      progress.show(done, total, "points");
-    });
+    ProgressLine progress(clock, "stalls", 0, "first point");
+    const std::vector<FigurePoint> points = measure_figure(
+        plan, [&](std::int64_t done, std::int64_t total) { progress.show(done, total, "points"); });
     progress.clear();
     const Result<std::vector<std::string>> written = write_figure(flags.out, plan, points);
     if (!written) return exit_with(ExitCode::RunFailed, written.problems());

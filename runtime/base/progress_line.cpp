@@ -32,15 +32,18 @@ std::chrono::milliseconds progress_interval() {
   return is_terminal() ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10'000);
 }
 
-ProgressLine::ProgressLine(Clock& clock, std::string what, Bytes total)
+ProgressLine::ProgressLine(Clock& clock, std::string what, Bytes total, std::string first)
     : clock_(clock),
       what_(what.empty() ? "" : std::move(what) + ": "),
       start_(clock.now()),
       last_(start_),
       total_(total),
-      terminal_(is_terminal()) {}
+      terminal_(is_terminal()) {
+  if (!first.empty()) first_.emplace(std::move(first));
+}
 
 void ProgressLine::show(std::int64_t done, std::int64_t total, const std::string& unit) {
+  if (done > 0) first_.reset();
   if (!is_time()) return;
   std::string text =
       printed("%lld of %lld ", static_cast<long long>(done), static_cast<long long>(total)) + unit;
@@ -58,6 +61,7 @@ void ProgressLine::show_bytes(Bytes done) {
 }
 
 void ProgressLine::clear() {
+  first_.reset();
   if (std::exchange(drawn_, false)) std::fputs(kEraseLine, stderr);
 }
 

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,12 +21,33 @@ std::string short_duration(double seconds);
 /// How often progress is shown on stderr: ten times a second on a terminal, every ten seconds elsewhere.
 std::chrono::milliseconds progress_interval();
 
+/// Says that a command works where nothing can be counted: "reads the run: 12s". A thread of its own writes:
+/// on a terminal every second from the first on, elsewhere every ten seconds. What it drew is removed when it
+/// is destroyed. The process must not fork meanwhile.
+class WorkingLine {
+ public:
+  explicit WorkingLine(std::string what);
+  ~WorkingLine();
+  WorkingLine(const WorkingLine&) = delete;
+  WorkingLine& operator=(const WorkingLine&) = delete;
+
+ private:
+  void write(std::stop_token stop);
+
+  std::string what_;
+  bool terminal_;
+  std::mutex mutex_;  ///< of nothing: what the wait wants
+  std::condition_variable_any wake_;
+  std::jthread thread_;
+};
+
 /// Draws a bar with rate and time left on a terminal, and removes it when destroyed. Elsewhere it logs a
 /// line every ten seconds. Not thread-safe.
 class ProgressLine {
  public:
-  /// `what` stands before the numbers and may be empty. `total` is the number of bytes for show_bytes().
-  explicit ProgressLine(Clock& clock, std::string what = "", Bytes total = 0);
+  /// `what` stands before the numbers and may be empty. `total` is the number of bytes for show_bytes(). With
+  /// `first` a WorkingLine says that text until show() has something done.
+  explicit ProgressLine(Clock& clock, std::string what = "", Bytes total = 0, std::string first = "");
   ~ProgressLine() { clear(); }
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
@@ -46,26 +68,7 @@ class ProgressLine {
   TimePoint start_, last_;
   Bytes total_;
   bool terminal_, drawn_ = false;
-};
-
-/// Says that a command works where nothing can be counted: "reads the run: 12s". A thread of its own writes:
-/// on a terminal every second from the first on, elsewhere every ten seconds. What it drew is removed when it
-/// is destroyed. The process must not fork meanwhile.
-class WorkingLine {
- public:
-  explicit WorkingLine(std::string what);
-  ~WorkingLine();
-  WorkingLine(const WorkingLine&) = delete;
-  WorkingLine& operator=(const WorkingLine&) = delete;
-
- private:
-  void write(std::stop_token stop);
-
-  std::string what_;
-  bool terminal_;
-  std::mutex mutex_;  ///< of nothing: what the wait wants
-  std::condition_variable_any wake_;
-  std::jthread thread_;
+  std::optional<WorkingLine> first_;
 };
 
 /// Returns what `work` does, and says meanwhile that it goes on.

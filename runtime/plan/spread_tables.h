@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// What the placement must know of a layer.
+/// A layer, as the placement must know it.
 struct SpreadLayer {
   std::string name;
   Bytes table_bytes = 0;  ///< 0: it is no table

@@ -323,9 +323,9 @@ void RunCheckpoints::require_finite(const std::vector<StageTensors>& tensors) co
                        "lower --lr or add --warmup-steps");
 }
 
-/// Tells whether what is saved stays as it is until the next update. A forward changes buffers and carried
-/// states, and an asynchronous pipeline is full.
-bool RunCheckpoints::copies_late() const {
+/// Tells whether nothing but an update changes what is saved. A forward changes buffers and carried states,
+/// and an asynchronous pipeline is full.
+bool RunCheckpoints::changes_at_updates() const {
   return !t_.asynchronous() && !t_.carries() &&
          std::ranges::none_of(t_.stages->held(), [](const HeldStage& h) { return h.store->has_buffers(); });
 }
@@ -380,13 +380,11 @@ bool RunCheckpoints::can_rescue() const {
   const bool replicated =
       std::ranges::any_of(t_.plan.stages, [](const PlanStage& stage) { return stage.ranks.size() > 1; });
   if (!t_.options.rescues || !replicated || t_.options.output_dir.empty() || t_.options.host_folder ||
-      t_.asynchronous() || t_.is_one_of_several() || t_.carries() || !t_.layout().turns.empty() ||
+      !changes_at_updates() || t_.is_one_of_several() || !t_.layout().turns.empty() ||
       decision.scales_loss() || decision.skips_nonfinite() || evaluations_.waiting(0))
     return false;
-  // Replicas that share the rule's state have a part of it each. A forward changes buffers, so they are
-  // between two steps.
-  return std::ranges::none_of(t_.options.jobs, [](const JobOptions& job) { return job.rule.shard_state; }) &&
-         std::ranges::none_of(t_.stages->held(), [](const HeldStage& h) { return h.store->has_buffers(); });
+  // Replicas that share the rule's state have a part of it each.
+  return std::ranges::none_of(t_.options.jobs, [](const JobOptions& job) { return job.rule.shard_state; });
 }
 
 void RunCheckpoints::rescue() {
@@ -448,8 +446,11 @@ void RunCheckpoints::begin(Underway what) {
     return;
   }
   std::function<void()> copy = snapshot();
-  const bool late = copies_late();
-  if (!late) std::exchange(copy, [] {})();
+  const bool late = changes_at_updates();
+  if (!late) {
+    copy();
+    copy = [] {};
+  }
   underway_ = std::move(what);
   saver_->start(std::move(copy), save);
   if (late) t_.stages->before_change([this] { saver_->copied(); });

@@ -74,7 +74,7 @@ class RunCheckpoints {
   std::vector<CarriedRows> followed() const;
   std::vector<StageTensors> mine(const std::function<NamedTensors(const HeldStage&)>& tensors) const;
   std::vector<StageTensors> state() const;
-  bool copies_late() const;
+  bool changes_at_updates() const;
   std::function<void()> snapshot();
   void add_choices(NamedTensors& state, const HeldStage& held) const;
   std::optional<RankProblem> non_finite(const std::vector<StageTensors>& tensors) const;

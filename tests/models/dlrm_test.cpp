@@ -164,7 +164,7 @@ TEST_F(Dlrm, SpreadTablesAddGradientsInTheOrderOfMicrobatches) {
   }
 }
 
-/// What a rank sends to others, by the texts of its messages.
+/// Holds the texts of the messages that each rank sends to each other one.
 struct SentTexts {
   std::mutex mutex;
   std::map<std::pair<int, int>, std::vector<std::string>> of_pair;  ///< sender, receiver

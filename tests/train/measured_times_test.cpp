@@ -2,7 +2,6 @@
 #include "runtime/train/measured_times.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
+#include "tests/driver/temporary_folder.h"
 
 namespace millrace {
 namespace {
@@ -184,14 +184,9 @@ TEST(ComputeWaits, TurnsOfAStepAreApart) {
 
 class MeasuredRuns : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/millrace-measured-XXXXXX";
-    folder_ = ::mkdtemp(name);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
   /// Writes the files of a run of one rank whose forwards took `ms`.
   std::string run_with(int microbatch, std::int64_t ms, const std::string& more = "") {
-    const std::filesystem::path folder = folder_ / std::to_string(microbatch);
+    const std::filesystem::path folder = folder_.path(std::to_string(microbatch));
     std::filesystem::create_directories(folder);
     EXPECT_TRUE(one_.save((folder / "plan.json").string()));
     std::ofstream(folder / "summary.json") << "{\"microbatch\": " << microbatch << more << "}";
@@ -199,7 +194,7 @@ class MeasuredRuns : public ::testing::Test {
         {span(SpanKind::Forward, 0, 0, 1), span(SpanKind::Forward, 1, kGiga, ms * 1'000'000)});
     return folder.string();
   }
-  std::filesystem::path folder_;
+  TemporaryFolder folder_;
   const Plan one_{.model = "m", .stages = {{.layers = {"a"}, .ranks = {RankId(0)}}}};
 };
 

@@ -246,9 +246,8 @@ TEST_F(FirstHours, EvaluateGivesTheNumbersOfTheTraining) {
   const std::string model = "--model mlp --width 16 --data synthetic:256 ";
   const Ran trained = run("train " + model + "--epochs 2 --output-dir out --save-weights w.safetensors");
   ASSERT_EQ(trained.code, 0) << trained.output;
-  const std::size_t at = trained.output.find("evaluation: loss ");
-  ASSERT_NE(at, std::string::npos) << trained.output;
-  const std::string numbers = trained.output.substr(at, trained.output.find('\n', at) - at);
+  const std::string numbers = trained.evaluation();
+  ASSERT_NE(numbers, "") << trained.output;
   for (const char* weights : {"--weights out", "--weights=w.safetensors", "--weights out --stages 2"}) {
     const Ran judged = run("evaluate " + model + weights);
     EXPECT_EQ(judged.code, 0) << judged.output;

@@ -17,6 +17,12 @@ namespace fs = std::filesystem;
 struct Ran {
   int code = -1;
   std::string output;  ///< stdout and stderr
+
+  /// Returns the first line's "evaluation: loss ..."; empty: nothing was evaluated.
+  std::string evaluation() const {
+    const std::size_t at = output.find("evaluation: loss ");
+    return at == std::string::npos ? "" : output.substr(at, output.find('\n', at) - at);
+  }
 };
 
 class Jobs : public ::testing::Test {
