@@ -268,7 +268,9 @@ void Trainer::Impl::finish() {
   }
   if (report.stopped) {
     if (t.owns_loss())
-      log_warning("asked to stop: saving step " + std::to_string(t.done) + ", from which --resume goes on");
+      log_warning(t.options.saves() ? "asked to stop: saving step " + std::to_string(t.done) +
+                                          ", from which --resume goes on"
+                                    : "asked to stop after step " + std::to_string(t.done));
     if (t.options.saves()) checkpoints->save();
   } else {
     checkpoints->settle();
