@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <span>
 #include <utility>
 
@@ -22,26 +23,44 @@ namespace {
 
 constexpr std::string_view kOfJob = ".job";
 
-/// Cuts a log off before the first line of `step` or of a later step, and before an unfinished line. A file
-/// that cannot be rewritten stays as it is: readers take the later of two lines of a step.
+/// Tells whether a line of a log is of a step before `step`. Heads of runs and broken lines are of none.
+bool is_before(const std::string& line, std::int64_t step, const std::string& path) {
+  const Result<Json> json = parse_json(line, path);
+  if (!json) return false;
+  const auto is_below = [&](const char* key, std::int64_t end) {
+    const Json* number = json->find(key);
+    return number && number->kind() == Json::Kind::Int && number->as_int() < end;
+  };
+  return is_below("step", step) || is_below("after_step", step + 1);
+}
+
+/// Cuts a log off behind its last line of a step before `step`. It reads the log from its end, so that going
+/// on takes as long after a million steps as after ten. A file that cannot be cut stays as it is: readers
+/// take the later of two lines of a step.
 void cut_from(const std::filesystem::path& path, std::int64_t step) {
-  const Result<std::string> text = read_file(path, kGiB);
-  if (!text) return;
-  std::string kept;
-  for (std::size_t at = 0, end; (end = text->find('\n', at)) != std::string::npos; at = end + 1) {
-    const std::string line = text->substr(at, end - at);
-    const Result<Json> json = parse_json(line, path.string());
-    if (!json) continue;
-    const auto is_from = [&](const char* key, std::int64_t first) {
-      const Json* number = json->find(key);
-      return number && number->kind() == Json::Kind::Int && number->as_int() >= first;
-    };
-    if (is_from("step", step) || is_from("after_step", step + 1)) continue;
-    kept += line + "\n";
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) return;
+  std::ifstream file(path, std::ios::binary);
+  std::uintmax_t kept = 0;
+  for (std::uintmax_t window = 64 * 1024; kept == 0; window *= 4) {
+    const std::uintmax_t from = size > window ? size - window : 0;
+    std::string tail(size - from, '\0');
+    file.seekg(static_cast<std::streamoff>(from));
+    if (!file.read(tail.data(), static_cast<std::streamsize>(tail.size()))) return;
+    // The first line of a window is cut off, unless the window is the whole file.
+    const std::size_t first = from > 0 ? tail.find('\n') + 1 : 0;
+    for (std::size_t end = tail.rfind('\n') + 1; end > first && kept == 0;) {
+      const std::size_t before = end > 1 ? tail.rfind('\n', end - 2) : std::string::npos;
+      const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+      if (is_before(tail.substr(begin, end - 1 - begin), step, path.string())) kept = from + end;
+      end = begin;
+    }
+    if (from == 0) break;
   }
-  if (kept == *text) return;
-  if (const Status written = write_file_atomically(path, kept); !written)
-    log_warning(to_string(written.problems()));
+  if (kept == size) return;
+  std::filesystem::resize_file(path, kept, error);
+  if (error) log_warning(path.string() + ": cannot be cut: " + error.message());
 }
 
 constexpr std::string_view kOwnStep = ",own_step";

@@ -169,18 +169,24 @@ def processes_in(folder):
 
 def lines_of(path):
     """The steps with a loss in a rank's log."""
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            one = json.loads(line)
-        except ValueError:
-            continue  # it is being written
-        if "step" in one and one.get("loss") is not None:
-            yield one
+    with path.open(errors="replace") as log:
+        for line in log:
+            try:
+                one = json.loads(line)
+            except ValueError:
+                continue  # it is being written
+            if "step" in one and one.get("loss") is not None:
+                yield one
 
 
-def steps_of(out):
+def steps_of(out, of=lambda one: one):
     """Those of the rank that logs the loss, in the order of the file."""
-    return next(filter(None, (list(lines_of(path)) for path in sorted(out.glob("steps.rank*.jsonl"), reverse=True))), [])
+    logs = sorted(out.glob("steps.rank*.jsonl"), reverse=True)
+    return next(filter(None, ([of(one) for one in lines_of(path)] for path in logs)), [])
+
+
+def losses_of(out):
+    return steps_of(out, lambda one: (one["step"], one["loss"]))
 
 
 def checkpoints(out):
@@ -191,7 +197,7 @@ def result(out):
     """What must be the same bits: each step's loss, once and in order, and the newest checkpoint's shards."""
     newest = checkpoints(out)[-1:] or [out]
     shards = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in newest[0].glob("*.safetensors")}
-    return [(one["step"], one["loss"]) for one in steps_of(out)], newest[0].name, shards
+    return losses_of(out), newest[0].name, shards
 
 
 def yaml_of(job):

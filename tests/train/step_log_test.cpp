@@ -181,6 +181,11 @@ TEST_F(StepLogFile, ARunThatGoesOnKeepsTheLinesOfEarlierSteps) {
   }
   EXPECT_EQ(steps(), (std::vector<std::string>{"header", "0", "after 1", "1", "after 2", "2", "after 3", "3",
                                                "after 4", "after 4"}));
+  {
+    StepLog log(folder_, header(), 4);  // as many lines as make it look for the place more than once
+    for (std::int64_t step = 4; step < 2000; ++step) log.write(record(step));
+  }
+  EXPECT_GT(std::filesystem::file_size(folder_ / "steps.rank2.jsonl"), 300'000u);
   if (std::FILE* file = std::fopen((folder_ / "steps.rank2.jsonl").c_str(), "a")) {
     std::fputs("{\"step\":1,\"lo", file);
     std::fclose(file);
