@@ -36,6 +36,7 @@ constexpr std::size_t kMostNarrowBars = 2000;  // beyond it the wide picture has
 constexpr int kWide = 1120, kNarrow = 380;     // pixels of a picture
 constexpr int kWidePlan = 1096;                // what a card has room for
 constexpr double kGood = 15;                   // per cent off a prediction
+constexpr std::size_t kMostLosses = 10'000;    // in the data for scripts; of more, every Nth step is there
 constexpr std::size_t kFewJobs = 12;           // more are drawn thinner
 constexpr double kHighLosses = 2;              // times the highest first loss: what is above has diverged
 
@@ -922,8 +923,13 @@ class Page {
                                      {"predicted_backward_s", s.predicted_backward_s},
                                      {"measured_backward_s", s.measured_backward_s}}));
     }
-    for (const auto& [step, loss] : loss_points())
-      losses.push_back(Json::object({{"step", static_cast<std::int64_t>(step)}, {"loss", loss}}));
+    const auto points = loss_points();
+    const std::size_t every = points.size() / kMostLosses + 1;
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const auto& [step, loss] = points[i];
+      if (i % every == 0 || i + 1 == points.size())
+        losses.push_back(Json::object({{"step", static_cast<std::int64_t>(step)}, {"loss", loss}}));
+    }
     const Json data = Json::object({{"format", "millrace-report-1"},
                                     {"model", model()},
                                     {"predicted_step_s", comparison_.predicted_step_s},

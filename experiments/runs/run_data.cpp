@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <utility>
@@ -287,19 +288,15 @@ class Reader {
   }
 
   void read_steps(const fs::path& path, RankRun& rank) {
-    const Result<std::string> text = read_file(path);
-    if (!text) {
-      run_.notes.push_back(to_string(text.problems().front()));
+    std::ifstream log(path);  // line by line: the log of a long run does not fit into memory
+    if (!log) {
+      run_.notes.push_back(path.string() + ": cannot be opened");
       return;
     }
     std::map<std::int64_t, StepLine> steps;
     int damaged = 0, parts = 0;
     bool begins = false;
-    std::string_view rest = *text;
-    while (!rest.empty()) {
-      const std::size_t end = std::min(rest.find('\n'), rest.size());
-      const std::string_view line = rest.substr(0, end);
-      rest.remove_prefix(std::min(end + 1, rest.size()));
+    for (std::string line; std::getline(log, line);) {
       if (line.empty()) continue;
       const Result<Json> json = parse_json(line, path.string());
       if (!json || !json->is_object()) {
@@ -331,10 +328,11 @@ class Reader {
           std::erase_if(rank.joints, [&](std::int64_t joint) { return joint >= step.step; });
           rank.joints.push_back(step.step);
         }
-        steps[step.step] = step;
+        steps.insert_or_assign(steps.end(), step.step, std::move(step));
       }
     }
-    for (auto& [number, step] : steps) rank.steps.push_back(step);
+    rank.steps.reserve(steps.size());
+    for (auto& [number, step] : steps) rank.steps.push_back(std::move(step));
     if (damaged > 0)
       run_.notes.push_back(path.filename().string() + ": " + std::to_string(damaged) +
                            " damaged line(s) left out");

@@ -285,16 +285,30 @@ TEST_F(Report, PhasesOfTwoRunsHaveIntervals) {
   EXPECT_EQ(first_bad_tag(html), "");
 }
 
-TEST_F(Report, EmbedsItsData) {
-  example::write_run(folder_.path(), example::plan());
-  const std::string html = report_html(read());
+Result<Json> embedded_data(const std::string& html) {
   const std::string open = "id=\"millrace-data\">";
   const std::size_t start = html.find(open) + open.size(), end = html.find("</script>", start);
-  const Result<Json> data = parse_json(html.substr(start, end - start), "data");
+  return parse_json(html.substr(start, end - start), "data");
+}
+
+TEST_F(Report, EmbedsItsData) {
+  example::write_run(folder_.path(), example::plan());
+  RunData run = read();
+  const Result<Json> data = embedded_data(report_html(run));
   ASSERT_TRUE(data) << to_string(data.problems());
   EXPECT_EQ(data->find("model")->as_string(), "vgg16");
   EXPECT_EQ(data->find("losses")->items().size(), 240u);
   EXPECT_EQ(data->find("stages")->items().size(), 3u);
+  // Of a long run every third step is in the page, and the last one.
+  while (run.ranks[3].steps.size() < 25'001) {
+    run.ranks[3].steps.push_back(run.ranks[3].steps.back());
+    ++run.ranks[3].steps.back().step;
+  }
+  const Result<Json> thinned = embedded_data(report_html(run));
+  ASSERT_TRUE(thinned) << to_string(thinned.problems());
+  const std::vector<Json>& losses = thinned->find("losses")->items();
+  EXPECT_EQ(losses.size(), 8335u);
+  EXPECT_EQ(losses.back().find("step")->as_int() - losses.front().find("step")->as_int(), 25'000);
 }
 
 TEST_F(Report, DrawsScoresAndPerplexityBetweenSteps) {
