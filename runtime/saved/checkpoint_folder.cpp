@@ -70,7 +70,9 @@ std::vector<fs::path> step_folders(const fs::path& folder) {
   return result;
 }
 
-/// Removes this run's oldest checkpoints. Checkpoints that cannot be read or are another run's stay.
+/// Removes this run's oldest checkpoints. Checkpoints that cannot be read or are another run's stay. The name
+/// goes first: a removal that is cut off leaves an unfinished folder, which the next run removes, and no step
+/// without a manifest.
 void prune(const fs::path& folder, const std::string& run, const Retention& keep) {
   if (keep.newest == 0) return;
   int kept = 0;
@@ -79,7 +81,10 @@ void prune(const fs::path& folder, const std::string& run, const Retention& keep
     const Result<ManifestHead> head = read_manifest_head(step);
     if (!head || head->run != run || ++kept <= keep.newest) continue;
     const bool stays = keep.every != 0 && head->step % keep.every == 0;
-    if (!stays && reach_file_call()) fs::remove_all(step, ignored);
+    const fs::path unfinished = step.string() + ".tmp." + run;
+    if (stays || !reach_file_call()) continue;
+    fs::rename(step, unfinished, ignored);
+    if (reach_file_call()) fs::remove_all(unfinished, ignored);
   }
 }
 

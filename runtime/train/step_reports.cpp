@@ -15,8 +15,9 @@
 namespace millrace {
 namespace {
 
-constexpr std::size_t kSpansInMemory = 1 << 14;  // beyond it they go to the file
-constexpr std::ptrdiff_t kRecentSteps = 32;      // whose median says how long the others will take
+constexpr std::size_t kSpansInMemory = 1 << 14;      // beyond it they go to the file
+constexpr std::int64_t kStepsBetweenWarnings = 100;  // of spikes; the log has all
+constexpr std::ptrdiff_t kRecentSteps = 32;          // whose median says how long the others will take
 
 /// Nothing is said of jobs that have ended.
 void leave_out(const std::vector<char>& ended, LossSums& losses) {
@@ -158,10 +159,12 @@ bool StepReports::is_spike(const StepRecord& record) {
   if (t_.is_one_of_several() || record.losses->values.empty()) return false;
   const double loss = record.losses->mean_loss();
   const std::optional<double> usual = spikes_.add(loss);
-  if (usual && t_.owns_loss())
+  if (usual && t_.owns_loss() && record.step >= warns_of_spikes_from_) {
+    warns_of_spikes_from_ = record.step + kStepsBetweenWarnings;
     log_warning(
         "step " + std::to_string(record.step) +
         printed(": the loss of %.4g is a spike: the median of the steps before is %.4g", loss, *usual));
+  }
   return usual.has_value();
 }
 

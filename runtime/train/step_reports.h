@@ -69,6 +69,7 @@ class StepReports {
   std::vector<double> step_seconds_, samples_per_s_;  ///< by update
   TimePoint last_update_{}, last_print_{};
   LossSpikes spikes_;
+  std::int64_t warns_of_spikes_from_ = 0;  ///< the first step whose spike is worth a line again
   SlowSteps slow_steps_;
   std::optional<WorkingLine> first_step_;  ///< until it is done
   double cpu_at_last_update_ = 0;
