@@ -302,8 +302,9 @@ def soak(rig):
     recoveries.sort()
     patience = 5 if rig.quick else 1
     late = recoveries and (recoveries[len(recoveries) * 95 // 100] > 10 * patience or recoveries[len(recoveries) // 2] > 5 * patience)
-    fine = not wrong and not late and code == 75 and recoveries and grown[0] < 4096 and grown[1] <= 0
-    note = wrong or f"exit {code}, {steps} steps, launcher grew by {grown[0]} KiB and {grown[1]} descriptors"
+    stay = len(checkpoints(run.out))  # --keep-checkpoints is 3
+    fine = not wrong and not late and code == 75 and recoveries and grown[0] < 4096 and grown[1] <= 0 and stay == 3
+    note = wrong or f"exit {code}, {steps} steps, launcher grew by {grown[0]} KiB and {grown[1]} descriptors, {stay} checkpoints stay"
     left = rig.leftovers(run.folder)
     for i, seconds in enumerate(recoveries or [None]):
         yield Trial(f"fault {i}", bool(fine), seconds, equal if i == 0 else None, left if i == 0 else (), note)
