@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,9 +32,12 @@ int run_millrace(const std::vector<std::string>& words, const std::string& log,
   std::vector<char*> argv;
   for (std::string& word : all) argv.push_back(word.data());
   argv.push_back(nullptr);
-  const pid_t child = ::fork();
+  const pid_t parent = ::getpid(), child = ::fork();
   if (child < 0) throw DataError(std::string("no process can be started: ") + std::strerror(errno));
+  // The progress has a thread, so the child may only start the other program.
   if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (::getppid() != parent) ::_exit(127);
     const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
     if (file >= 0) ::dup2(file, STDOUT_FILENO), ::dup2(file, STDERR_FILENO);
     ::execv(argv[0], argv.data());
