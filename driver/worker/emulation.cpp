@@ -145,14 +145,14 @@ bool Emulation::is_virtual() const {
 
 std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
   constexpr Bytes kLoadedAhead = 8;  // LoaderOptions::prefetch
-  const LayerGraph& first = arrays_.front();
-  EmulatedCosts costs{.update_s_per_byte = first.update_s_per_byte,
-                      .update_copy_s_per_byte = first.update_copy_s_per_byte,
-                      .memory = memory_.at(static_cast<std::size_t>(rank.value)),
+  EmulatedCosts costs{.memory = memory_.at(static_cast<std::size_t>(rank.value)),
                       .jitter = jitter_,
                       .seed = derive_seed(seed_, "emulated work", static_cast<std::uint64_t>(rank.value))};
   const bool lowers = profile_.precision != to_string(Precision::Float32);
   for (const LayerGraph& array : arrays_) {
+    // Arrays of equal size have the same profile.
+    EmulatedUpdate update{.s_per_byte = array.update_s_per_byte,
+                          .copy_s_per_byte = array.update_copy_s_per_byte};
     std::map<std::string, const LayerNode*> nodes;
     for (const LayerNode& node : array.nodes) nodes[node.name] = &node;
     for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
@@ -163,10 +163,10 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
         // Copies in lower precision and tied values are tensors, and count as such.
         if (!lowers) costs.copy_bytes[stage] += node.lowered_bytes - node.tied_bytes;
         costs.fixed_bytes += kLoadedAhead * node.field_bytes;
-        // Each array has an update of its own.
-        if (&array == &first) costs.untouched_bytes[stage] += node.untouched_bytes;
+        update.untouched_bytes[stage] += node.untouched_bytes;
       }
     }
+    costs.updates[array.jobs] = std::move(update);
   }
   auto device = std::make_shared<EmulatedDevice>(*clock_, "emulated " + profile_.device, costs);
   if (flags_.world) device->share(flags_.world->timeline(rank));
