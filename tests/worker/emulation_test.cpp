@@ -299,6 +299,66 @@ TEST_F(Emulation, TurnsCarriedStatesAndJobArraysAreAsSimulatedToo) {
   EXPECT_NE(none.output.find("--jobs 1,3,4"), std::string::npos) << none.output;
 }
 
+/// Two jobs are an array, and the third is one by itself. Each array has its own layers and its own update.
+TEST_F(Emulation, ArraysOfUnequalSizesTakeTheirOwnTimes) {
+  const std::string model = "--model mlp --width 64 --depth 6 --microbatch 8 ";
+  const Ran profiled = run("profile " + model + "--jobs 2 --blocks 1 --repetitions 1 --out jobs.json");
+  ASSERT_EQ(profiled.code, 0) << profiled.output;
+  const auto with = [](Json graph, double layer_s, double update_s_per_byte) {
+    Json layers = Json::array();
+    for (Json layer : graph.find("layers")->items()) {
+      layer["forward_s"] = layer["backward_input_s"] = layer_s;
+      layer["backward_weight_s"] = layer.find("parameter_bytes")->as_double() > 0 ? layer_s : 0;
+      layers.push_back(std::move(layer));
+    }
+    graph["layers"] = std::move(layers);
+    graph["loss_s"] = 0.0;
+    graph["update_s_per_byte"] = update_s_per_byte;
+    return graph;
+  };
+  const Json alone = with(json("jobs.json"), 1e-3, 4e-7),
+             pair = with(alone.find("arrays")->items()[0], 1.5e-3, 1e-7);
+  Json both = alone, arrays = Json::array();
+  arrays.push_back(pair);
+  both["arrays"] = std::move(arrays);
+  write("jobs.json", both.dump(1));
+  write(
+      "job.yaml",
+      "name: unequal\nmodel: mlp\nwidth: 64\ndepth: 6\nmicrobatch: 8\nstages: 2\nmicrobatches: 1\narrays: 2\n"
+      "schedule: 1f1b\nfused: true\nlr: [0.1, 0.2, 0.3]\nsteps: 6\ndata: synthetic:64\noutput-dir: run\n");
+  const Ran ran = run("emulate job.yaml --device-profile jobs.json");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  struct Stage {
+    double forward = 0, backward = 0, update = 0;
+  };
+  const Json plan = json("run-emulated/plan.json");
+  const auto stage = [&](const Json& graph, std::size_t s) {
+    Stage sum;
+    for (const Json& name : plan.find("stages")->items()[s].find("layers")->items()) {
+      for (const Json& layer : graph.find("layers")->items()) {
+        if (layer.find("name")->as_string() != name.as_string()) continue;
+        sum.forward += layer.find("forward_s")->as_double();
+        sum.backward +=
+            layer.find("backward_input_s")->as_double() + layer.find("backward_weight_s")->as_double();
+        sum.update +=
+            layer.find("parameter_bytes")->as_double() * graph.find("update_s_per_byte")->as_double();
+      }
+    }
+    return sum;
+  };
+  // 1F1B with a microbatch of each array: the first stage does F0 F1 B0 U0 B1 U1, the second F0 B0 U0 F1 B1
+  // U1.
+  const Stage first[] = {stage(pair, 0), stage(alone, 0)}, second[] = {stage(pair, 1), stage(alone, 1)};
+  const double forwards = first[0].forward + first[1].forward;
+  const double pair_back = first[0].forward + second[0].forward + second[0].backward;
+  const double alone_back =
+      std::max(pair_back + second[0].update, forwards) + second[1].forward + second[1].backward;
+  const double pair_done = std::max(forwards, pair_back) + first[0].backward + first[0].update;
+  const double step = std::max(pair_done, alone_back) + first[1].backward + first[1].update;
+  EXPECT_GT(first[1].update, 1e-3) << "else the test could not see whose time an update takes";
+  EXPECT_NEAR(json("run-emulated/summary.json").find("median_step_s")->as_double() / step, 1, 1e-4);
+}
+
 TEST_F(Emulation, JobsThatShareADeviceTakeTurns) {
   write("job.yaml",
         "name: s\nmodel: mlp\nwidth: 64\ndepth: 6\nmicrobatch: 8\nmicrobatches: 1\nsteps: 60\n"
@@ -313,6 +373,10 @@ TEST_F(Emulation, JobsThatShareADeviceTakeTurns) {
   const Ran three =
       run("emulate job.yaml job.yaml job.yaml --device-profile profile.json --output-dir three");
   ASSERT_EQ(three.code, 0) << three.output;
+  for (const char* line : {" INFO s: step=60/60 ", " INFO s-2: step=60/60 ", " INFO s-3: step=60/60 ",
+                           "\ns: steps 60, no losses", "\ns-2: steps 60, ", "\ns-3: steps 60, ",
+                           "\ns-2: 90.00 ms a step on shared devices, in three/job1\n"})
+    EXPECT_NE(("\n" + three.output).find(line), std::string::npos) << line << "\n" << three.output;
   for (const std::string job : {"job0", "job1", "job2"})
     EXPECT_NEAR(json("three/" + job + "/summary.json").find("median_step_s")->as_double() / 0.09, 1, 0.02)
         << job;
