@@ -145,7 +145,8 @@ bool Emulation::is_virtual() const {
 
 std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
   constexpr Bytes kLoadedAhead = 8;  // LoaderOptions::prefetch
-  EmulatedCosts costs{.memory = memory_.at(static_cast<std::size_t>(rank.value)),
+  EmulatedCosts costs{.rank = rank.value,
+                      .memory = memory_.at(static_cast<std::size_t>(rank.value)),
                       .jitter = jitter_,
                       .seed = derive_seed(seed_, "emulated work", static_cast<std::uint64_t>(rank.value))};
   const bool lowers = profile_.precision != to_string(Precision::Float32);

@@ -339,7 +339,14 @@ Result<std::vector<StepTime>> step_times(const FigureFlags& flags, StallFigure f
   const int share = static_cast<int>(batch / flags.gpus);
   std::vector<StepTime> steps;
   Problems problems;
-  for (const std::string& model : flags.models.empty() ? models_of(figure) : flags.models) {
+  std::vector<std::string> models = flags.models;
+  if (models.empty()) {
+    models = models_of(figure);
+    const std::string first = models.front();
+    std::erase_if(models, [&](const std::string& model) { return !table->has(flags.device, model); });
+    if (models.empty()) models = {first};  // whose problem says what there is
+  }
+  for (const std::string& model : models) {
     const Result<double> seconds = table->seconds(flags.device, model, share, flags.leave);
     if (seconds)
       steps.push_back({model, *seconds, table->copy_seconds(flags.device, model, share)});

@@ -38,7 +38,8 @@ EmulatedDevice::EmulatedDevice(Clock& clock, std::string name, const EmulatedCos
     : clock_(clock),
       name_(std::move(name)),
       costs_(costs),
-      memory_(std::make_shared<EmulatedMemory>(costs.memory)),
+      memory_(std::make_shared<EmulatedMemory>(
+          costs.memory, costs.rank < 0 ? "" : " of rank " + std::to_string(costs.rank))),
       free_(clock.now()),
       random_(costs.seed),
       copies_(costs.copy_bytes) {

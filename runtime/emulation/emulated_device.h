@@ -28,6 +28,7 @@ struct EmulatedUpdate {
 /// The costs of a device that do not belong to a layer. Seconds and bytes.
 struct EmulatedCosts {
   std::map<int, EmulatedUpdate> updates{};  ///< by jobs of an array; a single job is an array of 1
+  int rank = -1;                            ///< whose device it is, for messages; -1: not said
   std::int64_t memory = 0;                  ///< of the device; 0: unlimited
   std::int64_t fixed_bytes = 0;             ///< taken from the start to the end, besides tensors
   double jitter = 0;                        ///< sigma of a log-normal factor of mean 1; 0: times do not vary

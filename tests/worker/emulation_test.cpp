@@ -168,6 +168,23 @@ TEST_F(Emulation, AJobRunsOnBothClocksWithoutWhatAsksForValues) {
   EXPECT_NE(bytes("real-emulated/report.html").find("Emulated"), std::string::npos);
 }
 
+/// In virtual time nothing varies. The report simulates the run's own times again, and they give the run's
+/// step.
+TEST_F(Emulation, ItsReportFindsNoErrorInVirtualTime) {
+  write("job.yaml",
+        "name: r\nmodel: mlp\nwidth: 64\ndepth: 6\nmicrobatch: 8\nstages: 2\nmicrobatches: 3\nsteps: 8\n"
+        "data: synthetic:64\noutput-dir: r\n");
+  const Ran ran = run("emulate job.yaml --device-profile profile.json --cluster cluster.yaml");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  const Ran report = run("report --run r-emulated");
+  ASSERT_EQ(report.code, 0) << report.output;
+  for (const char* part : {"jitter +0.0 %", "model +0.0 %"})
+    EXPECT_NE(report.output.find(part), std::string::npos) << report.output;
+  const Ran again = run("emulate job.yaml --device-profile profile.json");
+  EXPECT_EQ(again.code, 2) << again.output;
+  EXPECT_EQ(again.output.find("--resume"), std::string::npos) << "it has no checkpoint\n" << again.output;
+}
+
 TEST_F(Emulation, APipelinesStallsAreThoseOfItsFirstAndLastStage) {
   for (int image = 0; image < 24; ++image) {
     const std::string name = "images/train/class" + std::to_string(image % 3) + "/" + std::to_string(image);
@@ -196,6 +213,9 @@ TEST_F(Emulation, APipelinesStallsAreThoseOfItsFirstAndLastStage) {
   for (const char* part : {"compute_s", "preparation_stall_s", "fetch_stall_s"})
     EXPECT_GE(mean(part), 0) << part;
   EXPECT_GT(stalls.find("file_bytes")->as_double(), 24 * 1000);
+  const Ran what_if = run("stalls what-if stalls/job-stalls.json");
+  EXPECT_EQ(what_if.code, 2) << what_if.output;
+  EXPECT_NE(what_if.output.find("millrace stalls job --storage NAME"), std::string::npos) << what_if.output;
   const std::vector<Json>& ranks = stalls.find("ranks")->items();
   ASSERT_EQ(ranks.size(), 3U);
   EXPECT_EQ(ranks[1].find("data_wait_cold_s")->as_double(), 0) << "the middle stage reads no data";
@@ -422,7 +442,7 @@ TEST_F(Emulation, WhatCannotBeIsRefused) {
          "--precision float32"},
         {"train " + emulated + "--device-profile profile.json --save-weights w.safetensors", 2, "no values"},
         {"train " + emulated + "--device-profile profile.json --stages 2 --emulate-links small.yaml", 1,
-         "out of memory on the emulated device"},
+         "out of memory on the emulated device of rank "},
         {"train " + std::string(kModel) + "--device-profile profile.json", 2, "give --device emulated"},
         {"evaluate --model mlp --weights x --device emulated", 2, "--device"},
         {"device-profile --profile here.json --table devices.tsv --device fast --out x.json", 3,
