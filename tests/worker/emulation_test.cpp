@@ -174,7 +174,7 @@ TEST_F(Emulation, ItsReportFindsNoErrorInVirtualTime) {
   write("job.yaml",
         "name: r\nmodel: mlp\nwidth: 64\ndepth: 6\nmicrobatch: 8\nstages: 2\nmicrobatches: 3\nsteps: 8\n"
         "data: synthetic:64\noutput-dir: r\n");
-  const Ran ran = run("emulate job.yaml --device-profile profile.json --cluster cluster.yaml");
+  const Ran ran = run("emulate job.yaml --device-profile profile.json");
   ASSERT_EQ(ran.code, 0) << ran.output;
   const Ran report = run("report --run r-emulated");
   ASSERT_EQ(report.code, 0) << report.output;
@@ -214,7 +214,7 @@ TEST_F(Emulation, APipelinesStallsAreThoseOfItsFirstAndLastStage) {
     EXPECT_GE(mean(part), 0) << part;
   EXPECT_GT(stalls.find("file_bytes")->as_double(), 24 * 1000);
   const Ran what_if = run("stalls what-if stalls/job-stalls.json");
-  EXPECT_EQ(what_if.code, 2) << what_if.output;
+  EXPECT_EQ(what_if.code, 3) << what_if.output;
   EXPECT_NE(what_if.output.find("millrace stalls job --storage NAME"), std::string::npos) << what_if.output;
   const std::vector<Json>& ranks = stalls.find("ranks")->items();
   ASSERT_EQ(ranks.size(), 3U);
@@ -269,11 +269,11 @@ TEST_F(Emulation, TurnsCarriedStatesAndJobArraysAreAsSimulatedToo) {
     std::string model, profiled, job;
     double memory;  ///< by which it may be off
   };
-  // Kernels that are chosen by trying take memory for that, which an emulated run does not. The profile
-  // counts outputs of layers that are called twice as kept.
+  // Kernels that are chosen by trying take memory for that, which an emulated run does not. The loader may be
+  // less far ahead than an emulated one, so batches are small beside the weights.
   const Kind kinds[] = {
-      {"model: dcgan\nimage-size: 32\nlatent: 16\ngenerator-features: 16\ndiscriminator-features: 16\n", "",
-       "data: synthetic:64\n", 0.15},
+      {"model: dcgan\nimage-size: 16\nlatent: 16\ngenerator-features: 64\ndiscriminator-features: 64\n", "",
+       "data: synthetic:64\n", 0.03},
       {"model: awd_lstm\nembedding-features: 128\nhidden: 128\nvocabulary: 64\nlength: 32\n", "",
        "data: text\n", 0.03},
       {"model: mlp\nwidth: 256\ndepth: 6\n", "--jobs 3 ",
@@ -336,8 +336,8 @@ TEST_F(Emulation, ArraysOfUnequalSizesTakeTheirOwnTimes) {
     graph["update_s_per_byte"] = update_s_per_byte;
     return graph;
   };
-  const Json alone = with(json("jobs.json"), 1e-3, 4e-7),
-             pair = with(alone.find("arrays")->items()[0], 1.5e-3, 1e-7);
+  const Json alone = with(json("jobs.json"), 1e-3, 4e-8),
+             pair = with(alone.find("arrays")->items()[0], 1.2e-3, 1e-8);
   Json both = alone, arrays = Json::array();
   arrays.push_back(pair);
   both["arrays"] = std::move(arrays);
@@ -367,16 +367,32 @@ TEST_F(Emulation, ArraysOfUnequalSizesTakeTheirOwnTimes) {
     return sum;
   };
   // 1F1B with a microbatch of each array: the first stage does F0 F1 B0 U0 B1 U1, the second F0 B0 U0 F1 B1
-  // U1.
+  // U1. Before its U0 the first stage waits for the gradient that B1 needs.
   const Stage first[] = {stage(pair, 0), stage(alone, 0)}, second[] = {stage(pair, 1), stage(alone, 1)};
   const double forwards = first[0].forward + first[1].forward;
   const double pair_back = first[0].forward + second[0].forward + second[0].backward;
   const double alone_back =
       std::max(pair_back + second[0].update, forwards) + second[1].forward + second[1].backward;
-  const double pair_done = std::max(forwards, pair_back) + first[0].backward + first[0].update;
-  const double step = std::max(pair_done, alone_back) + first[1].backward + first[1].update;
+  const double pair_done =
+      std::max(std::max(forwards, pair_back) + first[0].backward, alone_back) + first[0].update;
+  const double step = pair_done + first[1].backward + first[1].update;
   EXPECT_GT(first[1].update, 1e-3) << "else the test could not see whose time an update takes";
   EXPECT_NEAR(json("run-emulated/summary.json").find("median_step_s")->as_double() / step, 1, 1e-4);
+  // A plan of such arrays foretells the same.
+  write("two.yaml", "levels: [{count: 2, bandwidth: 1e8, latency: 1e-5}]\n");
+  const Ran planned =
+      run("plan --profile jobs.json --cluster two.yaml --stages 2 --jobs 3 --microbatches 2 --schedule gpipe "
+          "--out plan.json");
+  ASSERT_EQ(planned.code, 0) << planned.output;
+  EXPECT_NE(planned.output.find("3 jobs in 1 round: 3 in 2 arrays"), std::string::npos) << planned.output;
+  write("planned.yaml",
+        "name: planned\nmodel: mlp\nwidth: 64\ndepth: 6\nmicrobatch: 8\nplan: plan.json\nfused: true\n"
+        "lr: [0.1, 0.2, 0.3]\nsteps: 6\ndata: synthetic:64\noutput-dir: planned\n");
+  const Ran timed = run("emulate planned.yaml --device-profile jobs.json --cluster two.yaml");
+  ASSERT_EQ(timed.code, 0) << timed.output;
+  EXPECT_NEAR(
+      json("planned-emulated/summary.json").find("median_step_s")->as_double() / predicted_by("plan.json"), 1,
+      1e-3);
 }
 
 TEST_F(Emulation, JobsThatShareADeviceTakeTurns) {
