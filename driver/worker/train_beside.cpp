@@ -19,6 +19,7 @@
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
+#include "runtime/base/unfinished_file.h"
 
 namespace millrace {
 namespace {
@@ -104,6 +105,8 @@ int train_beside(const std::vector<std::string>& args, const Accelerator& accele
   set_job_mark("");
   for (const Rounds& job : jobs) world->expect(job.all.front().spec.pipeline.num_ranks());
   use_threads(jobs.front().all.front().spec);
+  tell_when_interrupted(
+      "millrace emulate: stopped before its end; the jobs' folders have their steps so far");
   std::mutex mutex;
   int code = 0;
   const auto train = [&](Rounds& job, const std::string& name) {
