@@ -19,7 +19,7 @@ struct TurboClose {
 using Turbo = std::unique_ptr<void, TurboClose>;
 
 Problem damaged(const std::string& name, const std::string& what) {
-  return {name, std::string("cannot be decoded: ") + what, "the file is damaged: generate it again"};
+  return {name, std::string("cannot be decoded: ") + what, "the file is damaged: take it out, or replace it"};
 }
 
 }  // namespace

@@ -104,15 +104,23 @@ void keep_what_is_emulated(JobSpec& job) {
   job.restarts = {};
 }
 
+/// Returns `text`, with a number behind it if it is in `taken` already. Adds it there.
+std::string unlike_others(const std::string& text, std::map<std::string, int>& taken) {
+  const int before = taken[text]++;
+  return before == 0 ? text : text + "-" + std::to_string(before + 1);
+}
+
 /// Becomes the worker: all ranks of all jobs are threads of it.
 int become_worker(const std::vector<JobSpec>& jobs, const std::string& worker) {
   ::setenv("OMP_NUM_THREADS", "1", 0);
   std::vector<std::string> words{worker};
+  std::map<std::string, int> names;
   for (const JobSpec& job : jobs) {
     for (const auto& [name, value] : job.environment) ::setenv(name.c_str(), value.c_str(), 1);
-    const std::vector<std::string> own = train_arguments(job);  // the first is the command
-    if (words.size() > 1) words.push_back(kBeside);
-    words.insert(words.end(), own.begin() + (words.size() > 1 ? 1 : 0), own.end());
+    const std::vector<std::string> own = train_arguments(job);
+    if (words.size() == 1) words.push_back(own.front());  // the command
+    if (jobs.size() > 1) words.insert(words.end(), {kBeside, unlike_others(job.name, names)});
+    words.insert(words.end(), own.begin() + 1, own.end());
   }
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -159,11 +167,10 @@ void put_into(JobSpec& job, const std::string& folder) {
 void choose_folders(const EmulateFlags& flags, std::vector<JobSpec>& jobs) {
   std::map<std::string, int> taken;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    std::string folder = flags.output_dir.empty()
-                             ? jobs[i].output_dir + "-emulated"
-                             : flags.output_dir + (jobs.size() > 1 ? "/job" + std::to_string(i) : "");
-    if (const int before = taken[folder]++; before > 0) folder += "-" + std::to_string(before + 1);
-    put_into(jobs[i], folder);
+    const std::string folder = flags.output_dir.empty()
+                                   ? jobs[i].output_dir + "-emulated"
+                                   : flags.output_dir + (jobs.size() > 1 ? "/job" + std::to_string(i) : "");
+    put_into(jobs[i], unlike_others(folder, taken));
   }
 }
 

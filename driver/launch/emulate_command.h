@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-/// Between the words of two jobs that the worker's `train` runs in one virtual time
-/// (driver/worker/train_beside.h).
+/// Stands with a job's name before its words, where the worker's `train` runs several jobs in one virtual
+/// time (driver/worker/train_beside.h).
 inline constexpr const char* kBeside = "--beside";
 
 CommandSpec emulate_spec();

@@ -183,6 +183,7 @@ std::string resume_command_of(const std::vector<std::string>& args, const JobSpe
 /// How to go on, if there is something to go on from.
 std::string way_on(const JobSpec& job, const std::string& resume_command) {
   if (can_go_on(job.output_dir)) return "resume: " + resume_command + "\n";
+  if (device_of(job) == ComputeDevice::Emulated) return "";  // it has nothing to save
   return "Hint: no checkpoint was saved; `checkpoint_every: N` in the job saves one every N steps\n";
 }
 

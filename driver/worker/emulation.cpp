@@ -1,9 +1,14 @@
 #include "driver/worker/emulation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <utility>
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/accumulate.h>
 
 #include "driver/cli/command_support.h"
 #include "driver/cli/value_flags.h"
@@ -27,6 +32,32 @@ Problems values_asked_for(const TrainSpec& spec) {
       problems.push_back({std::string("--") + flag.name, "an emulated device computes no values",
                           "leave it out of an emulated run"});
   return problems;
+}
+
+FieldReads field_reads(const LayeredModel& model, int microbatch) {
+  FieldReads reads;
+  const auto add = [&](const LayeredModel& turn, const std::string& layer,
+                       const std::vector<std::string>& inputs) {
+    for (const std::string& input : std::set(inputs.begin(), inputs.end())) {
+      const FieldSpec* const field = turn.field(input);
+      if (!field) continue;
+      const auto [read, is_first] = reads.of_layers[layer].emplace(input, FieldReads::Read{});
+      if (!is_first) ++read->second.turns;
+      read->second.bytes = static_cast<Bytes>(c10::elementSize(field->dtype)) *
+                           c10::multiply_integers(field_shape(*field, model.nominal_extent(microbatch)));
+    }
+  };
+  std::vector<const LayeredModel*> turns;
+  for (const Turn& turn : model.turns) turns.push_back(&turn.model);
+  if (turns.empty()) turns.push_back(&model);
+  for (const LayeredModel* turn : turns) {
+    std::vector<std::string> of_last = turn->layers.back().inputs;
+    for (const NamedHead& head : turn->heads)
+      of_last.insert(of_last.end(), head.inputs.begin(), head.inputs.end());
+    for (const NamedLayer& layer : turn->layers)
+      add(*turn, layer.name, &layer == &turn->layers.back() ? of_last : layer.inputs);
+  }
+  return reads;
 }
 
 /// Compares what the profile was measured with to the run.
@@ -109,6 +140,7 @@ Status Emulation::set_up(TrainSpec& spec) {
     Result<LayeredModel> emulated = emulated_model(std::move(network), *costs, spec.pipeline);
     if (!emulated) return about_file(spec.emulation.profile, emulated.problems());
     network = *std::move(emulated);
+    made->reads_.push_back(field_reads(network, spec.options.microbatch));
     made->arrays_.push_back(*std::move(costs));
   }
   made->flags_ = spec.emulation;
@@ -143,16 +175,49 @@ bool Emulation::is_virtual() const {
   return flags_.clock == EmulatedClock::Virtual;
 }
 
+/// Returns the bytes of the batches of an array that wait on a rank, where they wait in the device's memory.
+/// The loader is ahead by some. Where several turns read a batch, those of a step are kept for the later
+/// ones. A field counts once, however many layers read it.
+Bytes Emulation::batches_of(RankId rank, std::size_t array) const {
+  constexpr double kLoadedAhead = 8;  // LoaderOptions::prefetch
+  double profiled = 0, counted = 0;   // both are sums over layers: of the profile's bytes, of nominal ones
+  std::map<std::string, FieldReads::Read> fields;
+  std::size_t kept_for_turns = 0;  // microbatches besides the one that is computed
+  for (const PlanStage& stage : plan_.stages) {
+    if (std::ranges::find(stage.ranks, rank) == stage.ranks.end()) continue;
+    const auto microbatches = static_cast<std::size_t>(plan_.microbatches);
+    kept_for_turns = (microbatches + stage.ranks.size() - 1) / stage.ranks.size() - 1;
+    for (const LayerNode& node : arrays_[array].nodes) {
+      const auto reads = reads_[array].of_layers.find(node.name);
+      if (reads == reads_[array].of_layers.end() ||
+          std::ranges::find(stage.layers, node.name) == stage.layers.end())
+        continue;
+      profiled += double(node.field_bytes);
+      for (const auto& [name, read] : reads->second) {
+        counted += double(read.bytes);
+        FieldReads::Read& field = fields[name];
+        field = {read.bytes, std::max(field.turns, read.turns)};
+      }
+    }
+  }
+  double waiting = 0;
+  for (const auto& [name, field] : fields)
+    waiting += double(field.bytes) * (kLoadedAhead + (field.turns > 1 ? double(kept_for_turns) : 0));
+  return counted > 0 ? std::llround(profiled / counted * waiting) : 0;
+}
+
 std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
-  constexpr Bytes kLoadedAhead = 8;  // LoaderOptions::prefetch
-  const LayerGraph& first = arrays_.front();
-  EmulatedCosts costs{.update_s_per_byte = first.update_s_per_byte,
-                      .update_copy_s_per_byte = first.update_copy_s_per_byte,
+  EmulatedCosts costs{.rank = rank.value,
                       .memory = memory_.at(static_cast<std::size_t>(rank.value)),
                       .jitter = jitter_,
                       .seed = derive_seed(seed_, "emulated work", static_cast<std::uint64_t>(rank.value))};
   const bool lowers = profile_.precision != to_string(Precision::Float32);
-  for (const LayerGraph& array : arrays_) {
+  for (std::size_t a = 0; a < arrays_.size(); ++a) {
+    const LayerGraph& array = arrays_[a];
+    costs.fixed_bytes += batches_of(rank, a);
+    // Arrays of equal size have the same profile.
+    EmulatedUpdate update{.s_per_byte = array.update_s_per_byte,
+                          .copy_s_per_byte = array.update_copy_s_per_byte};
     std::map<std::string, const LayerNode*> nodes;
     for (const LayerNode& node : array.nodes) nodes[node.name] = &node;
     for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
@@ -162,11 +227,10 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
         const LayerNode& node = *nodes.at(layer);
         // Copies in lower precision and tied values are tensors, and count as such.
         if (!lowers) costs.copy_bytes[stage] += node.lowered_bytes - node.tied_bytes;
-        costs.fixed_bytes += kLoadedAhead * node.field_bytes;
-        // Each array has an update of its own.
-        if (&array == &first) costs.untouched_bytes[stage] += node.untouched_bytes;
+        update.untouched_bytes[stage] += node.untouched_bytes;
       }
     }
+    costs.updates[array.jobs] = std::move(update);
   }
   auto device = std::make_shared<EmulatedDevice>(*clock_, "emulated " + profile_.device, costs);
   if (flags_.world) device->share(flags_.world->timeline(rank));

@@ -39,6 +39,15 @@ class SharedWorld {
   std::map<RankId, std::shared_ptr<SharedTimeline>> timelines_;
 };
 
+/// The fields of a batch that layers read, by layer. The last layer has those that the heads read.
+struct FieldReads {
+  struct Read {
+    Bytes bytes = 0;  ///< of the field in a microbatch of nominal lengths
+    int turns = 1;    ///< in which the layer reads it
+  };
+  std::map<std::string, std::map<std::string, Read>> of_layers;
+};
+
 /// The profile, plan, links and clock that the ranks of an emulated run share. Immutable but for the clock,
 /// which is thread-safe.
 class Emulation {
@@ -64,10 +73,12 @@ class Emulation {
 
  private:
   Emulation() = default;
+  Bytes batches_of(RankId rank, std::size_t array) const;
 
   EmulationFlags flags_;
   LayerGraph profile_;
   std::vector<LayerGraph> arrays_;  // the profile of each array; a single job is one of one job
+  std::vector<FieldReads> reads_;   // by array
   Plan plan_;
   std::vector<ChannelDecorator> links_;  // of --emulate-links
   SharedMemory shared_ = SharedMemory::None;

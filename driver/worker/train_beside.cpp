@@ -19,9 +19,36 @@
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
+#include "runtime/base/unfinished_file.h"
 
 namespace millrace {
 namespace {
+
+struct NamedWords {
+  std::string name;
+  std::vector<std::string> words;
+};
+
+/// Returns the jobs of a command line; none if it does not begin with kBeside and a name.
+std::vector<NamedWords> split_at_jobs(const std::vector<std::string>& args) {
+  std::vector<NamedWords> jobs;
+  for (auto word = args.begin(); word != args.end(); ++word) {
+    if (*word == kBeside && word + 1 != args.end())
+      jobs.push_back({.name = *++word, .words = {}});
+    else if (jobs.empty())
+      return {};
+    else
+      jobs.back().words.push_back(*word);
+  }
+  return jobs;
+}
+
+/// The problems, each with the job's name in front.
+Problems about_job(const std::string& name, Problems problems) {
+  for (Problem& problem : problems)
+    problem.where = "job " + name + (problem.where.empty() ? "" : ", " + problem.where);
+  return problems;
+}
 
 /// Returns the job that `args` describe, with its data open. It shares `world`.
 Result<Rounds> job_of(const std::vector<std::string>& args, const Additions& own,
@@ -64,24 +91,26 @@ std::string median_step_of(const std::string& folder) {
 
 int train_beside(const std::vector<std::string>& args, const Accelerator& accelerator, const Additions& own) {
   const auto world = std::make_shared<SharedWorld>();
-  std::vector<std::vector<std::string>> words(1);
-  for (const std::string& word : args) {
-    if (word == kBeside)
-      words.emplace_back();
-    else
-      words.back().push_back(word);
-  }
+  const std::vector<NamedWords> named = split_at_jobs(args);
+  if (named.empty())
+    return exit_with(ExitCode::Usage, {{kBeside, "stands before the name and the words of each job",
+                                        "millrace emulate a.yaml b.yaml --device-profile FILE"}});
   std::deque<Rounds> jobs;
-  for (const std::vector<std::string>& job : words) {
-    Result<Rounds> made = job_of(job, own, world);
-    if (!made) return exit_with(ExitCode::Usage, made.problems());
+  for (const NamedWords& job : named) {
+    set_job_mark(job.name + ": ");
+    Result<Rounds> made = job_of(job.words, own, world);
+    if (!made) return exit_with(ExitCode::Usage, about_job(job.name, made.problems()));
     jobs.push_back(*std::move(made));
   }
+  set_job_mark("");
   for (const Rounds& job : jobs) world->expect(job.all.front().spec.pipeline.num_ranks());
   use_threads(jobs.front().all.front().spec);
+  tell_when_interrupted(
+      "millrace emulate: stopped before its end; the jobs' folders have their steps so far");
   std::mutex mutex;
   int code = 0;
-  const auto train = [&](Rounds& job) {
+  const auto train = [&](Rounds& job, const std::string& name) {
+    set_job_mark(name + ": ");
     const int own_code = guarded([&] {
       try {
         return static_cast<int>(train_in_threads(job, accelerator));
@@ -96,11 +125,13 @@ int train_beside(const std::vector<std::string>& args, const Accelerator& accele
   };
   {
     std::vector<std::jthread> threads;
-    for (Rounds& job : jobs) threads.emplace_back([&] { train(job); });
+    for (std::size_t i = 0; i < jobs.size(); ++i)
+      threads.emplace_back([&, i] { train(jobs[i], named[i].name); });
   }
-  for (const Rounds& job : jobs) {
-    const std::string& folder = job.flags.options.output_dir;
-    std::printf("%s: %s on shared devices\n", folder.c_str(), median_step_of(folder).c_str());
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const std::string& folder = jobs[i].flags.options.output_dir;
+    std::printf("%s: %s on shared devices, in %s\n", named[i].name.c_str(), median_step_of(folder).c_str(),
+                folder.c_str());
   }
   return code;
 }

@@ -9,8 +9,8 @@
 
 namespace millrace {
 
-/// Trains the jobs, of which each has the words between two kBeside. Returns the exit code of the first that
-/// failed.
+/// Trains the jobs. Before the words of each stand kBeside and its name, which its lines begin with. Returns
+/// the exit code of the first that failed.
 int train_beside(const std::vector<std::string>& args, const Accelerator& accelerator, const Additions& own);
 
 }  // namespace millrace

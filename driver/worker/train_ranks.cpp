@@ -160,9 +160,11 @@ ExitCode train_threads(Round& round, const Accelerator& accelerator) {
       ranks, is_virtual ? std::chrono::hours(24 * 365) : spec.deadline, decorators, clock);
   std::mutex mutex;
   ExitCode worst = ExitCode::Done;
+  const std::string mark = job_mark();
   run_as_threads(
       communicators,
       [&](Communicator& communicator) {
+        set_job_mark(mark);
         use_threads(spec);
         Device& device = *devices[communicator.rank().value];
         const int rank = communicator.rank().value;
@@ -230,8 +232,8 @@ ExitCode publish_rounds(const Rounds& rounds) {
   if (rounds.flags.format == OutputFormat::Json)
     std::printf("%s\n", all.dump(1).c_str());
   else
-    std::printf("%zu rounds done: %zu jobs, %.2f ms for a step of all\n", rounds.all.size(),
-                all.find("jobs")->size(), all.find("median_step_s")->as_double() * 1e3);
+    std::printf("%s%zu rounds done: %zu jobs, %.2f ms for a step of all\n", job_mark().c_str(),
+                rounds.all.size(), all.find("jobs")->size(), all.find("median_step_s")->as_double() * 1e3);
   const auto& jobs = all.find("jobs")->items();
   if (std::ranges::any_of(jobs, [](const Json& job) { return job.find("status")->as_string() == "ok"; }))
     return code;

@@ -198,13 +198,13 @@ void print_steps(const RunReport& report, const char* without) {
   const bool only_judged = report.losses.empty() && report.first_step == 0 && !report.evaluations.empty();
   if (only_judged) return;
   if (report.losses.empty()) {
-    std::printf("steps 0: nothing was trained%s\n",
+    std::printf("%ssteps 0: nothing was trained%s\n", job_mark().c_str(),
                 report.first_step > 0
                     ? (", the checkpoint is of step " + std::to_string(report.first_step)).c_str()
                     : "");
   } else if (*without) {
-    std::printf("steps %lld, no losses (%s), %.2f ms per step (median), %.1f samples/s\n",
-                static_cast<long long>(report.steps), without, report.median_step_s * 1e3,
+    std::printf("%ssteps %lld, no losses (%s), %.2f ms per step (median), %.1f samples/s\n",
+                job_mark().c_str(), static_cast<long long>(report.steps), without, report.median_step_s * 1e3,
                 report.samples_per_s);
   } else {
     std::printf("steps %lld, final loss %.6f, %.2f ms per step (median), %.1f samples/s\n",
@@ -288,8 +288,9 @@ Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
     const std::string loss = !spec.options.has_losses() ? std::string("no losses")
                              : job.losses.empty()       ? "done before, at step " + std::to_string(job.steps)
                                                         : printed("final loss %.6f", job.losses.back());
-    std::printf("job %zu:%s %s%s\n", b + static_cast<std::size_t>(spec.options.first_job.value_or(0)),
-                settings.c_str(), loss.c_str(),
+    std::printf("%sjob %zu:%s %s%s\n", job_mark().c_str(),
+                b + static_cast<std::size_t>(spec.options.first_job.value_or(0)), settings.c_str(),
+                loss.c_str(),
                 job.nonfinite_step < 0
                     ? ""
                     : (", not finite from step " + std::to_string(job.nonfinite_step) + " on").c_str());

@@ -15,6 +15,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/hosts/program_paths.h"
 #include "runtime/base/failure_text.h"
+#include "runtime/base/log.h"
 #include "runtime/base/option_names.h"
 #include "runtime/device/failures.h"
 #include "runtime/device/host_memory.h"
@@ -72,19 +73,21 @@ int guarded(const std::function<int()>& body) {
   try {
     return body();
   } catch (const Error& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s%s\n", job_mark().c_str(), error.what());
     if (!error.hint().empty()) std::fprintf(stderr, "Hint: %s\n", error.hint().c_str());
     return static_cast<int>(error.code());
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "error: %s\nHint: %s\n", out_of_memory_text().c_str(), kLessMemory);
+    std::fprintf(stderr, "error: %s%s\nHint: %s\n", job_mark().c_str(), out_of_memory_text().c_str(),
+                 kLessMemory);
   } catch (const c10::OutOfMemoryError&) {  // of a GPU, outside of any layer
-    std::fprintf(stderr, "error: %s\nHint: %s\n", text_of_failure().c_str(), kLessMemory);
+    std::fprintf(stderr, "error: %s%s\nHint: %s\n", job_mark().c_str(), text_of_failure().c_str(),
+                 kLessMemory);
   } catch (const std::system_error& error) {
-    std::fprintf(stderr, "error: the system refuses a thread or another resource: %s\nHint: %s\n",
-                 error.what(),
+    std::fprintf(stderr, "error: %sthe system refuses a thread or another resource: %s\nHint: %s\n",
+                 job_mark().c_str(), error.what(),
                  "look at the limits of the shell (ulimit -a): -u processes, -v address space, -n files");
   } catch (...) {
-    std::fprintf(stderr, "error: %s\n", text_of_failure().c_str());
+    std::fprintf(stderr, "error: %s%s\n", job_mark().c_str(), text_of_failure().c_str());
   }
   return static_cast<int>(ExitCode::RunFailed);
 }

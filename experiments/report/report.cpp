@@ -24,6 +24,7 @@
 #include "optimizer/cost/predicted_costs.h"
 #include "runtime/base/median.h"
 #include "runtime/base/run_files.h"
+#include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/trace/trace_windows.h"
@@ -1113,7 +1114,8 @@ std::string end_text(const RunData& run) {
     case RunEnd::State::Failed:
       return "The run failed" + after + ": rank " + std::to_string(end.rank) + ": " + end.cause;
     case RunEnd::State::Stopped:
-      return "The run was stopped" + after + ": --resume " + run.folder + " goes on";
+      return "The run was stopped" + after +
+             (can_go_on(run.folder) ? ": --resume " + run.folder + " goes on" : "");
     case RunEnd::State::Running:
       return "The run is still under way" + after + ": the page shows what it has written so far";
     case RunEnd::State::Unknown:

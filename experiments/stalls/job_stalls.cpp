@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -31,9 +33,12 @@ int run_millrace(const std::vector<std::string>& words, const std::string& log,
   std::vector<char*> argv;
   for (std::string& word : all) argv.push_back(word.data());
   argv.push_back(nullptr);
-  const pid_t child = ::fork();
+  const pid_t parent = ::getpid(), child = ::fork();
   if (child < 0) throw DataError(std::string("no process can be started: ") + std::strerror(errno));
+  // The progress has a thread, so the child may only start the other program.
   if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (::getppid() != parent) ::_exit(127);
     const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
     if (file >= 0) ::dup2(file, STDOUT_FILENO), ::dup2(file, STDERR_FILENO);
     ::execv(argv[0], argv.data());
@@ -49,6 +54,17 @@ int run_millrace(const std::vector<std::string>& words, const std::string& log,
     if (over > std::chrono::seconds(0) && !std::exchange(told, true)) ::kill(child, SIGTERM);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+}
+
+/// Prints the last lines of a run's output to stderr.
+void print_end_of(const fs::path& log) {
+  constexpr std::size_t kLines = 12;
+  const Result<std::string> text = read_file(log, kGiB);
+  if (!text) return;
+  std::vector<std::string> lines = split(*text, '\n');
+  std::erase(lines, "");
+  for (std::size_t i = lines.size() - std::min(lines.size(), kLines); i < lines.size(); ++i)
+    std::fprintf(stderr, "    | %s\n", lines[i].c_str());
 }
 
 struct RunSteps {
@@ -108,13 +124,10 @@ JobStalls analyze_job(const JobStallOptions& options,
     words.insert(words.end(), more.begin(), more.end());
     const int code = run_millrace(words, log.string(), options.timeout);
     if (code != 0) {
-      const Result<std::string> text = read_file(log, kGiB);
-      const std::string end =
-          text ? text->substr(text->size() - std::min<std::size_t>(text->size(), 2000)) : "";
+      print_end_of(log);
       throw DataError(
           "the run of phase " + phase +
-              (code < 0 ? " took longer than --timeout" : " ended with code " + std::to_string(code)) +
-              (end.empty() ? "" : ":\n" + end),
+              (code < 0 ? " took longer than --timeout" : " ended with code " + std::to_string(code)),
           "all of its output is in " + log.string());
     }
     tell(++done, total);
@@ -177,7 +190,7 @@ Json job_stalls_json(const JobStalls& stalls) {
   const auto of_epoch = [&](const Estimate& step) {
     return step.mean * static_cast<double>(stalls.steps_per_epoch);
   };
-  Json made = Json::object({{"format", "millrace-job-stalls-1"},
+  Json made = Json::object({{"format", kJobStallsFormat},
                             {"step_s", to_json(stalls.step_s)},
                             {"compute_s", to_json(stalls.compute_s)},
                             {"preparation_stall_s", to_json(stalls.preparation_s)},

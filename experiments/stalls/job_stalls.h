@@ -13,6 +13,8 @@
 
 namespace millrace {
 
+inline constexpr const char* kJobStallsFormat = "millrace-job-stalls-1";
+
 struct JobStallOptions {
   std::string job;  ///< file
   std::string device_profile;
@@ -43,7 +45,7 @@ struct JobStalls {
 };
 
 /// Runs the phases in turn: made-up data, the job's own in the kernel's cache, and the same past the cache.
-/// `tell(done, total)` after each run. Throws DataError with the end of a failed run's log.
+/// `tell(done, total)` after each run. Throws DataError if a run fails, and prints the end of its output.
 JobStalls analyze_job(const JobStallOptions& options,
                       const std::function<void(std::int64_t done, std::int64_t total)>& tell);
 

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "experiments/drawing/svg_chart.h"
+#include "experiments/stalls/job_stalls.h"
 #include "runtime/base/files.h"
 #include "runtime/base/text.h"
 
@@ -110,6 +111,10 @@ Result<StallSummary> read_stalls(const std::string& path) {
     const Json* value = object && object->is_object() ? object->find(name) : nullptr;
     return value && value->is_string() ? value->as_string() : "";
   };
+  if (json->is_object() && text(&*json, "format") == kJobStallsFormat)
+    return Problem{path, "is of `millrace stalls job`, which does not measure reading and decoding alone",
+                   "give the stalls.json of `millrace stalls analyze`; another storage or cache of a job: "
+                   "`millrace stalls job --storage NAME --cache F`"};
   if (!json->is_object() || text(&*json, "format") != kFormat) return wrong;
   const Json* rates = part("rates_samples_per_s");
   const auto device = number(rates, "device"), preparation = number(rates, "preparation"),

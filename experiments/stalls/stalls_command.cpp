@@ -65,6 +65,7 @@ std::vector<std::string> images_of(const std::string& folder) {
 }
 
 StallJob job_of(const AnalyzeFlags& flags, const DlioConfig& config) {
+  const WorkingLine working("looks for the files of the data");
   StallJob job{.computation = config.train.computation_time,
                .batch = config.reader.batch_size,
                .decode_threads = flags.decode_threads.value_or(static_cast<int>(config.reader.read_threads)),
@@ -338,7 +339,14 @@ Result<std::vector<StepTime>> step_times(const FigureFlags& flags, StallFigure f
   const int share = static_cast<int>(batch / flags.gpus);
   std::vector<StepTime> steps;
   Problems problems;
-  for (const std::string& model : flags.models.empty() ? models_of(figure) : flags.models) {
+  std::vector<std::string> models = flags.models;
+  if (models.empty()) {
+    models = models_of(figure);
+    const std::string first = models.front();
+    std::erase_if(models, [&](const std::string& model) { return !table->has(flags.device, model); });
+    if (models.empty()) models = {first};  // whose problem says what there is
+  }
+  for (const std::string& model : models) {
     const Result<double> seconds = table->seconds(flags.device, model, share, flags.leave);
     if (seconds)
       steps.push_back({model, *seconds, table->copy_seconds(flags.device, model, share)});
@@ -475,6 +483,7 @@ CommandSpec job_flags(JobFlags& f) {
            into::text(f.options.out), 'o'),
       flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format")),
   };
+  spec.interrupted = "its runs are in the output folder, without a result";
   spec.examples = {"millrace stalls job job.yaml --device-profile v100.json --steps 50",
                    "millrace stalls job job.yaml --device-profile v100.json --storage hdd --cache 0.35"};
   return spec;
@@ -489,6 +498,7 @@ Result<std::vector<std::string>> files_of_data(const JobSpec& job) {
   const std::string* data = job.find("data");
   if (!data || rest_of(*data, kSyntheticData))
     return Problem{job.source, "its data is made up: no files are read", "name a data set: data: FOLDER"};
+  const WorkingLine working("looks for the files of the data");
   std::vector<std::string> files;
   for (const std::string& path : paths_of_data(*data)) {
     if (fs::is_regular_file(path)) files.push_back(path);
@@ -547,7 +557,7 @@ int run_job_stalls(JobFlags& flags, const Arguments& given, Problems problems) {
     if (const Status made = make_writable_folder(flags.options.out); !made)
       return exit_with(ExitCode::Usage, made.problems());
     SteadyClock clock;
-    ProgressLine progress(clock, "stalls");
+    ProgressLine progress(clock, "stalls", 0, "first run");
     const JobStalls stalls = analyze_job(
         flags.options, [&](std::int64_t done, std::int64_t total) { progress.show(done, total, "runs"); });
     progress.clear();

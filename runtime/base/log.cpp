@@ -17,6 +17,7 @@ namespace {
 // Set once by main before threads start.
 std::string prefix_text;
 std::atomic<LogLevel> lowest_level{LogLevel::Info};
+thread_local std::string mark_of_thread;
 
 const char* name_of(LogLevel level) {
   switch (level) {
@@ -53,6 +54,12 @@ void set_log_prefix(std::string prefix) {
 void set_log_level(LogLevel level) {
   lowest_level = level;
 }
+void set_job_mark(std::string mark) {
+  mark_of_thread = std::move(mark);
+}
+const std::string& job_mark() {
+  return mark_of_thread;
+}
 
 void log_line(LogLevel level, std::string_view message) {
   if (level < lowest_level) return;
@@ -60,7 +67,7 @@ void log_line(LogLevel level, std::string_view message) {
   std::string line = terminal ? "\r\x1b[K" : "";  // a bar may stand there
   if (!prefix_text.empty()) line += "[" + prefix_text + "] ";
   line += wall_time() + " " + name_of(level) + " ";
-  for (char c : with_option_names(std::string(message)))
+  for (char c : with_option_names(mark_of_thread + std::string(message)))
     line += static_cast<unsigned char>(c) < 0x20 && c != '\t' ? ' ' : c;
   line += '\n';
   [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, line.data(), line.size());

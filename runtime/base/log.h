@@ -15,6 +15,11 @@ enum class LogLevel { Debug, Info, Warning, Error };
 void set_log_prefix(std::string prefix);
 void set_log_level(LogLevel level);
 
+/// Sets what stands in front of the messages of this thread from now on: "a: " for job a. Empty: nothing.
+/// Jobs that share a process are told apart by it. A thread does not inherit it.
+void set_job_mark(std::string mark);
+const std::string& job_mark();
+
 /// Writes one line with one write(2), with the options' names as set_option_names says; control characters
 /// are stripped. Thread-safe.
 void log_line(LogLevel level, std::string_view message);

@@ -23,7 +23,7 @@ std::chrono::milliseconds progress_interval();
 
 /// Says that a command works where nothing can be counted: "reads the run: 12s". A thread of its own writes:
 /// on a terminal every second from the first on, elsewhere every ten seconds. What it drew is removed when it
-/// is destroyed. The process must not fork meanwhile.
+/// is destroyed. A child that is forked meanwhile may only start another program.
 class WorkingLine {
  public:
   explicit WorkingLine(std::string what);

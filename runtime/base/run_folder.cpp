@@ -170,9 +170,10 @@ bool can_go_on(const fs::path& folder) {
 Status check_unused(const fs::path& folder) {
   const std::string found = earlier_run(folder);
   if (found.empty()) return Ok{};
+  const std::string resume =
+      can_go_on(folder) ? "--resume " + folder.string() + " goes on from its checkpoint, " : "";
   return Problem{folder.string(), "holds an earlier run: " + found,
-                 "--resume " + folder.string() +
-                     " goes on from its checkpoint, --overwrite deletes it, or give another --output-dir"};
+                 resume + "--overwrite deletes it, or give another --output-dir"};
 }
 
 void write_failure(const fs::path& folder, const RunFailure& failure) {

@@ -38,7 +38,8 @@ EmulatedDevice::EmulatedDevice(Clock& clock, std::string name, const EmulatedCos
     : clock_(clock),
       name_(std::move(name)),
       costs_(costs),
-      memory_(std::make_shared<EmulatedMemory>(costs.memory)),
+      memory_(std::make_shared<EmulatedMemory>(
+          costs.memory, costs.rank < 0 ? "" : " of rank " + std::to_string(costs.rank))),
       free_(clock.now()),
       random_(costs.seed),
       copies_(costs.copy_bytes) {
@@ -103,11 +104,14 @@ std::unique_ptr<DeviceMark> EmulatedDevice::mark() {
 }
 
 void EmulatedDevice::updated(const UpdateWork& work) {
-  const auto passed_over = costs_.untouched_bytes.find(work.stage);
+  const auto found = costs_.updates.find(work.jobs);
+  MILLRACE_CHECK(found != costs_.updates.end(), "an array of " << work.jobs << " jobs has no costs");
+  const EmulatedUpdate& update = found->second;
+  const auto passed_over = update.untouched_bytes.find(work.stage);
   const std::int64_t changed =
-      work.bytes - (passed_over == costs_.untouched_bytes.end() ? 0 : passed_over->second);
-  compute(double(changed) * costs_.update_s_per_byte +
-          (work.copied ? double(work.bytes) * costs_.update_copy_s_per_byte : 0));
+      work.bytes - (passed_over == update.untouched_bytes.end() ? 0 : passed_over->second);
+  compute(double(changed) * update.s_per_byte +
+          (work.copied ? double(work.bytes) * update.copy_s_per_byte : 0));
   const auto copies = costs_.copy_bytes.find(work.stage);
   if (copies == costs_.copy_bytes.end()) return;
   std::int64_t more = copies->second * work.versions;

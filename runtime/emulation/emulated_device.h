@@ -17,18 +17,24 @@
 
 namespace millrace {
 
+/// What an update of the parameters of an array of jobs costs.
+struct EmulatedUpdate {
+  double s_per_byte = 0;       ///< LayerGraph::update_s_per_byte
+  double copy_s_per_byte = 0;  ///< LayerGraph::update_copy_s_per_byte
+  /// The bytes of the parameters that it passes over, by stage that the device holds.
+  std::map<int, std::int64_t> untouched_bytes{};
+};
+
 /// The costs of a device that do not belong to a layer. Seconds and bytes.
 struct EmulatedCosts {
-  double update_s_per_byte = 0;       ///< LayerGraph::update_s_per_byte
-  double update_copy_s_per_byte = 0;  ///< LayerGraph::update_copy_s_per_byte
-  std::int64_t memory = 0;            ///< of the device; 0: unlimited
-  std::int64_t fixed_bytes = 0;       ///< taken from the start to the end, besides tensors
-  double jitter = 0;                  ///< sigma of a log-normal factor of mean 1; 0: times do not vary
-  std::uint64_t seed = 0;             ///< of the factors
+  std::map<int, EmulatedUpdate> updates{};  ///< by jobs of an array; a single job is an array of 1
+  int rank = -1;                            ///< whose device it is, for messages; -1: not said
+  std::int64_t memory = 0;                  ///< of the device; 0: unlimited
+  std::int64_t fixed_bytes = 0;             ///< taken from the start to the end, besides tensors
+  double jitter = 0;                        ///< sigma of a log-normal factor of mean 1; 0: times do not vary
+  std::uint64_t seed = 0;                   ///< of the factors
   /// The bytes of the copies that layers make of their parameters, by stage that it holds, for each version.
   std::map<int, std::int64_t> copy_bytes{};
-  /// The bytes of the parameters that an update passes over, by stage that it holds.
-  std::map<int, std::int64_t> untouched_bytes{};
 };
 
 /// Work is done in the order in which it was handed over, like the kernels of a GPU's stream: it begins when

@@ -53,7 +53,7 @@ void EmulatedMemory::take(std::int64_t bytes) {
   const std::lock_guard lock(mutex_);
   current_ += std::exchange(soon_, 0);
   if (limit_ > 0 && current_ + bytes > limit_)
-    throw OutOfMemory("out of memory on the emulated device: no room for " + mib(bytes) + "; " +
+    throw OutOfMemory("out of memory on the emulated device" + whose_ + ": no room for " + mib(bytes) + "; " +
                           mib(current_) + " of " + mib(limit_) + " are taken",
                       kLessMemory);
   current_ += bytes;

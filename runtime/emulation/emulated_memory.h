@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 
 #include "runtime/device/device.h"
 
@@ -13,7 +15,9 @@ namespace millrace {
 /// Counts bytes against a limit. Thread-safe.
 class EmulatedMemory {
  public:
-  explicit EmulatedMemory(std::int64_t limit) : limit_(limit) {}  ///< 0: unlimited
+  /// A limit of 0: unlimited. `whose` stands in messages: " of rank 3"; it may be empty.
+  explicit EmulatedMemory(std::int64_t limit, std::string whose = "")
+      : limit_(limit), whose_(std::move(whose)) {}
 
   /// Throws OutOfMemory, with the sizes, where there is no room.
   void take(std::int64_t bytes);
@@ -29,6 +33,7 @@ class EmulatedMemory {
 
  private:
   const std::int64_t limit_;
+  const std::string whose_;
   mutable std::mutex mutex_;  // guards what follows
   std::int64_t current_ = 0, soon_ = 0, peak_ = 0;
 };

@@ -92,22 +92,22 @@ void put(at::Tensor whole, std::vector<at::Tensor>& all, std::size_t i, bool as_
   for (std::size_t b = 0; b < parts.size(); ++b) all[b * per_job + i] = std::move(parts[b]);
 }
 
-/// The data in Saved::extra of an array's layer: the Saved of its kernel, or one for each job.
-struct SavedJobs {
-  bool fused = false;
-  std::vector<Saved> saved;
-  /// for a kernel, by input of a job: 1 if it came together, so that its gradient may too
-  std::vector<char> together;
-};
-
-/// Puts a SavedJobs into `saved` and returns it. Returns null if `saved` is null.
-SavedJobs* keep_jobs(Saved* saved, bool fused, std::size_t jobs) {
-  if (!saved) return nullptr;
-  auto mine = std::make_shared<SavedJobs>();
-  mine->fused = fused;
-  mine->saved.resize(fused ? 1 : jobs);
-  saved->extra = mine;
-  return mine.get();
+/// Prepares what a layer or head of an array keeps, if it keeps anything. Saved::inner has the Saved of its
+/// kernel, or one for each job. Saved::numbers has 1 first if the kernel runs. It then has 1 or 0 by input of
+/// a job: whether the input came together, so that its gradient may too.
+void keep_jobs(Saved* saved, bool fused, std::size_t jobs) {
+  if (!saved) return;
+  saved->numbers = {fused};
+  saved->inner = std::vector<Saved>(fused ? 1 : jobs);
+}
+bool is_fused(const Saved& saved) {
+  return saved.numbers.front() != 0;
+}
+void keep_together(Saved& saved, const std::vector<char>& which) {
+  saved.numbers.insert(saved.numbers.end(), which.begin(), which.end());
+}
+bool came_together(const Saved& saved, std::size_t input) {
+  return saved.numbers[1 + input] != 0;
 }
 
 /// Runs the jobs as further samples of a layer that folds().
@@ -122,20 +122,19 @@ class FoldedJobs final : public Layer, public OneCall {
     Fold fold{.jobs = inputs[0].size(0), .samples_first = !layer_->draws() && lies_samples_first(inputs[0])};
     std::vector<at::Tensor> folded;
     for (const at::Tensor& input : inputs) folded.push_back(fold.together(input));
-    auto own = std::make_shared<SavedFold>();
-    at::Tensor output = layer_->forward(folded, {}, {}, context, saved ? &own->saved : nullptr);
     if (saved) {
-      own->fold = fold;
-      saved->extra = std::move(own);
+      saved->numbers = {fold.jobs, fold.samples_first};
+      saved->inner = std::vector<Saved>(1);
     }
-    return fold.apart(output);
+    return fold.apart(layer_->forward(folded, {}, {}, context, saved ? &saved->inner.front() : nullptr));
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool> needs) const override {
-    SavedFold& own = *std::static_pointer_cast<SavedFold>(saved.extra);
-    std::vector<at::Tensor> found = layer_->backward_input(own.fold.together(grad), {}, own.saved, needs);
+    const Fold fold{.jobs = saved.numbers[0], .samples_first = saved.numbers[1] != 0};
+    std::vector<at::Tensor> found =
+        layer_->backward_input(fold.together(grad), {}, saved.inner.front(), needs);
     for (at::Tensor& one : found) {
-      if (one.defined()) one = own.fold.apart(one);
+      if (one.defined()) one = fold.apart(one);
     }
     return found;
   }
@@ -161,10 +160,6 @@ class FoldedJobs final : public Layer, public OneCall {
       const at::Tensor outer = x.reshape(shape);
       return samples_first ? outer.transpose(0, 1) : outer;
     }
-  };
-  struct SavedFold {
-    Fold fold;
-    Saved saved;
   };
   LayerPtr layer_;
 };
@@ -222,28 +217,26 @@ class JobLayer : public MultiLayer {
                                       std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
                                       const CallContext& context, Saved* saved) const override {
     const bool fused = choose(inputs, parameters, buffers, context, saved != nullptr);
-    SavedJobs* mine = keep_jobs(saved, fused, jobs_.size());
-    if (fused) return forward_fused(inputs, parameters, buffers, context, mine);
+    keep_jobs(saved, fused, jobs_.size());
+    if (fused) return forward_fused(inputs, parameters, buffers, context, saved);
     std::vector<at::Tensor> room;
     return forward_loop(JobTensors(inputs, inputs.size() / jobs_.size()).apart(room), parameters, buffers,
-                        context, mine);
+                        context, saved);
   }
 
   std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor> grads,
                                              std::span<const at::Tensor> parameters, Saved& saved,
                                              std::span<const bool> needs) const override {
-    SavedJobs& mine = *std::static_pointer_cast<SavedJobs>(saved.extra);
-    if (mine.fused) return backward_input_fused(grads, parameters, mine, needs);
+    if (is_fused(saved)) return backward_input_fused(grads, parameters, saved, needs);
     std::vector<at::Tensor> room;
-    return backward_input_loop(JobTensors(grads, grads.size() / jobs_.size()).apart(room), parameters, mine,
+    return backward_input_loop(JobTensors(grads, grads.size() / jobs_.size()).apart(room), parameters, saved,
                                needs);
   }
 
   void backward_weight_all(std::span<const at::Tensor> grads, Saved& saved,
                            std::span<at::Tensor> sums) const override {
-    SavedJobs& mine = *std::static_pointer_cast<SavedJobs>(saved.extra);
     if (parameters_ == 0) return;
-    if (mine.fused) return backward_weight_fused(JobTensors(grads, 1).of_all_jobs(0), mine, sums);
+    if (is_fused(saved)) return backward_weight_fused(JobTensors(grads, 1).of_all_jobs(0), saved, sums);
     std::vector<at::Tensor> room;
     const std::size_t made = grads.size() / jobs_.size();
     grads = JobTensors(grads, made).apart(room);
@@ -252,9 +245,9 @@ class JobLayer : public MultiLayer {
       for (std::size_t i = 0; i < made; ++i) dense[i] = as_own(grads[b * made + i]);
       const auto own = sums.subspan(b * parameters_, parameters_);
       if (multi_[b])
-        multi_[b]->backward_weight_all(dense, mine.saved[b], own);
+        multi_[b]->backward_weight_all(dense, saved.inner[b], own);
       else
-        jobs_[b]->backward_weight(dense[0], mine.saved[b], own);
+        jobs_[b]->backward_weight(dense[0], saved.inner[b], own);
     }
   }
 
@@ -270,7 +263,7 @@ class JobLayer : public MultiLayer {
   template <typename Forward>
   std::vector<at::Tensor> forward_each(std::span<const at::Tensor> inputs,
                                        std::span<const at::Tensor> parameters, const CallContext& context,
-                                       SavedJobs* saved, Forward&& forward) const {
+                                       Saved* saved, Forward&& forward) const {
     std::vector<at::Tensor> outputs;
     const std::size_t per_job = inputs.size() / jobs_.size();
     std::vector<at::Tensor> dense(per_job);
@@ -278,7 +271,7 @@ class JobLayer : public MultiLayer {
       for (std::size_t i = 0; i < per_job; ++i) dense[i] = as_own(inputs[b * per_job + i]);
       const CallContext own_context = context_of(b, context);
       for (at::Tensor& made : forward(b, OneJob{dense, parameters.subspan(b * parameters_, parameters_),
-                                                own_context, saved ? &saved->saved[b] : nullptr}))
+                                                own_context, saved ? &saved->inner[b] : nullptr}))
         outputs.push_back(std::move(made));
     }
     return outputs;
@@ -295,7 +288,7 @@ class JobLayer : public MultiLayer {
 
   std::vector<at::Tensor> forward_loop(std::span<const at::Tensor> inputs,
                                        std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
-                                       const CallContext& context, SavedJobs* saved) const {
+                                       const CallContext& context, Saved* saved) const {
     return forward_each(inputs, parameters, context, saved, [&](std::size_t b, const OneJob& one) {
       const auto own = buffers.subspan(b * buffers_, buffers_);
       if (multi_[b]) return multi_[b]->forward_all(one.inputs, one.parameters, own, one.context, one.saved);
@@ -304,7 +297,7 @@ class JobLayer : public MultiLayer {
   }
 
   std::vector<at::Tensor> backward_input_loop(std::span<const at::Tensor> grads,
-                                              std::span<const at::Tensor> parameters, SavedJobs& saved,
+                                              std::span<const at::Tensor> parameters, Saved& saved,
                                               std::span<const bool> needs) const {
     std::vector<at::Tensor> inputs;
     inputs.reserve(needs.size());
@@ -315,8 +308,8 @@ class JobLayer : public MultiLayer {
       const auto own = parameters.subspan(b * parameters_, parameters_);
       const auto own_needs = needs.subspan(b * per_job, per_job);
       std::vector<at::Tensor> found =
-          multi_[b] ? multi_[b]->backward_input_all(dense, own, saved.saved[b], own_needs)
-                    : jobs_[b]->backward_input(dense[0], own, saved.saved[b], own_needs);
+          multi_[b] ? multi_[b]->backward_input_all(dense, own, saved.inner[b], own_needs)
+                    : jobs_[b]->backward_input(dense[0], own, saved.inner[b], own_needs);
       found.resize(per_job);
       for (at::Tensor& one : found) inputs.push_back(std::move(one));
     }
@@ -348,40 +341,40 @@ class JobLayer : public MultiLayer {
 
   std::vector<at::Tensor> forward_fused(std::span<const at::Tensor> inputs,
                                         std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
-                                        const CallContext& context, SavedJobs* saved) const {
+                                        const CallContext& context, Saved* saved) const {
     const std::size_t per_job = inputs.size() / jobs_.size();
-    if (saved) saved->together = JobTensors(inputs, per_job).which_together();
+    if (saved) keep_together(*saved, JobTensors(inputs, per_job).which_together());
     const std::vector<at::Tensor> whole = JobTensors(inputs, per_job).of_all_jobs();
     std::vector<at::Tensor> room, statistics = JobTensors(buffers, buffers_).of_all_jobs(),
                                   outputs(jobs_.size());
     at::Tensor made = kernel_->forward(whole, of_all_jobs(parameters, room), statistics, context,
-                                       saved ? &saved->saved[0] : nullptr);
+                                       saved ? &saved->inner[0] : nullptr);
     put_back(statistics, buffers);
     put(std::move(made), outputs, 0, !context.together.empty() && context.together[0]);
     return outputs;
   }
   std::vector<at::Tensor> backward_input_fused(std::span<const at::Tensor> grads,
-                                               std::span<const at::Tensor> parameters, SavedJobs& saved,
+                                               std::span<const at::Tensor> parameters, Saved& saved,
                                                std::span<const bool> needs) const {
     const std::size_t per_job = needs.size() / jobs_.size();
     std::vector<at::Tensor> room, inputs(needs.size());
     std::vector<at::Tensor> found =
         kernel_->backward_input(JobTensors(grads, 1).of_all_jobs(0), of_all_jobs(parameters, room),
-                                saved.saved[0], needs.first(per_job));
+                                saved.inner[0], needs.first(per_job));
     for (std::size_t i = 0; i < found.size(); ++i)
-      if (found[i].defined()) put(std::move(found[i]), inputs, i, saved.together[i]);
+      if (found[i].defined()) put(std::move(found[i]), inputs, i, came_together(saved, i));
     return inputs;
   }
-  void backward_weight_fused(const at::Tensor& grad, SavedJobs& saved, std::span<at::Tensor> sums) const {
+  void backward_weight_fused(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> sums) const {
     if (const auto there = behind(sums); !there.empty())
-      return kernel_->backward_weight(grad, saved.saved[0], there);
+      return kernel_->backward_weight(grad, saved.inner[0], there);
     std::vector<at::Tensor> whole = JobTensors(sums, parameters_).of_all_jobs();
     const bool views = std::ranges::all_of(
         whole, [&](const at::Tensor& t) { return t.storage().is_alias_of(sums.front().storage()); });
-    if (views || sums.front().numel() == 0) return kernel_->backward_weight(grad, saved.saved[0], whole);
+    if (views || sums.front().numel() == 0) return kernel_->backward_weight(grad, saved.inner[0], whole);
     // The sums are clones, which put_back() copies back: stacked() may have copied some of them anyway.
     for (at::Tensor& sum : whole) sum = sum.clone();
-    kernel_->backward_weight(grad, saved.saved[0], whole);
+    kernel_->backward_weight(grad, saved.inner[0], whole);
     put_back(whole, sums);
   }
 
@@ -454,7 +447,8 @@ class JobLayer : public MultiLayer {
       }
     }
     Saved saved;
-    SavedJobs* mine = keep_jobs(&saved, fused, jobs_.size());
+    Saved* const kept = saves ? &saved : nullptr;
+    keep_jobs(kept, fused, jobs_.size());
     std::vector<char> needs;
     const std::size_t per_job = inputs.size() / jobs_.size();
     for (const at::Tensor& input : inputs) {  // an input that all jobs share is a field
@@ -463,9 +457,9 @@ class JobLayer : public MultiLayer {
       needs.push_back(input.is_floating_point() && !shared);
     }
     const TimePoint start = choices_->clock().now();
-    const std::vector<at::Tensor> outputs =
-        fused ? forward_fused(inputs, parameters, statistics, context, saves ? mine : nullptr)
-              : forward_loop(inputs, parameters, statistics, context, saves ? mine : nullptr);
+    const std::vector<at::Tensor> outputs = fused
+                                                ? forward_fused(inputs, parameters, statistics, context, kept)
+                                                : forward_loop(inputs, parameters, statistics, context, kept);
     if (saves && outputs.front().is_floating_point()) {
       const std::span<const bool> wanted(reinterpret_cast<const bool*>(needs.data()), needs.size());
       backward_input_all(outputs, parameters, saved, wanted);
@@ -515,12 +509,11 @@ class CarryingJobs final : public JobLayer, public CarriesState {
                                            std::span<at::Tensor> state, const CallContext& context,
                                            Saved* saved) const override {
     const std::size_t of_job = state.size() / jobs().size();
-    return forward_each(inputs, parameters, context, keep_jobs(saved, false, jobs().size()),
-                        [&](std::size_t b, const OneJob& one) {
-                          return own(b).forward_all_from(one.inputs, one.parameters,
-                                                         state.subspan(b * of_job, of_job), one.context,
-                                                         one.saved);
-                        });
+    keep_jobs(saved, false, jobs().size());
+    return forward_each(inputs, parameters, context, saved, [&](std::size_t b, const OneJob& one) {
+      return own(b).forward_all_from(one.inputs, one.parameters, state.subspan(b * of_job, of_job),
+                                     one.context, one.saved);
+    });
   }
 
  private:
@@ -578,12 +571,12 @@ class JobHead final : public Head {
   void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const override {
     const std::size_t read = inputs.size() / jobs_.size();
     const bool fused = fuses(inputs);
-    SavedJobs* mine = keep_jobs(saved, fused, jobs_.size());
-    if (fused) return kernel_->forward(whole(inputs, mine), mine ? &mine->saved[0] : nullptr, sums);
+    keep_jobs(saved, fused, jobs_.size());
+    if (fused) return kernel_->forward(whole(inputs, saved), saved ? &saved->inner[0] : nullptr, sums);
     std::vector<at::Tensor> room;
     inputs = JobTensors(inputs, read).apart(room);
     for (std::size_t b = 0; b < jobs_.size(); ++b)
-      jobs_[b]->forward(dense(inputs.subspan(b * read, read)), mine ? &mine->saved[b] : nullptr,
+      jobs_[b]->forward(dense(inputs.subspan(b * read, read)), saved ? &saved->inner[b] : nullptr,
                         sums.subspan(b * per_job_, per_job_));
   }
   std::unique_ptr<Collector> collector() const override {
@@ -595,13 +588,13 @@ class JobHead final : public Head {
   at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
     const std::size_t read = inputs.size() / jobs_.size();
     const bool fused = fuses(inputs);
-    SavedJobs* mine = keep_jobs(saved, fused, jobs_.size());
-    if (fused) return kernel_->forward_on_device(whole(inputs, mine), mine ? &mine->saved[0] : nullptr);
+    keep_jobs(saved, fused, jobs_.size());
+    if (fused) return kernel_->forward_on_device(whole(inputs, saved), saved ? &saved->inner[0] : nullptr);
     std::vector<at::Tensor> room, sums;
     inputs = JobTensors(inputs, read).apart(room);
     for (std::size_t b = 0; b < jobs_.size(); ++b)
       sums.push_back(jobs_[b]->forward_on_device(dense(inputs.subspan(b * read, read)),
-                                                 mine ? &mine->saved[b] : nullptr));
+                                                 saved ? &saved->inner[b] : nullptr));
     return at::stack(sums).view({-1});
   }
   std::vector<at::Tensor> backward(Saved& saved, LossScale scale,
@@ -610,24 +603,23 @@ class JobHead final : public Head {
   }
   std::vector<at::Tensor> backward_of_jobs(Saved& saved, std::span<const LossScale> scales,
                                            std::span<const bool> needs) const override {
-    SavedJobs& mine = *std::static_pointer_cast<SavedJobs>(saved.extra);
     const std::size_t read = needs.size() / jobs_.size();
     std::vector<at::Tensor> grads(needs.size());
-    if (mine.fused) {
-      std::vector<at::Tensor> found = kernel_->backward(mine.saved[0], scales[0], needs.first(read));
+    if (is_fused(saved)) {
+      std::vector<at::Tensor> found = kernel_->backward(saved.inner[0], scales[0], needs.first(read));
       for (std::size_t i = 0; i < found.size(); ++i) {
         if (!found[i].defined()) continue;
         // Loss scales are powers of two unless a flag sets others, so nothing is rounded.
         for (std::size_t b = 1; b < jobs_.size(); ++b)
           if (scales[b] != scales[0])
             found[i].select(0, static_cast<std::int64_t>(b)).mul_(scales[b].unit / scales[0].unit);
-        put(std::move(found[i]), grads, i, mine.together[i]);
+        put(std::move(found[i]), grads, i, came_together(saved, i));
       }
       return grads;
     }
     for (std::size_t b = 0; b < jobs_.size(); ++b) {
       std::vector<at::Tensor> found =
-          jobs_[b]->backward(mine.saved[b], scales[b], needs.subspan(b * read, read));
+          jobs_[b]->backward(saved.inner[b], scales[b], needs.subspan(b * read, read));
       for (std::size_t i = 0; i < found.size(); ++i) grads[b * read + i] = std::move(found[i]);
     }
     return grads;
@@ -653,9 +645,9 @@ class JobHead final : public Head {
     const std::int64_t of_jobs = JobTensors(inputs, read).is_together(0) ? inputs[0].size(0) : 1;
     return inputs[0].numel() / of_jobs <= most_elements_;
   }
-  std::vector<at::Tensor> whole(std::span<const at::Tensor> inputs, SavedJobs* saved) const {
+  std::vector<at::Tensor> whole(std::span<const at::Tensor> inputs, Saved* saved) const {
     const std::size_t read = inputs.size() / jobs_.size();
-    if (saved) saved->together = JobTensors(inputs, read).which_together();
+    if (saved) keep_together(*saved, JobTensors(inputs, read).which_together());
     return JobTensors(inputs, read).of_all_jobs();
   }
   static std::vector<at::Tensor> dense(std::span<const at::Tensor> inputs) {

@@ -96,6 +96,7 @@ class ReplicaSum {
 struct Saved {
   std::vector<at::Tensor> tensors;
   std::vector<std::int64_t> numbers;
+  std::vector<Saved> inner{};      ///< of the calls of other layers that the layer makes
   std::shared_ptr<void> extra;     ///< data of other types, e.g. autograd's graph
   ReplicaSum* replicas = nullptr;  ///< CallContext::replicas, if the backward needs it too
 };

@@ -35,12 +35,11 @@ std::vector<at::Tensor> RepeatedLayer::forward_all(std::span<const at::Tensor> i
                                                    std::span<at::Tensor> buffers, const CallContext& context,
                                                    Saved* saved) const {
   std::vector<at::Tensor> outputs;
-  const auto of_calls = saved ? std::make_shared<std::vector<Saved>>(calls_) : nullptr;
-  if (saved) saved->extra = of_calls;
+  if (saved) saved->inner = std::vector<Saved>(calls_);
   const std::size_t read = inputs.size() / calls_;
   for (std::size_t c = 0; c < calls_; ++c) {
     const auto own = inputs.subspan(c * read, read);
-    Saved* mine = saved ? &(*of_calls)[c] : nullptr;
+    Saved* mine = saved ? &saved->inner[c] : nullptr;
     if (!multi_)
       outputs.push_back(layer_->forward(own, parameters, buffers, context, mine));
     else
@@ -53,16 +52,15 @@ std::vector<at::Tensor> RepeatedLayer::forward_all(std::span<const at::Tensor> i
 std::vector<at::Tensor> RepeatedLayer::backward_input_all(std::span<const at::Tensor> grads,
                                                           std::span<const at::Tensor> parameters,
                                                           Saved& saved, std::span<const bool> needs) const {
-  auto& of_calls = *std::static_pointer_cast<std::vector<Saved>>(saved.extra);
   std::vector<at::Tensor> inputs(needs.size());
   const std::size_t read = needs.size() / calls_, made = grads.size() / calls_;
   for (std::size_t c = 0; c < calls_; ++c) {
     const auto own = grads.subspan(c * made, made);
     if (!any_defined(own)) continue;
     const auto own_needs = needs.subspan(c * read, read);
-    std::vector<at::Tensor> found = multi_
-                                        ? multi_->backward_input_all(own, parameters, of_calls[c], own_needs)
-                                        : layer_->backward_input(own[0], parameters, of_calls[c], own_needs);
+    std::vector<at::Tensor> found =
+        multi_ ? multi_->backward_input_all(own, parameters, saved.inner[c], own_needs)
+               : layer_->backward_input(own[0], parameters, saved.inner[c], own_needs);
     std::ranges::move(found, inputs.begin() + static_cast<std::ptrdiff_t>(c * read));
   }
   return inputs;
@@ -70,15 +68,14 @@ std::vector<at::Tensor> RepeatedLayer::backward_input_all(std::span<const at::Te
 
 void RepeatedLayer::backward_weight_all(std::span<const at::Tensor> grads_of_outputs, Saved& saved,
                                         std::span<at::Tensor> grads) const {
-  auto& of_calls = *std::static_pointer_cast<std::vector<Saved>>(saved.extra);
   const std::size_t made = grads_of_outputs.size() / calls_;
   for (std::size_t c = 0; c < calls_; ++c) {
     const auto own = grads_of_outputs.subspan(c * made, made);
     if (!any_defined(own)) continue;
     if (multi_)
-      multi_->backward_weight_all(own, of_calls[c], grads);
+      multi_->backward_weight_all(own, saved.inner[c], grads);
     else
-      layer_->backward_weight(own[0], of_calls[c], grads);
+      layer_->backward_weight(own[0], saved.inner[c], grads);
   }
 }
 

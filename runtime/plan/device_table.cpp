@@ -102,6 +102,11 @@ Result<DeviceTable> DeviceTable::parse(std::string_view text, const std::string&
   return table;
 }
 
+bool DeviceTable::has(const std::string& device, const std::string& model) const {
+  const auto models = times_.find(lower(device));
+  return models != times_.end() && models->second.contains(lower(model));
+}
+
 std::vector<std::string> DeviceTable::devices() const {
   return keys_of(times_);
 }

@@ -54,6 +54,7 @@ class DeviceTable {
   /// Returns the seconds of the copy of such a batch to the device, in proportion to that of the nearest
   /// batch of the table; 0 where none is told. The device and the model are there.
   double copy_seconds(const std::string& device, const std::string& model, int batch) const;
+  bool has(const std::string& device, const std::string& model) const;
   std::vector<std::string> devices() const;
   const std::string& name() const { return name_; }
   /// By device and model, in lower case; ascending by batch.

@@ -49,6 +49,32 @@ Bytes bytes_of(const TensorSpec& spec) {
   return static_cast<Bytes>(c10::elementSize(spec.dtype)) * elements_of(spec.shape);
 }
 
+/// Tells whether a layer, or one that it calls, keeps data other than tensors, e.g. autograd's graph.
+bool keeps_graph(const Saved& saved) {
+  return saved.extra || std::ranges::any_of(saved.inner, keeps_graph);
+}
+
+/// Adds the tensors that a layer keeps, and those of the layers that it calls.
+void append_kept(const Saved& saved, std::vector<at::Tensor>& all) {
+  for (const at::Tensor& t : saved.tensors)
+    if (t.defined()) all.push_back(t);
+  for (const Saved& inner : saved.inner) append_kept(inner, all);
+}
+std::vector<at::Tensor> kept_by(const Saved& saved) {
+  std::vector<at::Tensor> all;
+  append_kept(saved, all);
+  return all;
+}
+
+/// Returns the bytes of those storages of `tensors` that are not among `seen`, and adds them to it.
+Bytes unseen_bytes(const std::vector<at::Tensor>& tensors, std::set<const void*>& seen) {
+  Bytes bytes = 0;
+  for (const at::Tensor& t : tensors)
+    if (t.defined() && seen.insert(t.storage().data()).second)
+      bytes += static_cast<Bytes>(t.storage().nbytes());
+  return bytes;
+}
+
 /// By layer, for each tensor that it reads: 1 if it keeps the tensor and an earlier layer counts it.
 using KeptInputs = std::vector<std::vector<char>>;
 
@@ -180,7 +206,7 @@ class Pass final : private LayerObserver {
       runner_.add_gradients(slot_, head, head.head->backward(saved, {}, needs));
       if (counted_) continue;
       head_workspace_ = std::max(head_workspace_, device_.memory().peak - memory_before_);
-      of_heads_.insert(of_heads_.end(), saved.tensors.begin(), saved.tensors.end());
+      append_kept(saved, of_heads_);
     }
     device_.synchronize();
     if (counted_) counted_->loss.push_back(Seconds(clock_.now() - start).count());
@@ -195,20 +221,12 @@ class Pass final : private LayerObserver {
       for (const int place : program_.steps[i].inputs)
         keeps_counted[i].push_back(keeps(i, memory_of_place_[place]) &&
                                    seen.contains(memory_of_place_[place]));
-      saved_bytes[i] = 0;
-      for (const at::Tensor& t : slot_.saved[i].tensors) {
-        if (t.defined() && seen.insert(t.storage().data()).second)
-          saved_bytes[i] += static_cast<Bytes>(t.storage().nbytes());
-      }
+      saved_bytes[i] = unseen_bytes(kept_by(slot_.saved[i]), seen);
       // Autograd's graph does not say which tensors it keeps. So all that the forward left in memory counts,
       // its outputs included.
-      if (slot_.saved[i].extra) saved_bytes[i] = std::max<Bytes>(saved_bytes[i], growth_[i]);
+      if (keeps_graph(slot_.saved[i])) saved_bytes[i] = std::max<Bytes>(saved_bytes[i], growth_[i]);
     }
-    Bytes& of_heads = saved_of_heads_ = 0;
-    for (const at::Tensor& t : std::exchange(of_heads_, {})) {
-      if (t.defined() && seen.insert(t.storage().data()).second)
-        of_heads += static_cast<Bytes>(t.storage().nbytes());
-    }
+    saved_of_heads_ = unseen_bytes(std::exchange(of_heads_, {}), seen);
   }
 
   /// Measures the bytes that a microbatch keeps between the gradients of the inputs and those of the weights.
@@ -217,14 +235,8 @@ class Pass final : private LayerObserver {
     std::set<const void*> seen = weights();
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       const Saved& saved = slot_.saved[i];
-      between_bytes[i] = saved.extra ? saved_bytes[i] : 0;
-      for (const std::vector<at::Tensor>* kept :
-           {&saved.tensors, &std::as_const(slot_.output_gradients[i])}) {
-        for (const at::Tensor& t : *kept) {
-          if (t.defined() && seen.insert(t.storage().data()).second)
-            between_bytes[i] += static_cast<Bytes>(t.storage().nbytes());
-        }
-      }
+      between_bytes[i] = (keeps_graph(saved) ? saved_bytes[i] : 0) + unseen_bytes(kept_by(saved), seen) +
+                         unseen_bytes(slot_.output_gradients[i], seen);
     }
   }
 
@@ -240,8 +252,8 @@ class Pass final : private LayerObserver {
   /// Tells whether a layer keeps a tensor until its backward. Autograd's graph does not say, so it may.
   bool keeps(std::size_t step, const void* memory) const {
     const Saved& saved = slot_.saved[step];
-    return saved.extra || std::ranges::any_of(saved.tensors, [&](const at::Tensor& t) {
-             return t.defined() && t.storage().data() == memory;
+    return keeps_graph(saved) || std::ranges::any_of(kept_by(saved), [&](const at::Tensor& t) {
+             return t.storage().data() == memory;
            });
   }
 
@@ -514,7 +526,7 @@ std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Byt
       LayerEdge edge{tensor.layer, static_cast<int>(l),
                      array ? tensor.name.substr(0, tensor.name.rfind('@')) : tensor.name, mean[t]};
       if (!of_each.empty()) edge.of_microbatches = of_each[t];
-      if (!array) edge.kept_bytes = kept[l][input] != 0 ? edge.bytes : 0;
+      edge.kept_bytes = kept[l][input] != 0 ? edge.bytes : 0;
       if (turn != nullptr) {
         const InTurn ways = in_turn(*turn, l, tensor.name);
         edge.gradient_bytes = ways.back ? edge.bytes : 0;
@@ -528,6 +540,8 @@ std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Byt
         continue;
       }
       known->bytes += edge.bytes;
+      // If the jobs' tensors came together, the first job's is all of them.
+      if (*known->kept_bytes > 0 || *edge.kept_bytes > 0) known->kept_bytes = known->bytes;
       if (edge.gradient_bytes) *known->gradient_bytes += *edge.gradient_bytes;
       for (std::size_t m = 0; m < edge.of_microbatches.size(); ++m)
         known->of_microbatches[m] += edge.of_microbatches[m];

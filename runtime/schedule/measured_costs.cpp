@@ -26,6 +26,27 @@ bool is_action(SpanKind kind) {
          kind == SpanKind::Reduce || kind == SpanKind::Update || kind == SpanKind::Data;
 }
 
+/// A device may work on while its host goes on, and the host's spans then overlap what the device computes.
+/// This lets each of them begin when the device has done what was handed over before. `spans` are in order.
+void begin_after_the_device(std::vector<Span>& spans) {
+  const auto of_host = [](const Span& span) {
+    return span.kind == SpanKind::Send || span.kind == SpanKind::Wait || span.kind == SpanKind::Data;
+  };
+  std::int64_t done = INT64_MIN;
+  auto next = spans.cbegin();
+  std::vector<Span> moved = spans;
+  for (Span& span : moved) {
+    if (!of_host(span)) continue;
+    // What began while the host was in this span had been handed over before it.
+    for (; next != spans.cend() && next->start < span.end; ++next)
+      if (is_computation(next->kind)) done = std::max(done, next->end);
+    span.start = std::max(span.start, done);
+    span.end = std::max(span.end, done);
+  }
+  spans = std::move(moved);
+  std::ranges::stable_sort(spans, {}, &Span::start);
+}
+
 /// A message that was sent. A receiver may have it before its sender goes on.
 struct Sent {
   int stage;
@@ -49,8 +70,8 @@ class Averages {
           pauses_.insert(span.step);
         else if (is_action(span.kind) && span.stage >= 0 && span.stage < plan.num_stages())
           mine.push_back(span);
-      std::stable_sort(mine.begin(), mine.end(),
-                       [](const Span& a, const Span& b) { return a.start < b.start; });
+      std::ranges::stable_sort(mine, {}, &Span::start);
+      begin_after_the_device(mine);
       auto& of_mine = message_of_.emplace_back(mine.size());
       for (std::size_t i = 0; i < mine.size(); ++i) {
         if (mine[i].kind != SpanKind::Send) continue;

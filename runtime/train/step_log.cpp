@@ -277,8 +277,8 @@ void StepLog::print(const StepRecord& r, std::int64_t total, double left_s) {
   if (left_s >= 1) text += " left=" + short_duration(left_s);
   static const bool terminal = ::isatty(STDERR_FILENO);
   if (!terminal) return log_info(text);
-  std::fprintf(stderr, "\r\x1b[K%s %s%s", progress_bar(r.step + 1, total).c_str(), text.c_str(),
-               r.step + 1 >= total ? "\n" : "");
+  std::fprintf(stderr, "\r\x1b[K%s%s %s%s", job_mark().c_str(), progress_bar(r.step + 1, total).c_str(),
+               text.c_str(), r.step + 1 >= total ? "\n" : "");
 }
 
 void StepLog::print(const EvaluationReport& e) {

@@ -214,11 +214,8 @@ TEST_F(StallCommand, MeasuresAndDrawsFigures) {
   const auto figure = [&](const std::string& name, const std::string& models, const std::string& rest) {
     return stalls("figure " + name +
                   " workload=default ++workload.dataset.num_files_train=24 ++workload.reader.batch_size=4 "
-                  "++workload.workflow.generate_data=True --table gpus.tsv --device P100 --models " +
-                  models +
-                  " "
-                  "-o out " +
-                  rest);
+                  "++workload.workflow.generate_data=True --table gpus.tsv --device P100 -o out " +
+                  (models.empty() ? "" : "--models " + models + " ") + rest);
   };
   for (const auto& [name, models, rest, points] :
        {std::tuple("3", "light,heavy", "--repeats 1 --storage 4ms,50MB,1", 2),
@@ -261,6 +258,15 @@ TEST_F(StallCommand, MeasuresAndDrawsFigures) {
     return std::strtod(split(split(by_model.at(row), '"').at(2), ',').at(17).c_str(), nullptr);
   };
   EXPECT_GT(fetch_share(1), fetch_share(2));
+  // Without --models the models are those of the figure that the table has.
+  const Answer none = figure("6", "", "");
+  EXPECT_EQ(none.code, 3);
+  EXPECT_NE(none.text.find("for model alexnet. Hint: it has heavy, light"), std::string::npos) << none.text;
+  EXPECT_EQ(none.text.find("resnet18"), std::string::npos) << none.text;
+  std::ofstream(folder_.path("gpus.tsv"), std::ios::app) << "p100\t\tresnet18\t4\t\t\t0.001\t0.002\n";
+  const Answer one = figure("6", "", "--repeats 1");
+  EXPECT_EQ(one.code, 0) << one.text;
+  EXPECT_EQ(split(*read_file(folder_.path("out/figure6.csv")), '\n').size(), 3U) << "a head and one row";
   EXPECT_EQ(figure("7", "light", "").code, 2);
   const Answer other = figure("6", "vgg11", "");
   EXPECT_EQ(other.code, 3);

@@ -110,8 +110,7 @@ TEST(EmulatedDevice, JitterMakesTheSlowerOfTwoTakeLongerThanTheMean) {
 TEST(EmulatedDevice, CountsItsMemoryAndRunsOutOfIt) {
   VirtualClock clock;
   EmulatedDevice device(clock, "test",
-                        {.update_s_per_byte = 1e-3,
-                         .update_copy_s_per_byte = 2e-3,
+                        {.updates = {{1, {.s_per_byte = 1e-3, .copy_s_per_byte = 2e-3}}},
                          .memory = 1000,
                          .fixed_bytes = 200,
                          .copy_bytes = {{0, 100}}});
@@ -131,6 +130,20 @@ TEST(EmulatedDevice, CountsItsMemoryAndRunsOutOfIt) {
   EXPECT_EQ(device.memory().current, 500) << "copies of two more versions";
   device.synchronize();
   EXPECT_NEAR(seconds(clock), 0.3, 1e-9);
+}
+
+/// An array of two jobs and a job by itself share a device. Each has its own costs.
+TEST(EmulatedDevice, EachArrayUpdatesAtItsOwnPace) {
+  VirtualClock clock;
+  EmulatedDevice device(
+      clock, "test",
+      {.updates = {{1, {.s_per_byte = 1e-3}}, {2, {.s_per_byte = 4e-3, .untouched_bytes = {{0, 50}}}}}});
+  device.updated({.stage = 0, .jobs = 2, .bytes = 200});
+  device.synchronize();
+  EXPECT_NEAR(seconds(clock), 0.6, 1e-9) << "150 bytes of 4 ms";
+  device.updated({.stage = 0, .jobs = 1, .bytes = 100});
+  device.synchronize();
+  EXPECT_NEAR(seconds(clock), 0.7, 1e-9) << "and 100 of 1 ms";
 }
 
 TEST(EmulatedDevice, TensorsHaveShapesAndNoValues) {

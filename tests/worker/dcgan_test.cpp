@@ -87,6 +87,21 @@ TEST_F(DcganJobs, AProfileHasEachTurnAndAPlanRunsThem) {
     EXPECT_NEAR(whole.forward_s, graph->turns[0].nodes[n].forward_s + graph->turns[1].nodes[n].forward_s,
                 1e-9 + 1e-6 * whole.forward_s);
   }
+  // What each layer of the discriminator keeps of both calls: convolutions their inputs, the norm its input
+  // and a mean and a deviation for each channel, LeakyReLU its output. A storage counts at the first that
+  // keeps it.
+  const std::pair<const char*, Bytes> kept[] = {{"0", 2 * 2 * 3 * 16 * 16 * 4},
+                                                {"1", 2 * 2 * 4 * 8 * 8 * 4},
+                                                {"2", 0},
+                                                {"3", 2 * (2 * 8 * 4 * 4 + 2 * 8) * 4},
+                                                {"4", 2 * 2 * 8 * 4 * 4 * 4},
+                                                {"5", 2 * 2 * 4}};  // the head keeps the scores
+  for (const auto& [layer, bytes] : kept) {
+    const auto node = std::ranges::find(graph->turns[0].nodes, "discriminator.main." + std::string(layer),
+                                        &LayerNode::name);
+    ASSERT_NE(node, graph->turns[0].nodes.end()) << layer;
+    EXPECT_EQ(node->saved_bytes, bytes) << layer;
+  }
   // The images go there in both turns and back in the generator's; the scores of real ones only in the other.
   const auto ways = [&](std::size_t turn, const std::string& tensor) {
     for (const LayerEdge& edge : graph->turns[turn].edges)
