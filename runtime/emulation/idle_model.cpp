@@ -7,7 +7,6 @@
 #include <ATen/ops/empty_like.h>
 
 #include "runtime/emulation/stand_ins.h"
-#include "runtime/layers/carrying_layer.h"
 
 namespace millrace {
 namespace {
@@ -20,16 +19,19 @@ std::vector<at::Tensor> gradients_like(const Saved& saved, std::span<const bool>
 }
 
 /// It keeps its inputs, for the shapes of their gradients.
-class IdleLayer final : public StandInLayer {
+class IdleLayer : public StandInLayer {
  public:
   using StandInLayer::StandInLayer;
+  static at::Tensor tensor(const Shape& shape, at::ScalarType dtype) {
+    return at::empty(shape, at::TensorOptions(dtype));
+  }
   std::vector<at::Tensor> forward_all(std::span<const at::Tensor> inputs, std::span<const at::Tensor>,
                                       std::span<at::Tensor>, const CallContext&,
                                       Saved* saved) const override {
     if (saved) saved->tensors.assign(inputs.begin(), inputs.end());
     std::vector<at::Tensor> made;
     for (const TensorSpec& spec : layer_->outputs(specs_of(inputs)))
-      made.push_back(at::empty(spec.shape, at::TensorOptions(spec.dtype)));
+      made.push_back(tensor(spec.shape, spec.dtype));
     return made;
   }
   std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor>, std::span<const at::Tensor>,
@@ -55,17 +57,14 @@ class IdleHead final : public StandInHead {
 };
 
 void make_idle(LayeredModel& model) {
-  for (NamedLayer& layer : model.layers) layer.layer = std::make_shared<IdleLayer>(layer.layer);
+  for (NamedLayer& layer : model.layers) layer.layer = stand_in<IdleLayer>(layer.layer);
   for (NamedHead& head : model.heads) head.head = std::make_shared<IdleHead>(head.head);
   for (Turn& turn : model.turns) make_idle(turn.model);
 }
 
 }  // namespace
 
-Result<LayeredModel> idle_model(LayeredModel model) {
-  if (const NamedLayer* layer = first_carrying(model.layers))
-    return Problem{"", "layer " + layer->name + " carries a state, and cannot wait as long as a run did",
-                   "`millrace emulate` takes the times of a profile instead"};
+LayeredModel idle_model(LayeredModel model) {
   make_idle(model);
   return model;
 }
