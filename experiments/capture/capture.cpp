@@ -217,11 +217,36 @@ std::optional<Problem> make_folder(const fs::path& folder) {
   return std::nullopt;
 }
 
+/// What a folder held before. What has come since can be taken away again.
+class FolderBefore {
+ public:
+  explicit FolderBefore(fs::path folder) : folder_(std::move(folder)) {
+    std::error_code ignored;
+    was_there_ = fs::exists(folder_, ignored);
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_, ignored))
+      held_.insert(entry.path());
+  }
+  void restore() const {
+    std::error_code ignored;
+    std::vector<fs::path> added;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_, ignored))
+      if (!held_.contains(entry.path())) added.push_back(entry.path());
+    for (const fs::path& file : added) fs::remove(file, ignored);
+    if (!was_there_) fs::remove(folder_, ignored);
+  }
+
+ private:
+  fs::path folder_;
+  bool was_there_ = false;
+  std::set<fs::path> held_;
+};
+
 class Capture {
  public:
   explicit Capture(const CaptureOptions& options) : options_(options), folder_(options.folder) {}
 
   Result<CaptureReport> run() {
+    const FolderBefore before(folder_);
     if (auto problem = make_folder(folder_)) return *problem;
     if (auto problem = choose_method()) return *problem;
     RawWriter writer(folder_);
@@ -234,6 +259,7 @@ class Capture {
     phases.stop();
     watch.stop();
     writer.flush();
+    if (!result.refused.empty() || result.exec_error != 0) before.restore();  // the same --out is free again
     if (!result.refused.empty())
       return Problem{"trace capture", "cannot trace here: " + result.refused,
                      "a container may forbid ptrace (docker: --cap-add SYS_PTRACE)"};

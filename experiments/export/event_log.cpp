@@ -112,14 +112,18 @@ void add_epochs(EventLog& log, const RankRun& rank, const RunData& run) {
     if (const Json* step = evaluation.find("step"); step && step->kind() == Json::Kind::Int)
       evaluated.insert(step->as_int());
   for (const Span& span : rank.spans)  // a sleeping run has no results of them
-    if (span.kind == SpanKind::Eval) evaluated.insert(span.step);
+    if (span.kind == SpanKind::Eval) evaluated.insert(span.step + 1);
   std::vector<LoggedPhase> epochs, blocks;
   std::ptrdiff_t last_block = -1;
+  std::int64_t before = INT64_MIN;  // end of the step before
   for (const StepLine& s : rank.steps) {
     const std::int64_t epoch = epoch_of(s.step, run.summary), end = ends.at(s.step);
     const std::ptrdiff_t block =
         std::ranges::count_if(evaluated, [&](auto after) { return after <= s.step; });
-    const LoggedPhase begins{rank.rank, "epoch", end - nanoseconds(s.step_s), end, epoch};
+    // A step begins no earlier than the one before has ended: lengths are rounded.
+    const std::int64_t start = std::max(end - nanoseconds(s.step_s), before);
+    const LoggedPhase begins{rank.rank, "epoch", start, end, epoch};
+    before = end;
     if (epochs.empty() || epochs.back().number != epoch) epochs.push_back(begins);
     if (std::exchange(last_block, block) != block) {
       blocks.push_back(begins);

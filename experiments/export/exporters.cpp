@@ -83,8 +83,19 @@ Tracks place_spans(const EventLog& log) {
 // ---- mllog
 // ----------------------------------------------------------------------------------------------------
 
-/// The order of lines of one moment: the job is initialised before it runs, and runs before it does anything.
-enum MllogOrder { kFacts, kInitStart, kInitStop, kRunStart, kStart, kValue, kStop, kRunStop };
+/// The order of lines of one moment. The job is initialised before it runs, and runs before it does anything.
+/// What ends comes before what begins, so that starts and stops of a key take turns.
+enum MllogOrder {
+  kFacts,
+  kInitStart,
+  kInitStop,
+  kRunStart,
+  kValue,
+  kStop,
+  kStart,
+  kStopAtOnce,  ///< of a phase that took no time
+  kRunStop
+};
 
 struct MllogLine {
   std::int64_t time = 0;
@@ -205,23 +216,22 @@ void add_kit_steps(const EventLog& log, std::vector<MllogLine>& lines) {
 /// MLPerf's checker wants it so, and it and the I/O kit pair each start with the next stop. So other phases
 /// are those of rank 0. Evaluations and checkpoints of all ranks follow as intervals with their length.
 void add_phases(const EventLog& log, std::vector<MllogLine>& lines) {
-  std::vector<LoggedPhase> phases;
-  for (const char* once : {"init", "run"}) {
-    LoggedPhase whole{.name = once, .start = INT64_MAX, .end = INT64_MIN};
-    for (const LoggedPhase& phase : log.phases) {
-      if (phase.name != once && log.kind != "dlio") continue;
-      whole.start = std::min(whole.start, phase.start);
-      whole.end = std::max(whole.end, phase.end);
-    }
-    if (whole.start > whole.end) continue;
-    if (log.kind == "dlio" && whole.name == "init") whole.end = whole.start;  // its files do not say
-    phases.push_back(whole);
+  // The job is initialised until its first rank begins a step, and runs until all is done.
+  LoggedPhase init{.name = "init", .start = INT64_MAX, .end = INT64_MAX};
+  LoggedPhase run{.name = "run", .start = INT64_MAX, .end = INT64_MIN};
+  for (const LoggedPhase& phase : log.phases) {
+    init.start = std::min(init.start, phase.start);
+    run.end = std::max(run.end, phase.end);
+    const bool begins = log.kind == "dlio" || phase.name == "run";  // DLIO's files have neither
+    if (begins) init.end = run.start = std::min(run.start, phase.start);
   }
-  // A rank that is ready runs, while others are not: the job runs when all are.
-  if (phases.size() == 2) phases[1].start = std::max(phases[1].start, phases[0].end);
+  const bool has_run = run.start < INT64_MAX;  // a traced command's timeline has none
+  std::vector<LoggedPhase> phases;
+  if (has_run) phases = {init, run};
   for (const LoggedPhase& phase : log.phases) {
     const bool is_pause = phase.name == "eval" || phase.name == "checkpoint";
-    if (phase.rank == 0 && phase.name != "init" && phase.name != "run") phases.push_back(phase);
+    const bool is_once = phase.name == "init" || phase.name == "run";
+    if (phase.rank == 0 && (!is_once || !has_run)) phases.push_back(phase);
     if (!is_pause || log.kind == "timeline") continue;
     const std::string key = phase.name == "eval" ? "evaluation" : phase.name;
     lines.push_back(
@@ -241,9 +251,10 @@ void add_phases(const EventLog& log, std::vector<MllogLine>& lines) {
                      mllog_text(phase.start, "INTERVAL_START", phase.name + "_start", nullptr, 0, metadata)});
     if (runs) metadata["status"] = log.succeeded ? "success" : "aborted";
     lines.push_back({phase.end,
-                     inits  ? kInitStop
-                     : runs ? kRunStop
-                            : kStop,
+                     inits                     ? kInitStop
+                     : runs                    ? kRunStop
+                     : phase.end > phase.start ? kStop
+                                               : kStopAtOnce,
                      mllog_text(phase.end, "INTERVAL_END", phase.name + "_stop", nullptr, 0, metadata)});
   }
 }
@@ -257,12 +268,19 @@ void add_accuracy(const EventLog& log, std::vector<MllogLine>& lines) {
       if (phase.name == "epoch" && phase.rank == 0 && phase.start <= time) epoch = phase.number;
     return epoch;
   };
-  for (const char* metric : {"evaluation_dice", "evaluation_auc", "bleu", "evaluation_top1",
-                             "evaluation_accuracy", "evaluation_loss"}) {
-    if (std::ranges::find(log.values, metric, &LoggedValue::name) == log.values.end()) continue;
+  for (const std::string_view metric : {"dice", "auc", "bleu", "accuracy", "top1", "loss"}) {
+    // "evaluation_dice"; of a model with several heads "evaluation_mlm.accuracy", of which the first counts.
+    const auto is_it = [&](const LoggedValue& value) {
+      const std::string_view name = value.name;
+      if (metric == "bleu" && name == metric) return true;
+      return name == "evaluation_" + std::string(metric) ||
+             (name.starts_with("evaluation_") && name.ends_with("." + std::string(metric)));
+    };
+    const auto first = std::ranges::find_if(log.values, is_it);
+    if (first == log.values.end()) continue;
     for (const LoggedValue& value : log.values)
-      if (value.name == metric)
-        lines.push_back({value.time, kStop,
+      if (value.name == first->name)
+        lines.push_back({value.time, kValue,
                          mllog_text(value.time, "POINT_IN_TIME", "eval_accuracy", value.value, value.rank,
                                     Json::object({{"epoch_num", epoch_at(value.time)}}))});
     return;

@@ -59,7 +59,7 @@ class EmulatedLayer : public StandInLayer {
  public:
   EmulatedLayer(LayerPtr layer, const LayerNode& costs, Bytes most_output)
       : StandInLayer(std::move(layer)), costs_(costs), most_output_(most_output) {}
-  static at::Tensor tensor(const Shape& shape, at::ScalarType dtype) { return without_values(shape, dtype); }
+  static at::Tensor state(const Shape& shape, at::ScalarType dtype) { return without_values(shape, dtype); }
   std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> specs = layer_->parameters();
     for (ParameterSpec& spec : specs) {

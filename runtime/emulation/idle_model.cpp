@@ -5,6 +5,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include "runtime/emulation/stand_ins.h"
 
@@ -22,8 +23,9 @@ std::vector<at::Tensor> gradients_like(const Saved& saved, std::span<const bool>
 class IdleLayer : public StandInLayer {
  public:
   using StandInLayer::StandInLayer;
-  static at::Tensor tensor(const Shape& shape, at::ScalarType dtype) {
-    return at::empty(shape, at::TensorOptions(dtype));
+  /// A checkpoint takes no states that are not finite.
+  static at::Tensor state(const Shape& shape, at::ScalarType dtype) {
+    return at::zeros(shape, at::TensorOptions(dtype));
   }
   std::vector<at::Tensor> forward_all(std::span<const at::Tensor> inputs, std::span<const at::Tensor>,
                                       std::span<at::Tensor>, const CallContext&,
@@ -31,7 +33,7 @@ class IdleLayer : public StandInLayer {
     if (saved) saved->tensors.assign(inputs.begin(), inputs.end());
     std::vector<at::Tensor> made;
     for (const TensorSpec& spec : layer_->outputs(specs_of(inputs)))
-      made.push_back(tensor(spec.shape, spec.dtype));
+      made.push_back(at::empty(spec.shape, at::TensorOptions(spec.dtype)));
     return made;
   }
   std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor>, std::span<const at::Tensor>,

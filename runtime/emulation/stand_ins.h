@@ -55,7 +55,7 @@ class CarryingStandIn final : public Base, public CarriesState {
     for (std::size_t i = 0; i < specs.size(); ++i) {
       Shape shape{inputs.front().size(static_cast<std::int64_t>(sample_dimension()))};
       shape.insert(shape.end(), specs[i].row.begin(), specs[i].row.end());
-      state[i] = Base::tensor(shape, inputs.front().scalar_type());
+      state[i] = Base::state(shape, inputs.front().scalar_type());
     }
     return this->forward_all(inputs, parameters, {}, context, saved);
   }

@@ -323,6 +323,7 @@ bool Evaluations::run_score() {
 
 void Evaluations::begin_averages() {
   if (std::ranges::none_of(averaging_, [](const auto& job) { return job.has_value(); })) return;
+  if (!t_.options.has_losses()) return;  // nothing tells when they should
   const at::Tensor losses = at::zeros({std::ssize(averaging_)}, at::kDouble);
   if (t_.owns_loss()) {
     const EvaluationReport& newest = t_.report.evaluations.back();

@@ -239,8 +239,9 @@ TEST_F(Variants, ATableOfMeasuredRunsStandsForWhatLiesBetween) {
 TEST_F(Variants, LanguageModelsThatCarryStatesSleepToo) {
   const std::string job =
       "train --model awd_lstm --embedding-features 8 --hidden 12 --vocabulary 16 --length 5 --microbatch 2 "
-      "--microbatches 2 --stages 2 --data synthetic:64 --rule sgd --threads 1 --seed 3 --print-every 1000 "
-      "--checkpoint-every 4 --evaluate-every 4 --steps 8 ";
+      "--microbatches 2 --stages 2 --data synthetic:64 --rule asgd --nonmonotone 1 --threads 1 --seed 3 "
+      "--print-every "
+      "1000 --checkpoint-every 4 --evaluate-every 4 --steps 8 ";
   const Ran real = run(job + "--variant instrumented --output-dir i");
   ASSERT_EQ(real.code, 0) << real.output;
   const std::string sleeping = job + "--variant sleep --variant-from i --output-dir s ";
@@ -250,13 +251,13 @@ TEST_F(Variants, LanguageModelsThatCarryStatesSleepToo) {
   for (const int rank : {0, 1}) {
     const std::string file = "/trace.rank" + std::to_string(rank) + ".json";
     EXPECT_EQ(kinds("i" + file), kinds("s" + file)) << "the same data, computations, messages, checkpoints";
-    const std::string part = "/checkpoints/step-8/stage" + std::to_string(rank) + ".safetensors";
+    const std::string part = "/checkpoints/step-00000008/stage" + std::to_string(rank) + ".safetensors";
     EXPECT_EQ(bytes("i" + part).size(), bytes("s" + part).size());
     EXPECT_EQ(bytes("i" + part).find("carried/") != std::string::npos,
               bytes("s" + part).find("carried/") != std::string::npos);
   }
   const Ran goes_on =
-      run(job + "--variant sleep --variant-from i --output-dir t --resume s/checkpoints/step-4");
+      run(job + "--variant sleep --variant-from i --output-dir t --resume s/checkpoints/step-00000004");
   EXPECT_EQ(goes_on.code, 0) << goes_on.output;
 }
 
