@@ -527,7 +527,7 @@ Result<EventLog> read_event_log(const std::string& folder) {
   }
   if (log->spans.empty() && log->values.empty())
     return Problem{folder, "has no events and no values: there is nothing to convert",
-                   log->notes.empty() ? "" : log->notes.front()};
+                   log->notes.empty() ? "" : log->notes.back()};
   return log;
 }
 
