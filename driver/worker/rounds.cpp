@@ -134,13 +134,13 @@ Status same_rounds(const std::string& folder, const Plan& plan) {
 Result<std::string> round_like(const std::string& run, int jobs, int arrays, int first_job) {
   const Result<Plan> plan = Plan::load((fs::path(run) / run_files::kPlan).string());
   if (!plan || plan->rounds.size() < 2) return run;
-  std::optional<std::size_t> like;
-  int begins = 0;
+  int like = -1, begins = 0;
   for (std::size_t r = 0; r < plan->rounds.size(); begins += plan->rounds[r++].jobs) {
     const PlanRound& round = plan->rounds[r];
-    if (round.jobs == jobs && round.arrays == arrays && (!like || begins == first_job)) like = r;
+    if (round.jobs == jobs && round.arrays == arrays && (like < 0 || begins == first_job))
+      like = static_cast<int>(r);
   }
-  if (like) return round_folder(run, *like);
+  if (like >= 0) return round_folder(run, static_cast<std::size_t>(like));
   return Problem{run,
                  "it trained rounds of " + jobs_of_rounds(plan->rounds) + " jobs, none of " +
                      std::to_string(jobs) + " in " + std::to_string(arrays) + " array(s)",

@@ -73,7 +73,7 @@ Samplers::Samplers(const fs::path& folder)
       align_file_(folder / "trace_time_align.out"),
       process_file_(folder / "processes.csv"),
       disks_at_ns_(clock_ns(CLOCK_MONOTONIC)) {
-  if (const auto cpu = noted(kernel_.cpu(), no_cpu_)) cpu_before_ = cpu->front();
+  if (const auto cpu = noted(kernel_.cpu(), no_cpu_)) cpu_before_ = {cpu->front()};
   if (auto disks = noted(kernel_.disks(), no_disks_)) disks_before_ = *std::move(disks);
   utsname machine{};
   uname(&machine);
@@ -161,14 +161,14 @@ void Samplers::sample(const std::set<std::uint32_t>& processes) {
 void Samplers::sample_cpu(const std::tm& local) {
   const auto ticks = noted(kernel_.cpu(), no_cpu_);
   if (!ticks) return;
-  const CpuTicks now = ticks->front(), before = cpu_before_.value_or(now);
+  const CpuTicks now = ticks->front(), before = cpu_before_.empty() ? now : cpu_before_.front();
   std::array<double, std::size(CpuTicks{}.of)> part{};
   double total = 0;
   for (std::size_t k = 0; k < part.size(); ++k) {
     part[k] = now.of[k] >= before.of[k] ? static_cast<double>(now.of[k] - before.of[k]) : 0;
     total += part[k];
   }
-  cpu_before_ = now;
+  cpu_before_ = {now};
   std::string row = text_of(local, "%H:%M:%S") + "  all ";
   // mpstat's order: usr nice sys iowait irq soft steal guest gnice idle.
   for (std::size_t k : {0, 1, 2, 4, 5, 6, 7, 8, 9, 3})

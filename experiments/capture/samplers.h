@@ -63,7 +63,7 @@ class Samplers {
   KernelCounts kernel_{};
   Gap no_cpu_, no_disks_;
   LineFile cpu_file_, disk_file_, gpu_file_, align_file_, process_file_;
-  std::optional<CpuTicks> cpu_before_;
+  std::vector<CpuTicks> cpu_before_;  ///< of all cores together; empty: not read yet
   std::map<std::string, DiskCounts> disks_before_;
   std::int64_t disks_at_ns_ = 0;
   std::int64_t samples_ = 0, lost_ = 0;
