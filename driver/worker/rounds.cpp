@@ -131,6 +131,23 @@ Status same_rounds(const std::string& folder, const Plan& plan) {
                  hint};
 }
 
+Result<std::string> round_like(const std::string& run, int jobs, int arrays, int first_job) {
+  const Result<Plan> plan = Plan::load((fs::path(run) / run_files::kPlan).string());
+  if (!plan || plan->rounds.size() < 2) return run;
+  int like = -1, begins = 0;
+  for (std::size_t r = 0; r < plan->rounds.size(); begins += plan->rounds[r++].jobs) {
+    const PlanRound& round = plan->rounds[r];
+    if (round.jobs == jobs && round.arrays == arrays && (like < 0 || begins == first_job))
+      like = static_cast<int>(r);
+  }
+  if (like >= 0) return round_folder(run, static_cast<std::size_t>(like));
+  return Problem{run,
+                 "it trained rounds of " + jobs_of_rounds(plan->rounds) + " jobs, none of " +
+                     std::to_string(jobs) + " in " + std::to_string(arrays) + " array(s)",
+                 "instrument a run with the same plan, or one of " + std::to_string(jobs) +
+                     " jobs with --arrays " + std::to_string(arrays)};
+}
+
 Json joined_summary(const std::vector<Json>& summaries, const std::vector<PlanRound>& rounds) {
   Json all = summaries.front();
   Json jobs = Json::array(), list = Json::array();
@@ -144,7 +161,7 @@ Json joined_summary(const std::vector<Json>& summaries, const std::vector<PlanRo
                                {"jobs", rounds[r].jobs},
                                {"arrays", rounds[r].arrays}});
     for (const char* key : {"run", "steps", "seconds", "median_step_s", "predicted_step_s", "final_loss",
-                            "samples_per_s", "peak_memory_bytes", "evaluations"}) {
+                            "samples_per_s", "peak_memory_bytes", "evaluations", "variant"}) {
       if (const Json* value = summaries[r].find(key)) round[key] = *value;
     }
     list.push_back(std::move(round));
@@ -165,6 +182,13 @@ Json joined_summary(const std::vector<Json>& summaries, const std::vector<PlanRo
       for (const Json& one : own->items()) lost.push_back(one);
   }
   all["lost"] = std::move(lost);
+  if (const Json* variant = all.find("variant"); variant && variant->find("drawn_s")) {
+    std::vector<Json> variants;
+    for (const Json& summary : summaries)
+      if (const Json* own = summary.find("variant")) variants.push_back(*own);
+    for (const char* key : {"drawn_s", "waited_s"}) all["variant"][key] = sum_of(variants, key);
+    all["variant"]["times"] = Json();  // each round has its own source
+  }
   all["checkpoint_step"] = Json();     // each round has its own
   all["evaluations"] = Json::array();  // see the rounds and the jobs
   all["losses"] = mean_losses(jobs);

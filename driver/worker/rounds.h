@@ -40,6 +40,11 @@ Result<RoundState> state_of_round(const std::string& folder, const RoundGoal& go
 /// Whether a run in `folder` was divided as `plan` divides its jobs. Problem: it was not.
 Status same_rounds(const std::string& folder, const Plan& plan);
 
+/// Returns the folder of a round in the output folder `run` that trained so many jobs in so many arrays: the
+/// one that began with `first_job`, else the first. It is `run` itself where that had no rounds. Problem:
+/// there is no such round.
+Result<std::string> round_like(const std::string& run, int jobs, int arrays, int first_job);
+
 /// The summary of all rounds: jobs in their order; seconds and steps of every job added up, memory the most.
 /// "rounds" says what each was. `summaries`: of the rounds, as they were written.
 Json joined_summary(const std::vector<Json>& summaries, const std::vector<PlanRound>& rounds);

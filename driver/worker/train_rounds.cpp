@@ -65,6 +65,8 @@ Status open_data(Round& round, OpenDatasets& open) {
   if (!sets) return sets.problems();
   const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(spec));
   spec.steps_per_epoch = steps;
+  spec.train_samples = static_cast<std::int64_t>(sets->train->size());
+  spec.test_samples = sets->test ? static_cast<std::int64_t>(sets->test->size()) : 0;
   spec.options.learning_rate = in_steps(spec.options.learning_rate, spec.rate_in_epochs, steps);
   for (std::size_t job = 0; job < spec.of_jobs.size(); ++job) {
     JobOptions& mine = spec.options.jobs[job];

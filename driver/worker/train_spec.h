@@ -47,7 +47,7 @@ struct TrainSpec : TrainFlags {
   std::vector<ChannelDecorator> decorators{};   ///< of what joins the ranks
   std::shared_ptr<const Emulation> emulated{};  ///< with --device emulated, else null
   std::shared_ptr<const BleuText> bleu_text{};
-  std::int64_t steps_per_epoch = 0;
+  std::int64_t steps_per_epoch = 0, train_samples = 0, test_samples = 0;  ///< of the data sets
   std::string archive{}, trained_archive{};  ///< the model's, and what to write with its weights replaced
   Additions own{};
 };

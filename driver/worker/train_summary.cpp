@@ -116,6 +116,8 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
                                {"run", report.run},
                                {"steps", report.steps},
                                {"steps_per_epoch", spec.steps_per_epoch},
+                               {"train_samples", spec.train_samples},
+                               {"eval_samples", spec.test_samples},
                                {"first_step", report.first_step},
                                {"stopped_early", report.stopped},
                                {"checkpoint_step", report.saved_step < 0 ? Json() : Json(report.saved_step)},

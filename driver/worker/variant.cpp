@@ -5,6 +5,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/cli/flag_target.h"
 #include "driver/worker/emulation.h"
+#include "driver/worker/rounds.h"
 #include "driver/worker/train_data.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
@@ -31,9 +32,6 @@ Problems values_asked_for(const TrainSpec& spec) {
     if (given)
       problems.push_back(
           {flag, "a run of --variant sleep computes no values", "leave it out, or choose another variant"});
-  if (o.first_job)
-    problems.push_back({"--variant sleep", "sleeps one round of jobs, and the plan has several",
-                        "give a plan of one round, or --arrays"});
   if (spec.device != ComputeDevice::Cpu)
     problems.push_back({"--variant sleep",
                         "waits in the host's time, and takes no --device " + to_string(spec.device),
@@ -52,18 +50,19 @@ Status sleep(TrainSpec& spec) {
   int jobs = 0;
   for (const LayeredModel& network : spec.networks) jobs += network.jobs();
   std::vector<std::string> folders;
-  for (const std::string& folder : split(spec.variant_from, ','))
-    if (!folder.empty()) folders.push_back(folder);
+  for (const std::string& folder : split(spec.variant_from, ',')) {
+    if (folder.empty()) continue;
+    const Result<std::string> place =
+        round_like(folder, jobs, spec.pipeline.arrays, spec.options.first_job.value_or(0));
+    if (!place) return place.problems();
+    folders.push_back(*place);
+  }
   Result<MeasuredTimes> times =
       MeasuredTimes::read(folders, spec.pipeline, spec.options.microbatch, jobs,
                           spec.variant_beyond ? OutsideMeasured::TakeNearest : OutsideMeasured::Refuse);
   if (!times) return times.problems();
   for (const std::string& doubt : (*times).doubts()) spec.plan_notes.push_back("--variant-from: " + doubt);
-  for (LayeredModel& network : spec.networks) {
-    Result<LayeredModel> idle = idle_model(std::move(network));
-    if (!idle) return Problem{"--variant sleep", idle.problems().front().what, idle.problems().front().hint};
-    network = *std::move(idle);
-  }
+  for (LayeredModel& network : spec.networks) network = idle_model(std::move(network));
   spec.options.waits = std::make_shared<const MeasuredTimes>(*std::move(times));
   spec.options.nonfinite = {};  // tensors hold anything
   // A run that computes does not go on from this one's checkpoints.

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <ctime>
@@ -27,12 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kReport = "capture.json";
-
-std::int64_t utc_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
+constexpr double kClockWasSet = 0.05;  // seconds; an adjustment of its rate moves it less
 
 std::int64_t utc_offset_now() {
   const std::time_t now = std::time(nullptr);
@@ -130,6 +126,7 @@ class Watch {
     if (thread_.joinable()) thread_.join();
   }
   std::int64_t samples = 0, lost = 0;
+  std::vector<std::string> gaps;
   bool gpu = false;
 
  private:
@@ -152,6 +149,7 @@ class Watch {
       samplers.finish();
       samples = samplers.samples();
       lost = samplers.lost();
+      gaps = samplers.gaps();
     } catch (const std::exception& error) {
       problem_ = error.what();
       state_ = kRunning;
@@ -161,10 +159,8 @@ class Watch {
   /// Waits for the next change of second, at most. True: a signal came, or all is done.
   bool pass_on_signals() {
     constexpr std::int64_t kStep = kNsPerSecond / 20;
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
     siginfo_t info{};
-    const std::int64_t left = kNsPerSecond - now.tv_nsec;
+    const std::int64_t left = kNsPerSecond - steady_utc_ns() % kNsPerSecond;
     const int signal = signals_.wait(std::min(left, kStep), info);
     if (signal == 0) return done_ || left > kStep;
     if (++signals_seen_ > 1) {
@@ -200,7 +196,7 @@ class PhaseLog {
     (void)file_.write_line(
         printed(":::MLLOG {\"namespace\": \"\", \"time_ms\": %lld, \"event_type\": \"%s\", \"key\": "
                 "\"%s\", \"value\": null, \"metadata\": {\"file\": \"capture\", \"lineno\": 0}}",
-                static_cast<long long>(utc_ms()),
+                static_cast<long long>(steady_utc_ns() / 1'000'000),
                 std::strstr(key, "start") ? "INTERVAL_START" : "INTERVAL_END", key));
   }
   LineFile file_;
@@ -221,11 +217,36 @@ std::optional<Problem> make_folder(const fs::path& folder) {
   return std::nullopt;
 }
 
+/// What a folder held before. What has come since can be taken away again.
+class FolderBefore {
+ public:
+  explicit FolderBefore(fs::path folder) : folder_(std::move(folder)) {
+    std::error_code ignored;
+    was_there_ = fs::exists(folder_, ignored);
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_, ignored))
+      held_.insert(entry.path());
+  }
+  void restore() const {
+    std::error_code ignored;
+    std::vector<fs::path> added;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_, ignored))
+      if (!held_.contains(entry.path())) added.push_back(entry.path());
+    for (const fs::path& file : added) fs::remove(file, ignored);
+    if (!was_there_) fs::remove(folder_, ignored);
+  }
+
+ private:
+  fs::path folder_;
+  bool was_there_ = false;
+  std::set<fs::path> held_;
+};
+
 class Capture {
  public:
   explicit Capture(const CaptureOptions& options) : options_(options), folder_(options.folder) {}
 
   Result<CaptureReport> run() {
+    const FolderBefore before(folder_);
     if (auto problem = make_folder(folder_)) return *problem;
     if (auto problem = choose_method()) return *problem;
     RawWriter writer(folder_);
@@ -238,6 +259,7 @@ class Capture {
     phases.stop();
     watch.stop();
     writer.flush();
+    if (!result.refused.empty() || result.exec_error != 0) before.restore();  // the same --out is free again
     if (!result.refused.empty())
       return Problem{"trace capture", "cannot trace here: " + result.refused,
                      "a container may forbid ptrace (docker: --cap-add SYS_PTRACE)"};
@@ -255,6 +277,7 @@ class Capture {
     report_.processes = processes_.seen();
     report_.samples = watch.samples;
     report_.gpu = watch.gpu;
+    report_.notes = watch.gaps;
     report_.utc_offset_s = utc_offset_now();
     add_notes();
     const Status written =
@@ -314,6 +337,11 @@ class Capture {
       report_.notes.push_back("reads through a mapping are seen as page faults alone (processes.csv)");
     }
     if (!report_.gpu) report_.notes.push_back("no GPU was sampled: nvidia-smi is not here");
+    if (const double set = static_cast<double>(clock_set_by_ns()) * 1e-9; std::abs(set) > kClockWasSet)
+      report_.notes.push_back(
+          printed("the clock of the day was set by %+.3f s meanwhile: all times go on as "
+                  "before",
+                  set));
     if (report_.lost > 0) report_.notes.push_back(std::to_string(report_.lost) + " rows were lost");
   }
 

@@ -10,6 +10,7 @@
 #include <array>
 #include <csignal>
 #include <iterator>
+#include <utility>
 
 #include "experiments/capture/file_event.h"
 #include "runtime/base/text.h"
@@ -57,17 +58,26 @@ int start_pmon(const fs::path& file) {
 
 }  // namespace
 
+std::int64_t steady_utc_ns() {
+  static const std::int64_t ahead = clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC);
+  return clock_ns(CLOCK_MONOTONIC) + ahead;
+}
+
+std::int64_t clock_set_by_ns() {
+  return clock_ns(CLOCK_REALTIME) - steady_utc_ns();
+}
+
 Samplers::Samplers(const fs::path& folder)
     : cpu_file_(folder / "cpu.out"),
       disk_file_(folder / "iostat.json"),
       align_file_(folder / "trace_time_align.out"),
       process_file_(folder / "processes.csv"),
-      cpu_before_(cpu_ticks()),
-      disks_before_(disks()),
       disks_at_ns_(clock_ns(CLOCK_MONOTONIC)) {
+  if (const auto cpu = noted(kernel_.cpu(), no_cpu_)) cpu_before_ = {cpu->front()};
+  if (auto disks = noted(kernel_.disks(), no_disks_)) disks_before_ = *std::move(disks);
   utsname machine{};
   uname(&machine);
-  const std::tm now = local_time(clock_ns(CLOCK_REALTIME));
+  const std::tm now = local_time(steady_utc_ns());
   const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
   put(cpu_file_, printed("Linux %s (%s) \t%s\t_%s_\t(%ld CPU)\n", machine.release, machine.nodename,
                          text_of(now, "%m/%d/%Y").c_str(), machine.machine, cpus));
@@ -97,15 +107,21 @@ Samplers::Samplers(const fs::path& folder)
   sample_no_gpu(now);
 }
 
-/// Returns the ticks of all cores together; zeros where they cannot be read.
-CpuTicks Samplers::cpu_ticks() {
-  const Result<std::vector<CpuTicks>> ticks = kernel_.cpu();
-  return ticks ? ticks->front() : CpuTicks{};
+template <class Counts>
+std::optional<Counts> Samplers::noted(const Result<Counts>& counts, Gap& gap) {
+  if (counts) return *counts;
+  ++gap.samples;
+  gap.because = to_string(counts.problems().front());
+  return std::nullopt;
 }
 
-std::map<std::string, DiskCounts> Samplers::disks() {
-  const Result<std::map<std::string, DiskCounts>> counts = kernel_.disks();
-  return counts ? *counts : std::map<std::string, DiskCounts>();
+std::vector<std::string> Samplers::gaps() const {
+  std::vector<std::string> all;
+  for (const auto& [gap, what] : {std::pair(&no_cpu_, "CPU"), {&no_disks_, "disks"}})
+    if (gap->samples > 0)
+      all.push_back("no " + std::string(what) + " in " + std::to_string(gap->samples) +
+                    " samples: " + gap->because);
+  return all;
 }
 
 Samplers::~Samplers() {
@@ -117,14 +133,14 @@ void Samplers::put(LineFile& file, const std::string& line) {
 }
 
 void Samplers::align() {
-  std::int64_t utc = clock_ns(CLOCK_REALTIME);
+  std::int64_t utc = steady_utc_ns();
   const std::int64_t change = (utc / kNsPerSecond + 1) * kNsPerSecond;
   const std::int64_t early = std::max<std::int64_t>(change - utc - kNsPerSecond / 2000, 0);
   const timespec wait{static_cast<std::time_t>(early / kNsPerSecond), early % kNsPerSecond};
   nanosleep(&wait, nullptr);
   // The last moment before the change and the first behind it.
   std::int64_t before = clock_ns(CLOCK_MONOTONIC), now = before;
-  while ((utc = clock_ns(CLOCK_REALTIME)) < change) before = now, now = clock_ns(CLOCK_MONOTONIC);
+  while ((utc = steady_utc_ns()) < change) before = now, now = clock_ns(CLOCK_MONOTONIC);
   now = clock_ns(CLOCK_MONOTONIC);
   const auto row = [&](std::int64_t ns, std::int64_t at) {
     put(align_file_, std::to_string(ns) + "  " + text_of(local_time(at), "%H:%M:%S"));
@@ -134,7 +150,7 @@ void Samplers::align() {
 }
 
 void Samplers::sample(const std::set<std::uint32_t>& processes) {
-  const std::tm local = local_time(clock_ns(CLOCK_REALTIME));
+  const std::tm local = local_time(steady_utc_ns());
   sample_cpu(local);
   sample_disks(local);
   if (pmon_ == 0) sample_no_gpu(local);
@@ -143,14 +159,16 @@ void Samplers::sample(const std::set<std::uint32_t>& processes) {
 }
 
 void Samplers::sample_cpu(const std::tm& local) {
-  const CpuTicks now = cpu_ticks();
+  const auto ticks = noted(kernel_.cpu(), no_cpu_);
+  if (!ticks) return;
+  const CpuTicks now = ticks->front(), before = cpu_before_.empty() ? now : cpu_before_.front();
   std::array<double, std::size(CpuTicks{}.of)> part{};
   double total = 0;
   for (std::size_t k = 0; k < part.size(); ++k) {
-    part[k] = now.of[k] >= cpu_before_.of[k] ? static_cast<double>(now.of[k] - cpu_before_.of[k]) : 0;
+    part[k] = now.of[k] >= before.of[k] ? static_cast<double>(now.of[k] - before.of[k]) : 0;
     total += part[k];
   }
-  cpu_before_ = now;
+  cpu_before_ = {now};
   std::string row = text_of(local, "%H:%M:%S") + "  all ";
   // mpstat's order: usr nice sys iowait irq soft steal guest gnice idle.
   for (std::size_t k : {0, 1, 2, 4, 5, 6, 7, 8, 9, 3})
@@ -159,7 +177,9 @@ void Samplers::sample_cpu(const std::tm& local) {
 }
 
 void Samplers::sample_disks(const std::tm& local) {
-  const auto now = disks();
+  const auto counts_now = noted(kernel_.disks(), no_disks_);
+  if (!counts_now) return;
+  const std::map<std::string, DiskCounts>& now = *counts_now;
   const std::int64_t at = clock_ns(CLOCK_MONOTONIC);
   const double seconds = std::max(static_cast<double>(at - disks_at_ns_) / 1e9, 1e-3);
   std::string rows;
@@ -185,7 +205,7 @@ void Samplers::sample_disks(const std::tm& local) {
   }
   disks_before_ = now;
   disks_at_ns_ = at;
-  put(disk_file_, std::string(samples_ == 0 ? "" : ",") + "{\"timestamp\": \"" +
+  put(disk_file_, std::string(std::exchange(has_disk_row_, true) ? "," : "") + "{\"timestamp\": \"" +
                       text_of(local, "%Y-%m-%d %I:%M:%S %p") + "\", \"disk\": [" + rows + "]}");
 }
 

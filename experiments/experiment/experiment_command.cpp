@@ -14,6 +14,8 @@ namespace {
 void print_dry_run(const ExperimentSpec& spec) {
   std::printf("%s: %zu cells; output in %s\n", spec.name.c_str(), spec.cells.size(), spec.output_dir.c_str());
   for (const ExperimentCell& cell : spec.cells) std::printf("%s\n", spec.key_of(cell).c_str());
+  if (spec.captured > 0)
+    std::printf("and each variant, and DLIO, %d more times under trace capture\n", spec.captured);
 }
 
 /// A run of each workload. Data that are still to be generated, and the variant, are left out: what they need
@@ -56,7 +58,15 @@ Json to_json(const ExperimentSpec& spec, const ExperimentResults& results) {
                                         {"mean_ratio", one.mean},
                                         {"least", one.least},
                                         {"most", one.most}}));
+  Json alike = Json::array();
+  for (const IoSimilarity& one : results.alike)
+    alike.push_back(Json::object({{"group", one.group},
+                                  {"variant", one.variant},
+                                  {"tracesim", one.score},
+                                  {"low", one.low},
+                                  {"high", one.high}}));
   return Json::object({{"format", kExperimentFormat},
+                       {"similarity", alike},
                        {"output_dir", spec.output_dir},
                        {"failed", results.num_failed()},
                        {"cells", cells},
@@ -74,6 +84,9 @@ void print_results(const ExperimentSpec& spec, const ExperimentResults& results)
     std::printf("%s, %s beside %s: %s %+.2f %% (%+.2f to %+.2f)\n", one.group.c_str(), one.variant.c_str(),
                 one.beside.c_str(), one.what.c_str(), (one.mean - 1) * 100, (one.least - 1) * 100,
                 (one.most - 1) * 100);
+  for (const IoSimilarity& one : results.alike)
+    std::printf("%s, file calls of %s beside the original's: tracesim/1 %.3f (%.3f to %.3f)\n",
+                one.group.c_str(), one.variant.c_str(), one.score, one.low, one.high);
 }
 
 std::string failure_of(const ExperimentResults& results) {

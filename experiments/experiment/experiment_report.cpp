@@ -63,13 +63,13 @@ class ExperimentPage {
   }
 
   std::string html() const {
-    return html_page({.title = spec_.name,
-                      .body = header() + tiles() + comparison_card() + breakdown_card() + phases_card() +
-                              beside_card() + distributions_card() + cells_card() + failures_card(),
-                      .footer =
-                          "Written by millrace experiment. First steps are left out of means, medians and "
-                          "distributions, and counted in runs.",
-                      .data = {}});
+    return html_page(
+        {.title = spec_.name,
+         .body = header() + tiles() + comparison_card() + breakdown_card() + phases_card() + beside_card() +
+                 distributions_card() + captured_card() + cells_card() + failures_card(),
+         .footer = "Written by millrace experiment. First steps are left out of means, medians and "
+                   "distributions, and counted in runs.",
+         .data = {}});
   }
 
  private:
@@ -93,7 +93,7 @@ class ExperimentPage {
   }
 
   std::string tiles() const {
-    const auto done = static_cast<int>(results_.cells.size()) - results_.num_failed();
+    const auto done = std::ranges::count(results_.cells, 0, &CellResult::exit_code);
     double wall = 0;
     for (const CellResult& one : results_.cells) wall += one.wall_s;
     std::string html = "<div class=\"tiles\">" +
@@ -262,6 +262,40 @@ class ExperimentPage {
             csv_link("steps.csv") + csv_link("fits.csv"));
   }
 
+  /// What the file calls of the variants were, how alike they are, and the timelines of the first repeat.
+  std::string captured_card() const {
+    std::string rows, pictures;
+    for (const CapturedRun& run : results_.captured) {
+      if (!run.error.empty()) continue;
+      const auto alike = std::ranges::find_if(results_.alike, [&](const IoSimilarity& one) {
+        return one.group == run.group && one.variant == run.variant;
+      });
+      const bool first = run.repeat == 1;
+      rows += grid_row({run.group, run.variant, std::to_string(run.repeat), std::to_string(run.reads),
+                        printed("%.2f", double(run.read_bytes) * 1e-6), printed("%.0f", run.read_s * 1e3),
+                        std::to_string(run.opens), printed("%.2f", double(run.written_bytes) * 1e-6),
+                        duration_figure(run.wall_s),
+                        !first || alike == results_.alike.end()
+                            ? ""
+                            : printed("%.2f (%.2f to %.2f)", alike->score, alike->low, alike->high)});
+      if (!first) continue;
+      if (const Result<std::string> picture = timeline_of(spec_, run))
+        pictures += *picture +
+                    csv_link((run.key + "/trace/processed/timeline/pid/all_combined/combined.log").c_str());
+    }
+    if (rows.empty()) return "";
+    return html_card("File calls, and how alike they are",
+                     "Runs under trace capture. Reads are those of the data set's files. dlio emulates the "
+                     "job with as many "
+                     "samples, and with the times of the instrumented run. tracesim/1: 1 is the same as the "
+                     "originals; of the "
+                     "original, its repeats beside each other. Intervals: 95 % over the repeats.",
+                     grid_table({"Group", "Variant", "Repeat", "Reads", "MB", "ms in reads", "Opens",
+                                 "MB written", "Run", "tracesim/1"},
+                                rows) +
+                         csv_link("calls.csv") + csv_link("similarity.csv") + pictures);
+  }
+
   static std::string share(const std::optional<double>& value) {
     return value ? printed("%.0f %%", *value * 100) : "–";
   }
@@ -289,6 +323,8 @@ class ExperimentPage {
     for (const CellResult& one : results_.cells)
       if (one.exit_code != 0)
         rows += grid_row({spec_.key_of(spec_.cells[one.cell]), std::to_string(one.exit_code), one.error});
+    for (const CapturedRun& one : results_.captured)
+      if (!one.error.empty()) rows += grid_row({one.key, "1", one.error});
     if (rows.empty()) return "";
     return html_card("Failed", "--retry-failed tries them again.",
                      grid_table({"Folder", "Code", "Why"}, rows));

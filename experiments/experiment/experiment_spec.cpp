@@ -242,6 +242,7 @@ Result<ExperimentSpec> load_experiment(const std::string& path) {
   spec.output_dir = in.string("output_dir", "runs/" + spec.name);
   spec.seed = static_cast<std::uint64_t>(in.whole("seed", 0, 1 << 30, 1));
   const int repeats = in.whole("repeats", 1, 1000, 1);
+  spec.captured = in.whole("captured", 0, 100, 0);
   const auto order = read_one_of(in, "order", "order", CellOrder::Listed);
   const auto caches =
       read_choices<CacheState>(in, "cache", "state of the cache", {CacheState::Warm}, problems);
@@ -252,6 +253,9 @@ Result<ExperimentSpec> load_experiment(const std::string& path) {
   if (has(RunVariant::Sleep) && !has(RunVariant::Instrumented))
     in.problem("variants", "sleep takes its times from the instrumented runs, and there are none",
                "add instrumented");
+  if (spec.captured > 0 && !has(RunVariant::Original))
+    in.problem("captured", "compares runs with the original ones, and there are none",
+               "add original to variants");
   std::set<std::string> names;
   if (const Json* list = in.array("workloads")) {
     for (const Json& item : list->items()) {

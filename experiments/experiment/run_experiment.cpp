@@ -102,19 +102,8 @@ class CellRunner {
     if (const Status made = make_writable_folder(out.parent_path()); !made) return to_string(made.problems());
     std::vector<std::string> words{own_program(), "data", "generate", "--out", out.string()};
     words.insert(words.end(), data.generate.begin(), data.generate.end());
-    SteadyClock clock;
-    const LaunchOutcome outcome = run_ranks({{.argv = words, .log = folder + ".log"}}, {.out = 2}, clock);
-    if (outcome.interrupt != 0) throw Cancelled("stopped");
-    if (outcome.exit_code() != 0) {
-      const auto& lines = outcome.exits.front().last_lines;
-      return "the data were not generated: " + (lines.empty() ? "see " + folder + ".log.err" : lines.back());
-    }
-    return "";
-  }
-
-  static std::string own_program() {
-    std::error_code error;
-    return fs::read_symlink("/proc/self/exe", error).string();
+    const std::string error = run_program(std::move(words), folder + ".log");
+    return error.empty() ? "" : "the data were not generated: " + error;
   }
 
   /// Nothing: a signal stopped it.
@@ -129,12 +118,7 @@ class CellRunner {
     Result<JobSpec> job = spec_.job_of(cell);
     if (!job) return failure(to_string(job.problems()));
     set_flag(*job, "output-dir", (fs::path(spec_.output_dir) / key).string());
-    // What a run without its data would read in their place is not prepared.
-    const std::vector<std::string> files =
-        cell.variant == RunVariant::Generated
-            ? files_below(paths_of_data(spec_.data_of(cell).generated))
-            : files_below(paths_of_data(spec_.path_of(spec_.data_of(cell), spec_.workload_of(cell))));
-    cell.cache == CacheState::Cold ? drop_cache(files) : warm_cache(files);
+    const std::vector<std::string> files = prepare_cache(spec_, cell);
     const double before = cached_share(files);
     if (cell.cache == CacheState::Cold && before > 0.01)
       std::fprintf(stderr, "note: %s: %.0f %% of the data stayed in the cache\n", key.c_str(), 100 * before);
@@ -312,17 +296,21 @@ std::string share_text(const std::optional<double>& share) {
 
 int ExperimentResults::num_failed() const {
   return static_cast<int>(
-      std::ranges::count_if(cells, [](const CellResult& one) { return one.exit_code != 0; }));
+      std::ranges::count_if(cells, [](const CellResult& one) { return one.exit_code != 0; }) +
+      std::ranges::count_if(captured, [](const CapturedRun& one) { return !one.error.empty(); }));
 }
 
 ExperimentResults run_experiment(const ExperimentSpec& spec, Journal& journal, Failed failed, int& stopped) {
   try {
     CellRunner(spec, journal, failed).run(stopped);
+    if (stopped == 0) capture_runs(spec, journal, failed);
   } catch (const Cancelled&) {
     stopped = SIGTERM;
   }
   ExperimentResults results = read_results(spec, journal);
   compare_variants(spec, results);
+  results.captured = read_captured(spec, journal);
+  results.alike = similarities_of(spec, results.captured);
   return results;
 }
 
@@ -369,12 +357,27 @@ Status write_experiment_tables(const ExperimentSpec& spec, const ExperimentResul
     comparisons += csv_cell(one.group) + "," + one.variant + "," + one.beside + "," + one.what + "," +
                    csv_number(one.mean) + "," + csv_number(one.least) + "," + csv_number(one.most) + "," +
                    std::to_string(one.ratios.size()) + "\n";
+  std::string calls = "group,variant,repeat,reads,read_bytes,read_s,opens,written_bytes,wall_s,lost,error\n";
+  for (const CapturedRun& one : results.captured)
+    calls += csv_cell(one.group) + "," + one.variant + "," + std::to_string(one.repeat) + "," +
+             std::to_string(one.reads) + "," + std::to_string(one.read_bytes) + "," + csv_number(one.read_s) +
+             "," + std::to_string(one.opens) + "," + std::to_string(one.written_bytes) + "," +
+             csv_number(one.wall_s) + "," + std::to_string(one.lost) + "," + csv_cell(one.error) + "\n";
+  std::string alike = "group,variant,tracesim,low,high,pairs\n";
+  for (const IoSimilarity& one : results.alike)
+    alike += csv_cell(one.group) + "," + one.variant + "," + csv_number(one.score) + "," +
+             csv_number(one.low) + "," + csv_number(one.high) + "," + std::to_string(one.pairs) + "\n";
+  if (spec.captured == 0) calls.clear(), alike.clear();
   for (const auto& [name, text] : {std::pair("cells.csv", &cells),
+                                   {"calls.csv", &calls},
+                                   {"similarity.csv", &alike},
                                    {"steps.csv", &steps},
                                    {"phases.csv", &phases},
                                    {"fits.csv", &fits},
                                    {"comparisons.csv", &comparisons}})
-    if (const Status written = write_file_atomically(fs::path(spec.output_dir) / name, *text); !written)
+    if (text->empty())
+      continue;
+    else if (const Status written = write_file_atomically(fs::path(spec.output_dir) / name, *text); !written)
       return written;
   return Ok{};
 }

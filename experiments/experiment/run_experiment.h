@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "experiments/experiment/captured_runs.h"
 #include "experiments/experiment/experiment_spec.h"
 #include "experiments/instrument/distribution_fit.h"
 #include "experiments/sweep/journal.h"
@@ -47,6 +48,8 @@ struct Comparison {
 struct ExperimentResults {
   std::vector<CellResult> cells;  ///< those that ran, in the order of the spec
   std::vector<Comparison> comparisons;
+  std::vector<CapturedRun> captured{};
+  std::vector<IoSimilarity> alike{};
   int num_failed() const;
 };
 
@@ -57,7 +60,7 @@ ExperimentResults run_experiment(const ExperimentSpec& spec, Journal& journal, F
 /// Fits of the step times of one variant of a group; nothing where there are too few.
 std::optional<FamilyFit> best_fit(const std::vector<double>& values);
 
-/// cells.csv, steps.csv, phases.csv, comparisons.csv, fits.csv.
+/// cells.csv, steps.csv, phases.csv, comparisons.csv, fits.csv; with captured runs calls.csv, similarity.csv.
 Status write_experiment_tables(const ExperimentSpec& spec, const ExperimentResults& results);
 
 }  // namespace millrace

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <tuple>
+#include <utility>
 
 #include "experiments/runs/run_counters.h"
 #include "experiments/runs/run_data.h"
@@ -76,30 +78,67 @@ void add_steps(EventLog& log, const RankRun& rank) {
   }
   if (rank.steps.empty()) return;
   const std::int64_t first = ends.begin()->second - nanoseconds(rank.steps.front().step_s);
-  log.phases.push_back({rank.rank, "init", first, first});  // the files do not say when it began
+  const std::int64_t opened = log.has_unix_time ? rank.opened_unix_ns.value_or(first) : first;
+  log.phases.push_back({rank.rank, "init", std::min(opened, first), first});
   log.phases.push_back({rank.rank, "run", first, ends.rbegin()->second});
 }
 
-/// The spans between steps, as far as they were traced.
-void add_pauses(EventLog& log, const RankRun& rank, std::int64_t offset) {
+/// The epoch of a step. A run that has not ended does not say how long one is: all is the first then.
+std::int64_t epoch_of(std::int64_t step, const Json& summary) {
+  const Json* length = summary.find("steps_per_epoch");
+  const bool known = length && length->kind() == Json::Kind::Int && length->as_int() > 0;
+  return known ? step / length->as_int() + 1 : 1;
+}
+
+/// The spans between steps, as far as they were traced, in the epoch of the step before.
+void add_pauses(EventLog& log, const RankRun& rank, std::int64_t offset, const Json& summary) {
+  const std::map<std::int64_t, std::int64_t> ends = ends_of(log, rank);
   for (const Span& span : rank.spans) {
     if (span.kind != SpanKind::Eval && span.kind != SpanKind::Checkpoint) continue;
+    std::int64_t before = 0;
+    for (const auto& [step, end] : ends)
+      if (end <= span.end + offset) before = step;
     log.phases.push_back({rank.rank, span.kind == SpanKind::Eval ? "eval" : "checkpoint", span.start + offset,
-                          span.end + offset});
+                          span.end + offset, epoch_of(before, summary)});
   }
 }
 
-/// Epochs that have steps, if the run says how long one is. They end with their last step.
-void add_epochs(EventLog& log, const RankRun& rank, const Json& summary) {
-  const Json* length = summary.find("steps_per_epoch");
-  if (!length || length->kind() != Json::Kind::Int || length->as_int() < 1) return;
+/// Epochs, and the blocks of training between evaluations: those that have steps. They end with their last
+/// step.
+void add_epochs(EventLog& log, const RankRun& rank, const RunData& run) {
   const std::map<std::int64_t, std::int64_t> ends = ends_of(log, rank);
+  std::set<std::int64_t> evaluated;  // after so many steps
+  for (const Json& evaluation : run.evaluations.items())
+    if (const Json* step = evaluation.find("step"); step && step->kind() == Json::Kind::Int)
+      evaluated.insert(step->as_int());
+  for (const Span& span : rank.spans)  // a sleeping run has no results of them
+    if (span.kind == SpanKind::Eval) evaluated.insert(span.step + 1);
+  std::vector<LoggedPhase> epochs, blocks;
+  std::ptrdiff_t last_block = -1;
+  std::int64_t before = INT64_MIN;  // end of the step before
   for (const StepLine& s : rank.steps) {
-    const std::int64_t epoch = s.step / length->as_int() + 1, end = ends.at(s.step);
-    if (log.phases.empty() || log.phases.back().name != "epoch" || log.phases.back().rank != rank.rank ||
-        log.phases.back().number != epoch)
-      log.phases.push_back({rank.rank, "epoch", end - nanoseconds(s.step_s), end, epoch});
-    log.phases.back().end = end;
+    const std::int64_t epoch = epoch_of(s.step, run.summary), end = ends.at(s.step);
+    const std::ptrdiff_t block =
+        std::ranges::count_if(evaluated, [&](auto after) { return after <= s.step; });
+    // A step begins no earlier than the one before has ended: lengths are rounded.
+    const std::int64_t start = std::max(end - nanoseconds(s.step_s), before);
+    const LoggedPhase begins{rank.rank, "epoch", start, end, epoch};
+    before = end;
+    if (epochs.empty() || epochs.back().number != epoch) epochs.push_back(begins);
+    if (std::exchange(last_block, block) != block) {
+      blocks.push_back(begins);
+      blocks.back().name = "block";
+    }
+    epochs.back().end = blocks.back().end = end;
+    blocks.back().epochs = epoch - blocks.back().number + 1;
+  }
+  log.phases.insert(log.phases.end(), epochs.begin(), epochs.end());
+  log.phases.insert(log.phases.end(), blocks.begin(), blocks.end());
+  if (!run.plan || run.plan->model != "dlrm") return;
+  for (LoggedPhase& block : blocks) {
+    block.name = "training";
+    block.number = -1;
+    log.phases.push_back(std::move(block));
   }
 }
 
@@ -151,6 +190,27 @@ const Json::Object& members_of(const Json& json) {
   return json.is_object() ? json.members() : none;
 }
 
+/// What MLPerf's checker asks of any log. A run is no submission: whoever submits writes these lines anew.
+void add_submission(EventLog& log, const RunData& run) {
+  const std::string& model = run.plan->model;
+  const std::string benchmark = model.starts_with("bert")     ? "bert"
+                                : model.starts_with("resnet") ? "resnet"
+                                                              : model;
+  for (const auto& [key, value] : {std::pair<const char*, std::string>{"submission_benchmark", benchmark},
+                                   {"submission_division", "open"},
+                                   {"submission_org", "none"},
+                                   {"submission_platform", "millrace"},
+                                   {"submission_status", "research"}})
+    log.facts.emplace_back(key, value);
+  log.facts.emplace_back("cache_clear", false);
+  const Json* precision = run.summary.find("precision");
+  if (!precision || !precision->is_string()) return;
+  const std::string& name = precision->as_string();
+  const std::string lowest = name == "float32" ? "fp32" : name == "float16" ? "fp16" : name;
+  for (const char* of : {"linear", "attn", "comm"})
+    log.facts.emplace_back(std::string("lowest_numerical_precision_in_") + of, lowest);
+}
+
 void add_facts(EventLog& log, const RunData& run) {
   for (const auto& [key, value] : members_of(run.summary)) {
     if (value.is_number() || value.is_string()) log.facts.emplace_back(key, value);
@@ -159,8 +219,16 @@ void add_facts(EventLog& log, const RunData& run) {
   if (samples && count && samples->kind() == Json::Kind::Int && count->kind() == Json::Kind::Int)
     log.facts.emplace_back("global_batch_size", samples->as_int() * count->as_int());
   if (!run.plan) return;
+  const auto replicas = static_cast<std::int64_t>(run.plan->stages.front().ranks.size());
+  if (count && count->kind() == Json::Kind::Int)
+    log.facts.emplace_back("gradient_accumulation_steps",
+                           std::max<std::int64_t>(1, count->as_int() / replicas));
+  if (samples) log.facts.emplace_back("micro_batch_size", *samples);
   log.facts.emplace_back("pipeline_parallelism", static_cast<int>(run.plan->stages.size()));
+  for (const char* none : {"tensor_parallelism", "context_parallelism", "expert_parallelism"})
+    log.facts.emplace_back(none, 1);
   log.facts.emplace_back("model", run.plan->model);
+  add_submission(log, run);
 }
 
 Result<EventLog> from_run(const std::string& folder) {
@@ -197,8 +265,8 @@ Result<EventLog> from_run(const std::string& folder) {
                            .stage = span.stage});
     }
     add_steps(log, rank);
-    add_pauses(log, rank, offset);
-    add_epochs(log, rank, run->summary);
+    add_pauses(log, rank, offset, run->summary);
+    add_epochs(log, rank, *run);
   }
   join_messages(log, spans);
   add_scores(log, *run);
@@ -459,7 +527,7 @@ Result<EventLog> read_event_log(const std::string& folder) {
   }
   if (log->spans.empty() && log->values.empty())
     return Problem{folder, "has no events and no values: there is nothing to convert",
-                   log->notes.empty() ? "" : log->notes.front()};
+                   log->notes.empty() ? "" : log->notes.back()};
   return log;
 }
 

@@ -32,12 +32,14 @@ struct LoggedValue {
   double value = 0;
 };
 
-/// A phase as MLPerf's log names it: "init", "epoch", "block", "eval", "checkpoint", "run", "training".
+/// A phase as MLPerf's log names it: "init", "epoch", "block", "eval", "checkpoint", "run", "training"
+/// (DLRM's block in the I/O kit).
 struct LoggedPhase {
   int rank = 0;
   std::string name;
   std::int64_t start = 0, end = 0;
-  std::int64_t number = -1;  ///< of the epoch or block
+  std::int64_t number = -1;  ///< of the epoch that it is, or begins in; epochs count from 1
+  std::int64_t epochs = 1;   ///< of a block: how many it has a part of
 };
 
 struct EventLog {

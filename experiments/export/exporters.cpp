@@ -83,9 +83,23 @@ Tracks place_spans(const EventLog& log) {
 // ---- mllog
 // ----------------------------------------------------------------------------------------------------
 
+/// The order of lines of one moment. The job is initialised before it runs, and runs before it does anything.
+/// What ends comes before what begins, so that starts and stops of a key take turns.
+enum MllogOrder {
+  kFacts,
+  kInitStart,
+  kInitStop,
+  kRunStart,
+  kValue,
+  kStop,
+  kStart,
+  kStopAtOnce,  ///< of a phase that took no time
+  kRunStop
+};
+
 struct MllogLine {
   std::int64_t time = 0;
-  int order = 0;  // of lines of one time
+  MllogOrder order = kFacts;
   std::string text;
 };
 
@@ -163,7 +177,7 @@ void add_kit_steps(const EventLog& log, std::vector<MllogLine>& lines) {
   };
   std::map<std::tuple<int, std::int64_t, std::string>, Sum> sums;  // by rank, step and key
   const auto line_of = [&](const std::string& key, int rank, std::int64_t step, const Sum& sum) {
-    lines.push_back({sum.end, 2,
+    lines.push_back({sum.end, kValue,
                      mllog_text(sum.end, "INTERVAL_END", key, Json::object({{"duration", sum.ns}}), rank,
                                 Json::object({{"step_num", step}}))});
   };
@@ -198,26 +212,93 @@ void add_kit_steps(const EventLog& log, std::vector<MllogLine>& lines) {
   }
 }
 
-void write_mllog(const EventLog& log, const fs::path& folder, Exported& done) {
-  const std::int64_t first = first_time(log);
-  const Json none = Json::object();
-  std::vector<MllogLine> lines;
-  for (const auto& [key, value] : log.facts)
-    lines.push_back({first, 0, mllog_text(first, "POINT_IN_TIME", key, value, 0, none)});
-  lines.push_back({first, 0, mllog_text(first, "POINT_IN_TIME", "world_size", log.world_size, 0, none)});
+/// The borders of the job's phases. A job is initialised and runs once, from the first rank to the last.
+/// MLPerf's checker wants it so, and it and the I/O kit pair each start with the next stop. So other phases
+/// are those of rank 0. Evaluations and checkpoints of all ranks follow as intervals with their length.
+void add_phases(const EventLog& log, std::vector<MllogLine>& lines) {
+  // The job is initialised until its first rank begins a step, and runs until all is done.
+  LoggedPhase init{.name = "init", .start = INT64_MAX, .end = INT64_MAX};
+  LoggedPhase run{.name = "run", .start = INT64_MAX, .end = INT64_MIN};
   for (const LoggedPhase& phase : log.phases) {
+    init.start = std::min(init.start, phase.start);
+    run.end = std::max(run.end, phase.end);
+    const bool begins = log.kind == "dlio" || phase.name == "run";  // DLIO's files have neither
+    if (begins) init.end = run.start = std::min(run.start, phase.start);
+  }
+  const bool has_run = run.start < INT64_MAX;  // a traced command's timeline has none
+  std::vector<LoggedPhase> phases;
+  if (has_run) phases = {init, run};
+  for (const LoggedPhase& phase : log.phases) {
+    const bool is_pause = phase.name == "eval" || phase.name == "checkpoint";
+    const bool is_once = phase.name == "init" || phase.name == "run";
+    if (phase.rank == 0 && (!is_once || !has_run)) phases.push_back(phase);
+    if (!is_pause || log.kind == "timeline") continue;
+    const std::string key = phase.name == "eval" ? "evaluation" : phase.name;
+    lines.push_back(
+        {phase.end, kValue,
+         mllog_text(phase.end, "INTERVAL_END", key, Json::object({{"duration", phase.end - phase.start}}),
+                    phase.rank, Json::object({{"epoch_num", phase.number}}))});
+  }
+  for (const LoggedPhase& phase : phases) {
     Json metadata = Json::object();
     if (phase.number >= 0) metadata[phase.name == "block" ? "first_epoch_num" : "epoch_num"] = phase.number;
-    lines.push_back(
-        {phase.start, 1,
-         mllog_text(phase.start, "INTERVAL_START", phase.name + "_start", nullptr, phase.rank, metadata)});
-    if (phase.name == "run") metadata["status"] = log.succeeded ? "success" : "aborted";
-    lines.push_back(
-        {phase.end, 3,
-         mllog_text(phase.end, "INTERVAL_END", phase.name + "_stop", nullptr, phase.rank, metadata)});
+    if (phase.name == "block") metadata["epoch_count"] = phase.epochs;
+    const bool inits = phase.name == "init", runs = phase.name == "run";
+    lines.push_back({phase.start,
+                     inits  ? kInitStart
+                     : runs ? kRunStart
+                            : kStart,
+                     mllog_text(phase.start, "INTERVAL_START", phase.name + "_start", nullptr, 0, metadata)});
+    if (runs) metadata["status"] = log.succeeded ? "success" : "aborted";
+    lines.push_back({phase.end,
+                     inits                     ? kInitStop
+                     : runs                    ? kRunStop
+                     : phase.end > phase.start ? kStop
+                                               : kStopAtOnce,
+                     mllog_text(phase.end, "INTERVAL_END", phase.name + "_stop", nullptr, 0, metadata)});
   }
+}
+
+/// The metric that stands for the quality of an evaluation, as MLPerf has it; the loss where there is no
+/// other.
+void add_accuracy(const EventLog& log, std::vector<MllogLine>& lines) {
+  const auto epoch_at = [&](std::int64_t time) {
+    std::int64_t epoch = 1;
+    for (const LoggedPhase& phase : log.phases)
+      if (phase.name == "epoch" && phase.rank == 0 && phase.start <= time) epoch = phase.number;
+    return epoch;
+  };
+  for (const std::string_view metric : {"dice", "auc", "bleu", "accuracy", "top1", "loss"}) {
+    // "evaluation_dice"; of a model with several heads "evaluation_mlm.accuracy", of which the first counts.
+    const auto is_it = [&](const LoggedValue& value) {
+      const std::string_view name = value.name;
+      if (metric == "bleu" && name == metric) return true;
+      return name == "evaluation_" + std::string(metric) ||
+             (name.starts_with("evaluation_") && name.ends_with("." + std::string(metric)));
+    };
+    const auto first = std::ranges::find_if(log.values, is_it);
+    if (first == log.values.end()) continue;
+    for (const LoggedValue& value : log.values)
+      if (value.name == first->name)
+        lines.push_back({value.time, kValue,
+                         mllog_text(value.time, "POINT_IN_TIME", "eval_accuracy", value.value, value.rank,
+                                    Json::object({{"epoch_num", epoch_at(value.time)}}))});
+    return;
+  }
+}
+
+void write_mllog(const EventLog& log, const fs::path& folder, Exported& done) {
+  std::vector<MllogLine> lines;
+  add_phases(log, lines);
+  add_accuracy(log, lines);
+  std::int64_t first = first_time(log);
+  for (const MllogLine& line : lines) first = std::min(first, line.time);
+  const Json none = Json::object();
+  for (const auto& [key, value] : log.facts)
+    lines.push_back({first, kFacts, mllog_text(first, "POINT_IN_TIME", key, value, 0, none)});
+  lines.push_back({first, kFacts, mllog_text(first, "POINT_IN_TIME", "world_size", log.world_size, 0, none)});
   for (const LoggedValue& value : log.values) {
-    if (value.step >= 0) lines.push_back({value.time, 2, mllog_value(log, value, value.time)});
+    if (value.step >= 0) lines.push_back({value.time, kValue, mllog_value(log, value, value.time)});
   }
   add_kit_steps(log, lines);
   std::stable_sort(lines.begin(), lines.end(), [](const MllogLine& a, const MllogLine& b) {

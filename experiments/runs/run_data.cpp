@@ -307,6 +307,8 @@ class Reader {
         if (const std::int64_t unix_ns = integer_at(*json, "unix_ns"); unix_ns > 0)
           rank.unix_offset_ns =
               unix_ns - integer_at(*json, "clock_ns") + integer_at(*json, "clock_offset_ns");
+        if (rank.unix_offset_ns && !rank.opened_unix_ns)
+          rank.opened_unix_ns = *rank.unix_offset_ns + integer_at(*json, "clock_ns");
         rank.clock_is_tied = json->find("clock_offset_ns") != nullptr;
         begins = parts++ > 0;
         if (const Json* command = json->find("command"); command && command->is_string())

@@ -56,6 +56,8 @@ struct RankRun {
   /// The number to add to a time of `spans` to get nanoseconds since 1970. Files of older versions do not
   /// have it.
   std::optional<std::int64_t> unix_offset_ns;
+  /// When the rank, ready to train, opened its log: nanoseconds since 1970 by the clock of rank 0.
+  std::optional<std::int64_t> opened_unix_ns;
 };
 
 /// BLEU of translations between two steps of a run (`train --bleu-every`).

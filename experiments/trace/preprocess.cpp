@@ -376,7 +376,21 @@ class Preprocessor {
     report_.init_start = *log_.init_start();
     append_notes(log_.notes);
     note_dropped(app_log_.filename().string(), log_.dropped);
+    note_capture();
     return true;
+  }
+
+  /// What `trace capture` says of itself: rows that it lost, or that it was killed.
+  void note_capture() {
+    std::error_code ignored;
+    if (!fs::exists(folder_ / "capture.log", ignored)) return;
+    const Result<Json> report = read_json((folder_ / "capture.json").string());
+    const Json* lost = report ? report->find("lost") : nullptr;
+    if (!lost)
+      report_.notes.push_back("the capture was cut off (no capture.json): its last second may be missing");
+    else if (lost->kind() == Json::Kind::Int && lost->as_int() > 0)
+      report_.notes.push_back("the capture lost " + std::to_string(lost->as_int()) +
+                              " rows: counts and bytes are too small by these");
   }
 
   bool read_logs() {

@@ -10,7 +10,6 @@
 
 #include "runtime/emulation/emulated_device.h"
 #include "runtime/emulation/stand_ins.h"
-#include "runtime/layers/carrying_layer.h"
 #include "runtime/model/stage_layout.h"
 #include "runtime/plan/plan.h"
 #include "runtime/rules/precision.h"
@@ -60,6 +59,7 @@ class EmulatedLayer : public StandInLayer {
  public:
   EmulatedLayer(LayerPtr layer, const LayerNode& costs, Bytes most_output)
       : StandInLayer(std::move(layer)), costs_(costs), most_output_(most_output) {}
+  static at::Tensor state(const Shape& shape, at::ScalarType dtype) { return without_values(shape, dtype); }
   std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> specs = layer_->parameters();
     for (ParameterSpec& spec : specs) {
@@ -71,26 +71,6 @@ class EmulatedLayer : public StandInLayer {
   std::vector<at::Tensor> forward_all(std::span<const at::Tensor> inputs, std::span<const at::Tensor>,
                                       std::span<at::Tensor>, const CallContext&,
                                       Saved* saved) const override {
-    return take_forward(inputs, saved);
-  }
-  std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor>, std::span<const at::Tensor>,
-                                             Saved& saved, std::span<const bool> needs) const override {
-    EmulatedDevice& device = EmulatedDevice::of_thread();
-    Kept& kept = kept_in(saved);
-    // The gradients of the outputs are there already.
-    device.touch(std::max<Bytes>(0, share_of(costs_.workspace_bytes, kept) - kept.output_bytes));
-    device.compute(costs_.backward_input_s);
-    std::vector<at::Tensor> gradients = gradients_of(saved, needs);
-    // This stays for the gradients of the weights; the runner holds the gradients of the outputs.
-    kept.bytes->resize(std::max<Bytes>(0, share_of(costs_.kept_between(), kept) - kept.output_bytes));
-    return gradients;
-  }
-  void backward_weight_all(std::span<const at::Tensor>, Saved&, std::span<at::Tensor>) const override {
-    EmulatedDevice::of_thread().compute(costs_.backward_weight_s);
-  }
-
- protected:
-  std::vector<at::Tensor> take_forward(std::span<const at::Tensor> inputs, Saved* saved) const {
     EmulatedDevice& device = EmulatedDevice::of_thread();
     device.compute(costs_.forward_s);
     std::vector<at::Tensor> outputs;
@@ -108,6 +88,21 @@ class EmulatedLayer : public StandInLayer {
     }
     return outputs;
   }
+  std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor>, std::span<const at::Tensor>,
+                                             Saved& saved, std::span<const bool> needs) const override {
+    EmulatedDevice& device = EmulatedDevice::of_thread();
+    Kept& kept = kept_in(saved);
+    // The gradients of the outputs are there already.
+    device.touch(std::max<Bytes>(0, share_of(costs_.workspace_bytes, kept) - kept.output_bytes));
+    device.compute(costs_.backward_input_s);
+    std::vector<at::Tensor> gradients = gradients_of(saved, needs);
+    // This stays for the gradients of the weights; the runner holds the gradients of the outputs.
+    kept.bytes->resize(std::max<Bytes>(0, share_of(costs_.kept_between(), kept) - kept.output_bytes));
+    return gradients;
+  }
+  void backward_weight_all(std::span<const at::Tensor>, Saved&, std::span<at::Tensor>) const override {
+    EmulatedDevice::of_thread().compute(costs_.backward_weight_s);
+  }
 
  private:
   static Bytes share_of(Bytes bytes, const Kept& kept) { return Bytes(double(bytes) * kept.share); }
@@ -115,35 +110,6 @@ class EmulatedLayer : public StandInLayer {
   LayerNode costs_;
   Bytes most_output_;  // of the profile's longest microbatch; 0: all are alike
 };
-
-/// The same of a layer that carries states. They have shapes, and count as memory like a real run's.
-class EmulatedCarryingLayer final : public EmulatedLayer, public CarriesState {
- public:
-  using EmulatedLayer::EmulatedLayer;
-  std::vector<CarriedSpec> carried() const override { return real().carried(); }
-  std::size_t sample_dimension() const override { return real().sample_dimension(); }
-  std::vector<at::Tensor> forward_all_from(std::span<const at::Tensor> inputs, std::span<const at::Tensor>,
-                                           std::span<at::Tensor> state, const CallContext&,
-                                           Saved* saved) const override {
-    const Shape of_input = inputs.front().sizes().vec();
-    const std::vector<CarriedSpec> specs = carried();
-    for (std::size_t i = 0; i < specs.size(); ++i) {
-      Shape shape{of_input.at(sample_dimension())};
-      shape.insert(shape.end(), specs[i].row.begin(), specs[i].row.end());
-      state[i] = without_values(shape, inputs.front().scalar_type());
-    }
-    return take_forward(inputs, saved);
-  }
-
- private:
-  const CarriesState& real() const { return dynamic_cast<const CarriesState&>(*layer_); }
-};
-
-LayerPtr emulated(const LayerPtr& layer, const LayerNode& costs, Bytes most_output) {
-  if (dynamic_cast<const CarriesState*>(layer.get()))
-    return std::make_shared<EmulatedCarryingLayer>(layer, costs, most_output);
-  return std::make_shared<EmulatedLayer>(layer, costs, most_output);
-}
 
 class EmulatedHead final : public StandInHead {
  public:
@@ -268,7 +234,7 @@ Status emulate(LayeredModel& model, const LayerGraph& profile, const Plan& plan)
   if (!most) return most.problems();
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     NamedLayer& layer = model.layers[i];
-    layer.layer = emulated(layer.layer, costs.at(layer.name), (*most)[i]);
+    layer.layer = stand_in<EmulatedLayer>(layer.layer, costs.at(layer.name), (*most)[i]);
   }
   const double share = profile.loss_s / static_cast<double>(std::max<std::size_t>(1, model.heads.size()));
   for (NamedHead& head : model.heads) head.head = std::make_shared<EmulatedHead>(head.head, share);

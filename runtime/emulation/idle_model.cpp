@@ -5,9 +5,9 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include "runtime/emulation/stand_ins.h"
-#include "runtime/layers/carrying_layer.h"
 
 namespace millrace {
 namespace {
@@ -20,9 +20,13 @@ std::vector<at::Tensor> gradients_like(const Saved& saved, std::span<const bool>
 }
 
 /// It keeps its inputs, for the shapes of their gradients.
-class IdleLayer final : public StandInLayer {
+class IdleLayer : public StandInLayer {
  public:
   using StandInLayer::StandInLayer;
+  /// A checkpoint takes no states that are not finite.
+  static at::Tensor state(const Shape& shape, at::ScalarType dtype) {
+    return at::zeros(shape, at::TensorOptions(dtype));
+  }
   std::vector<at::Tensor> forward_all(std::span<const at::Tensor> inputs, std::span<const at::Tensor>,
                                       std::span<at::Tensor>, const CallContext&,
                                       Saved* saved) const override {
@@ -55,17 +59,14 @@ class IdleHead final : public StandInHead {
 };
 
 void make_idle(LayeredModel& model) {
-  for (NamedLayer& layer : model.layers) layer.layer = std::make_shared<IdleLayer>(layer.layer);
+  for (NamedLayer& layer : model.layers) layer.layer = stand_in<IdleLayer>(layer.layer);
   for (NamedHead& head : model.heads) head.head = std::make_shared<IdleHead>(head.head);
   for (Turn& turn : model.turns) make_idle(turn.model);
 }
 
 }  // namespace
 
-Result<LayeredModel> idle_model(LayeredModel model) {
-  if (const NamedLayer* layer = first_carrying(model.layers))
-    return Problem{"", "layer " + layer->name + " carries a state, and cannot wait as long as a run did",
-                   "`millrace emulate` takes the times of a profile instead"};
+LayeredModel idle_model(LayeredModel model) {
   make_idle(model);
   return model;
 }

@@ -8,6 +8,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "runtime/layers/carrying_layer.h"
 #include "runtime/layers/head.h"
 #include "runtime/layers/layer.h"
 #include "runtime/model/layered_model.h"
@@ -37,6 +38,40 @@ class StandInLayer : public MultiLayer {
  protected:
   const LayerPtr layer_;
 };
+
+/// A `Base`, which is a StandInLayer, in the place of a layer that carries states. They have their shapes,
+/// and are of the kind that Base::tensor() makes.
+template <class Base>
+class CarryingStandIn final : public Base, public CarriesState {
+ public:
+  using Base::Base;
+  std::vector<CarriedSpec> carried() const override { return real().carried(); }
+  std::size_t sample_dimension() const override { return real().sample_dimension(); }
+  std::vector<at::Tensor> forward_all_from(std::span<const at::Tensor> inputs,
+                                           std::span<const at::Tensor> parameters,
+                                           std::span<at::Tensor> state, const CallContext& context,
+                                           Saved* saved) const override {
+    const std::vector<CarriedSpec> specs = carried();
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      Shape shape{inputs.front().size(static_cast<std::int64_t>(sample_dimension()))};
+      shape.insert(shape.end(), specs[i].row.begin(), specs[i].row.end());
+      state[i] = Base::state(shape, inputs.front().scalar_type());
+    }
+    return this->forward_all(inputs, parameters, {}, context, saved);
+  }
+
+ private:
+  const CarriesState& real() const { return dynamic_cast<const CarriesState&>(*this->layer_); }
+};
+
+/// Returns a `Base` that stands for `layer`, with its states if it carries some. `more`: Base's other
+/// arguments.
+template <class Base, class... More>
+LayerPtr stand_in(const LayerPtr& layer, const More&... more) {
+  if (dynamic_cast<const CarriesState*>(layer.get()))
+    return std::make_shared<CarryingStandIn<Base>>(layer, more...);
+  return std::make_shared<Base>(layer, more...);
+}
 
 /// The same of a head. Its sums are zero.
 class StandInHead : public Head {

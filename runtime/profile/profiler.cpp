@@ -337,8 +337,12 @@ class Updates {
     const double bytes = double(store_.flat_weights().nbytes());
     if (bytes <= 0) return;
     Bytes untouched = 0;
-    for (std::size_t layer = 0; sparse_ && layer < num_layers_; ++layer)
-      untouched += graph.nodes[layer].untouched_bytes = untouched_bytes(static_cast<int>(layer));
+    for (std::size_t layer = 0; sparse_ && layer < num_layers_; ++layer) {
+      LayerNode& node = graph.nodes[layer];
+      // The place of a layer ends with padding, which is no parameter.
+      node.untouched_bytes = std::min(untouched_bytes(static_cast<int>(layer)), node.parameter_bytes);
+      untouched += node.untouched_bytes;
+    }
     graph.update_s_per_byte = median(in_place_) / std::max(1.0, bytes - double(untouched));
     graph.update_copy_s_per_byte = std::max(0.0, median(kept_) - median(in_place_)) / bytes;
     graph.norm_s_per_byte = median(norm_) / bytes;

@@ -324,7 +324,8 @@ bool Evaluations::run_score() {
 void Evaluations::begin_averages() {
   if (std::ranges::none_of(averaging_, [](const auto& job) { return job.has_value(); })) return;
   const at::Tensor losses = at::zeros({std::ssize(averaging_)}, at::kDouble);
-  if (t_.owns_loss()) {
+  // A run without losses has only zeros, which never fall behind: its averages do not begin.
+  if (t_.owns_loss() && t_.options.has_losses()) {
     const EvaluationReport& newest = t_.report.evaluations.back();
     for (std::size_t job = 0; job < averaging_.size(); ++job)
       losses.mutable_data_ptr<double>()[job] = newest.jobs[job].front().second;

@@ -150,6 +150,7 @@ TEST_P(CaptureFaults, BadInputIsToldBeforeAnythingRuns) {
   Answer answer = capture("run", folder_.path("no-such-program"));
   EXPECT_EQ(answer.code, 2);
   EXPECT_NE(answer.text.find("cannot be started: No such file"), std::string::npos) << answer.text;
+  EXPECT_FALSE(fs::exists(folder_.path("run"))) << "the same --out is free for the right command";
   answer = shell(kProgram + " trace capture --out " + folder_.path("empty"));
   EXPECT_EQ(answer.code, 2);
   EXPECT_NE(answer.text.find("COMMAND"), std::string::npos) << answer.text;
@@ -174,6 +175,9 @@ TEST_P(CaptureFaults, AFullDiskIsCountedAndTheCommandGoesOn) {
       capture("small/run", "sh -c 'for i in 1 2 3; do dd if=/dev/zero of=" + folder_.path("out.bin") +
                                " bs=1 count=1000 2>/dev/null; done; exit 7'");
   const std::string text = folder_.read("small/run/trace_write.out");
+  const Answer processed = shell(kProgram + " trace preprocess " + folder_.path("small/run") +
+                                 " --workload any --out " + folder_.path("processed"));
+  EXPECT_NE(processed.text.find("the capture lost "), std::string::npos) << processed.text;
   shell("umount " + folder_.path("small"));
   EXPECT_EQ(answer.code, 7) << answer.text;
   EXPECT_NE(answer.text.find("rows were lost"), std::string::npos) << answer.text;

@@ -112,6 +112,16 @@ TEST_F(ClickJobs, LearnNearlyWhatCanBeLearned) {
   EXPECT_LT(auc, ceiling + 0.01) << "nothing is better than the chances themselves";
 }
 
+/// The place of a small table in memory is mostly padding, which the profile must not count as rows.
+TEST_F(ClickJobs, AProfileOfSmallTablesIsPlanned) {
+  const Ran profiled =
+      run("profile --model dlrm --table-rows 5,5 --bottom 4 --top 1 --microbatch 1 --rule sgd --momentum 0 "
+          "--repetitions 1 --blocks 1 --warmup 0 --data synthetic:64 --out small.json");
+  ASSERT_EQ(profiled.code, 0) << profiled.output;
+  const Ran planned = run("plan --profile small.json --ranks 1 --out plan.json");
+  EXPECT_EQ(planned.code, 0) << planned.output;
+}
+
 TEST_F(ClickJobs, WhatDoesNotFitEndsWithAClearError) {
   const auto ends = [&](const std::string& words, int code, const std::string& says) {
     const Ran ran = run(words);

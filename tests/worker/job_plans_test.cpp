@@ -139,6 +139,41 @@ TEST_F(JobPlans, RanksThatAreProcessesTrainRoundsToo) {
   expect_done("launch job.yaml --overwrite");
 }
 
+/// Each round takes its times from the measured round of as many jobs.
+TEST_F(JobPlans, RoundsSleepAsRoundsWereMeasured) {
+  profile();
+  write_plan("plan.json", {{.jobs = 2, .arrays = 2}, {.jobs = 2, .arrays = 2}, {.jobs = 1, .arrays = 1}});
+  const std::string job = kTrain + lists(5) + "--plan plan.json --steps 6 --checkpoint-at-end ";
+  expect_done(job + "--variant instrumented --output-dir i");
+  expect_done(job + "--variant sleep --variant-from i --output-dir s");
+  const Json all = json("s/summary.json");
+  double drawn = 0;
+  for (int r = 0; r < 3; ++r) {
+    const std::string round = "/round" + std::to_string(r);
+    const Json summary = json("s" + round + "/summary.json");
+    const Json* variant = summary.find("variant");
+    ASSERT_TRUE(variant);
+    EXPECT_EQ(variant->find("times")->as_string(), "i" + round);
+    EXPECT_GT(variant->find("drawn_s")->as_double(), 0);
+    drawn += variant->find("drawn_s")->as_double();
+    EXPECT_TRUE(summary.find("final_loss")->is_null());
+    EXPECT_TRUE(fs::exists(folder_ / ("s" + round) / "checkpoints/latest"));
+    EXPECT_EQ(all.find("rounds")->items().at(r).find("variant")->find("times")->as_string(), "i" + round);
+  }
+  EXPECT_DOUBLE_EQ(all.find("variant")->find("drawn_s")->as_double(), drawn);
+  ASSERT_EQ(all.find("jobs")->size(), 5u);
+  for (const Json& one : all.find("jobs")->items()) EXPECT_TRUE(one.find("loss")->is_null());
+  // Rounds in another order find those that are like them; rounds of other jobs are refused.
+  write_plan("other.json", {{.jobs = 2, .arrays = 2}, {.jobs = 1, .arrays = 1}});
+  expect_done(kTrain + lists(3) +
+              "--plan other.json --steps 2 --variant sleep --variant-from i --output-dir o");
+  EXPECT_EQ(json("o/round1/summary.json").find("variant")->find("times")->as_string(), "i/round2");
+  write_plan("three.json", {{.jobs = 3, .arrays = 3}, {.jobs = 2, .arrays = 2}});
+  expect_refused(
+      2, kTrain + lists(5) + "--plan three.json --steps 2 --variant sleep --variant-from i --output-dir t",
+      "none of 3 in 3 array(s)");
+}
+
 TEST_F(JobPlans, GoOnInTheRoundInWhichTheyWereKilled) {
   profile();
   write_plan("plan.json", {{.jobs = 2, .arrays = 2}, {.jobs = 1, .arrays = 1}, {.jobs = 2, .arrays = 1}});

@@ -1,4 +1,5 @@
 // Variants of a job, and experiments over them.
+#include <cstring>
 #include <map>
 
 #include "runtime/base/json.h"
@@ -25,6 +26,11 @@ class Variants : public Jobs {
     const Result<Json> read = parse_json(log.substr(0, log.find('\n')), folder);
     EXPECT_TRUE(read) << log;
     return read ? *read : Json();
+  }
+  static std::size_t count(const std::string& text, const std::string& part) {
+    std::size_t n = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+    return n;
   }
   std::map<std::string, int> kinds(const std::string& name) {
     std::map<std::string, int> count;
@@ -233,6 +239,35 @@ TEST_F(Variants, ATableOfMeasuredRunsStandsForWhatLiesBetween) {
   EXPECT_GT(kinds("r2/trace.rank1.json")["reduce"], 0) << "messages of replicas are real";
 }
 
+/// An LSTM goes on from the state of the batch before. A sleeping one has states of the same size, and saves
+/// and takes up checkpoints with them.
+TEST_F(Variants, LanguageModelsThatCarryStatesSleepToo) {
+  const std::string job =
+      "train --model awd_lstm --embedding-features 8 --hidden 12 --vocabulary 16 --length 5 --microbatch 2 "
+      "--microbatches 2 --stages 2 --data synthetic:64 --rule asgd --nonmonotone 1 --threads 1 --seed 3 "
+      "--print-every "
+      "1000 --checkpoint-every 4 --evaluate-every 4 --steps 8 ";
+  const Ran real = run(job + "--variant instrumented --output-dir i");
+  ASSERT_EQ(real.code, 0) << real.output;
+  const std::string sleeping = job + "--variant sleep --variant-from i --output-dir s ";
+  const Ran slept = run(sleeping);
+  ASSERT_EQ(slept.code, 0) << slept.output;
+  EXPECT_NE(slept.output.find("no losses (sleeping)"), std::string::npos) << slept.output;
+  for (const int rank : {0, 1}) {
+    const std::string file = "/trace.rank" + std::to_string(rank) + ".json";
+    std::map<std::string, int> were = kinds("i" + file), are = kinds("s" + file);
+    for (const char* kind : {"data", "copy", "forward", "loss", "backward", "update", "send", "wait",
+                             "evaluation", "checkpoint"})
+      EXPECT_EQ(are[kind], were[kind]) << kind << " of rank " << rank;
+    const std::string part = "/checkpoints/step-00000008/stage" + std::to_string(rank) + ".safetensors";
+    EXPECT_GT(count(bytes("i" + part), "\"carried/"), 0u) << part;
+    EXPECT_EQ(count(bytes("s" + part), "\"carried/"), count(bytes("i" + part), "\"carried/")) << part;
+  }
+  const Ran goes_on =
+      run(job + "--variant sleep --variant-from i --output-dir t --resume s/checkpoints/step-00000004");
+  EXPECT_EQ(goes_on.code, 0) << goes_on.output;
+}
+
 TEST_F(Variants, ArraysTurnsAndSharedStateSleepToo) {
   const std::string mlp = "--model mlp --width 16 --depth 2 --microbatch 4 --data synthetic:64 --rule adam ",
                     gan =
@@ -280,11 +315,6 @@ class Experiments : public Variants {
       "     env: {MILLRACE_FAILPOINTS: 'update:rank=0:step=2:action=nan'}}, ranks: "
       "[1],\n"
       "     batch: [4], data: ['synthetic:64']}\n";
-  std::size_t count(const std::string& text, const std::string& part) {
-    std::size_t n = 0;
-    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-    return n;
-  }
 };
 
 TEST_F(Experiments, AGridThatWasKilledGoesOnAndAFailedCellEndsNobody) {
@@ -322,6 +352,30 @@ TEST_F(Experiments, AGridThatWasKilledGoesOnAndAFailedCellEndsNobody) {
   EXPECT_NE(bytes("out/report.html").find("Where a step"), std::string::npos);
   for (const char* file : {"launch-manifest.json", "job.yaml", "summary.json", "trace.rank0.json"})
     EXPECT_TRUE(fs::exists(folder_ / "out/cells/m-own-r1-b4-warm-sleep-1" / file)) << file;
+}
+
+TEST_F(Experiments, CapturedRunsAreComparedWithDlioToo) {
+  write(
+      "grid.yaml",
+      "name: calls\nvariants: [original, instrumented]\ncaptured: 1\nworkloads:\n"
+      "  - {name: d, ranks: [1], batch: [8],\n"
+      "     data: [{name: clicks, path: 'criteo:{}', generate: {workload: clicks, size: 64kB, "
+      "table_rows_cap: 10}}],\n"
+      "     job: {model: dlrm, table_rows_cap: 10, bottom: '8,4', top: '8,1', rule: sgd, momentum: 0, steps: "
+      "4, threads: 1, no_evaluation: true}}\n");
+  const Ran ran = run("experiment grid.yaml --output-dir out");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("file calls of dlio beside the original's"), std::string::npos) << ran.output;
+  const std::string calls = bytes("out/calls.csv"), alike = bytes("out/similarity.csv");
+  for (const char* variant : {",original,1,", ",instrumented,1,", ",dlio,1,"}) {
+    const std::size_t at = calls.find(variant);
+    ASSERT_NE(at, std::string::npos) << calls;
+    EXPECT_GT(std::stoi(calls.substr(at + std::strlen(variant))), 0) << "reads of the data: " << calls;
+  }
+  EXPECT_NE(alike.find(",dlio,"), std::string::npos) << alike;
+  EXPECT_NE(bytes("out/report.html").find("how alike they are"), std::string::npos);
+  EXPECT_EQ(run("experiment grid.yaml --output-dir out").code, 0) << "nothing is run again";
+  EXPECT_EQ(count(bytes("out/journal.jsonl"), "\"key\":\"captured/"), 3u);
 }
 
 TEST_F(Experiments, AGridThatIsWrongSaysWhere) {
