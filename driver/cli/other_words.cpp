@@ -217,7 +217,8 @@ const std::vector<OtherWord>& other_words() {
       {"distributed-backend", "backend", ""},
       {"sync-bn", "sync-batch-norm", ""},
       {"sync-batchnorm", "sync-batch-norm", ""},
-      {"config", "", "`millrace launch JOB.yaml` reads a file of settings: docs/formats.md"},
+      {"config", "",
+       "`millrace launch JOB.yaml` reads a file of settings, `millrace dlio` takes workload=FILE.yaml"},
   };
   return table;
 }

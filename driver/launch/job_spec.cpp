@@ -690,6 +690,12 @@ Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>
                          const std::string& worker) {
   const Result<Json> json = read_yaml(path);
   if (!json) return json.problems();
+  if (const Json* format = json->is_object() ? json->find("format") : nullptr;
+      format && format->is_string() && format->as_string().starts_with("millrace-"))
+    return Problem{path, "is a file of " + format->as_string() + " and no job",
+                   format->as_string().starts_with("millrace-plan-")
+                       ? "a job names its plan: {model: NAME, plan: " + path + ", steps: 100}"
+                       : "a job says what to train: {model: NAME, steps: 100}"};
   const auto ask = [](const std::string& named) -> Result<Models> {
     static std::mutex mutex;
     static std::map<std::string, Models> known;  // by worker: a restart does not ask again

@@ -242,6 +242,31 @@ TEST_F(FirstHours, AJobInThePlaceOfAFileAboutOneIsNamed) {
   }
 }
 
+/// What newcomers typed in the third round: each is refused, and the hint is what they meant.
+TEST_F(FirstHours, AHintIsTheNextCommand) {
+  const std::string profile = "--profile " MILLRACE_SOURCE_DIR "/docs/examples/branches.json ";
+  ASSERT_EQ(run("plan " + profile + "--ranks 2 --out plan.json").code, 0);
+  write("hosts.yaml", "hosts:\n  - {name: a, devices: 2}\n");
+  write("lists.yaml", "model: mlp\nreplicas: [2, 2]\n");
+  for (const auto& [command, hint] :
+       {std::pair<std::string, std::string>{"plan --pipedream " + profile + "--ranks 4", "takes --machines"},
+        {"plan " + profile + "--ranks 4 --schedule 1f1b,zb-v", "simulate --sweep` compares several"},
+        {"plan " + profile + "--cluster hosts.yaml", "bandwidth: 12e9"},
+        {"simulate --schedule DualPipe", "here it is 'dualpipev'"},
+        {"simulate --draw picture.png", "give picture.svg"},
+        {"launch plan.json", "a job names its plan: {model: NAME, plan: plan.json, steps: 100}"},
+        {"launch lists.yaml", "replicas: \"2,2\""},
+        {"train --model mlp --replicas 2 2", "--replicas 2,2"},
+        {"train --model mlp --plan plan.json", "no layer of the plan is one of branches"},
+        {"dlio --config job.yaml", "workload=FILE.yaml"},
+        {"data check .", "--check contents"}}) {
+    const Ran refused = run(command);
+    EXPECT_TRUE(refused.code == 2 || refused.code == 3) << command << "\n" << refused.output;
+    EXPECT_NE(refused.output.find(hint), std::string::npos) << command << "\n" << refused.output;
+    EXPECT_LE(std::count(refused.output.begin(), refused.output.end(), '\n'), 2) << refused.output;
+  }
+}
+
 TEST_F(FirstHours, EvaluateGivesTheNumbersOfTheTraining) {
   const std::string model = "--model mlp --width 16 --data synthetic:256 ";
   const Ran trained = run("train " + model + "--epochs 2 --output-dir out --save-weights w.safetensors");
