@@ -501,10 +501,15 @@ Result<DlioConfig> load_dlio_config(const std::vector<std::string>& words) {
   std::error_code error;
   if (!fs::exists(workload, error)) {
     const auto nearest = nearest_name(workload, shipped_workloads());
-    std::string all;
-    for (const std::string& name : shipped_workloads()) all += (all.empty() ? "" : ", ") + name;
+    std::string all, longer;  // names that begin as `workload` does: unet3d of unet3d_h100
+    for (const std::string& name : shipped_workloads()) {
+      all += (all.empty() ? "" : ", ") + name;
+      if (name.starts_with(workload)) longer += (longer.empty() ? "" : ", ") + name;
+    }
     return Problem{"workload=" + workload, "is neither a shipped workload nor a file",
-                   nearest ? "did you mean " + *nearest + "?" : "shipped are " + all};
+                   !longer.empty() ? "shipped are " + longer
+                   : nearest       ? "did you mean " + *nearest + "?"
+                                   : "shipped are " + all};
   }
   Result<Json> tree = sections_of(read_yaml(workload), workload);
   if (!tree) return tree.problems();
