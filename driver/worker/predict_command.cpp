@@ -192,7 +192,9 @@ struct Shown {
 
 Shown shown_of(const LayeredModel& model) {
   for (std::size_t h = 0; h < model.heads.size(); ++h)
-    if (model.heads[h].head->kind() == "cross_entropy") return {h, true};
+    if (const std::string kind = model.heads[h].head->kind();
+        kind == "cross_entropy" || kind == "soft_cross_entropy")  // the latter with --label-smoothing
+      return {h, true};
   return {};
 }
 

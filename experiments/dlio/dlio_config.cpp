@@ -507,9 +507,9 @@ Result<DlioConfig> load_dlio_config(const std::vector<std::string>& words) {
       if (name.starts_with(workload)) longer += (longer.empty() ? "" : ", ") + name;
     }
     return Problem{"workload=" + workload, "is neither a shipped workload nor a file",
-                   !longer.empty() ? "shipped are " + longer
-                   : nearest       ? "did you mean " + *nearest + "?"
-                                   : "shipped are " + all};
+                   nearest           ? "did you mean " + *nearest + "?"
+                   : !longer.empty() ? "shipped are " + longer
+                                     : "shipped are " + all};
   }
   Result<Json> tree = sections_of(read_yaml(workload), workload);
   if (!tree) return tree.problems();
