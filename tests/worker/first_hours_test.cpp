@@ -257,7 +257,6 @@ TEST_F(FirstHours, AHintIsTheNextCommand) {
         {"launch plan.json", "a job names its plan: {model: NAME, plan: plan.json, steps: 100}"},
         {"launch lists.yaml", "replicas: \"2,2\""},
         {"train --model mlp --replicas 2 2", "--replicas 2,2"},
-        {"train --model mlp --plan plan.json", "no layer of the plan is one of branches"},
         {"dlio --config job.yaml", "workload=FILE.yaml"},
         {"dlio --workload unet3d_h100", "takes workload=NAME"},
         {"dlio workload=unet3d", "shipped are unet3d_a100, unet3d_h100"},
@@ -276,7 +275,6 @@ TEST_F(FirstHours, AHintIsTheNextCommand) {
 }
 
 TEST_F(FirstHours, AModelIsDescribedByItsName) {
-  EXPECT_EQ(run("models mlp").output, run("models --model mlp").output);
   EXPECT_NE(run("models mlp").output.find("--width"), std::string::npos);
   EXPECT_EQ(run("models mlp bert").code, 2);
 }
@@ -326,7 +324,9 @@ TEST_F(FirstHours, ADryRunOfAJobAsksTheWorker) {
   write("job.yaml", "model: mlp\nplan: plan.json\n");
   const Ran refused = run("launch job.yaml --dry-run");
   EXPECT_EQ(refused.code, 2) << refused.output;
-  EXPECT_NE(refused.output.find("the worker refuses it: plan.json"), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("the worker refuses it: plan.json: no layer of the plan is one of mlp"),
+            std::string::npos)
+      << refused.output;
   write("job.yaml", "model: mlp\nstages: 2\nschedule: zb-v\nchunks: 3\n");
   const Ran no_schedule = run("launch job.yaml --dry-run");
   EXPECT_EQ(no_schedule.code, 2) << no_schedule.output;
