@@ -54,7 +54,8 @@ ModelDescription exported_description() {
       .summary = "A model exported by PyTorch, any file of that ending (docs/pytorch-models.md).",
       .options = {choice_option("head", "auto", {"auto", "loss", "cross-entropy", "mean-squared-error"},
                                 "How it ends: a loss computed inside, or a head on its scores; auto: the "
-                                "first that fits."),
+                                "first that fits. cross-entropy counts top1 and top5 also where the model "
+                                "ends in F.cross_entropy(scores, labels)."),
                   integer_option("granularity", -1, {-1, kEveryCall},
                                  "How deep into its modules layers are cut, 0: one layer, 64: every call is "
                                  "one, -1: the least depth with 16 layers.",

@@ -626,6 +626,11 @@ std::optional<Workload> workload_named(std::string_view name) {
 }
 
 Result<GenerateOptions> read_manifest(const fs::path& folder) {
+  std::error_code ignored;
+  if (fs::is_directory(folder, ignored) && !fs::exists(folder / kManifest, ignored))
+    return Problem{folder.string(),
+                   std::string("is no data set of `millrace data generate`: it has no ") + kManifest,
+                   "`millrace dlio --check contents` checks what dlio generated"};
   const Result<Json> json = read_json((folder / kManifest).string());
   if (!json) return json.problems();
   Problems problems;

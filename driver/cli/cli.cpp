@@ -106,7 +106,11 @@ class KnownFlags {
 class Parser {
  public:
   Parser(const CommandSpec& spec, const std::vector<std::string>& args, UnknownFlags unknown)
-      : spec_(spec), args_(args), unknown_(unknown), known_(spec) {}
+      : spec_(spec),
+        args_(args),
+        unknown_(unknown),
+        known_(spec),
+        bare_(spec.command == "models" ? "model" : kRun) {}
 
   void run() {
     while (next_ < args_.size()) {
@@ -118,9 +122,9 @@ class Parser {
       }
       if (text.starts_with("--") || looks_like_flag(text)) {
         flag(WrittenFlag(text));
-      } else if (spec_.positionals.empty() && find([](const Flag& f) { return f.name == kRun; }) &&
-                 !is_given(kRun)) {
-        given.emplace_back(kRun, text);
+      } else if (spec_.positionals.empty() && find([&](const Flag& f) { return f.name == bare_; }) &&
+                 !is_given(bare_)) {
+        given.emplace_back(bare_, text);
       } else {
         positionals.push_back(text);
       }
@@ -250,6 +254,7 @@ class Parser {
   const std::vector<std::string>& args_;
   UnknownFlags unknown_;
   KnownFlags known_;
+  const std::string bare_;  // the flag whose name may be left out before its value
   std::size_t next_ = 0;
 };
 

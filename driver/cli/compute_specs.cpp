@@ -633,9 +633,10 @@ CommandSpec profile_spec(ProfileFlags& f) {
 CommandSpec models_spec(ModelsFlags& f) {
   return {.command = "models",
           .summary = "List the models, or describe one: its parameters and options.",
-          .flags = {flag("", "model", "NAME", "Describe this one with its options.", into::text(f.model)),
+          .flags = {flag("", "model", "NAME", "Describe this one with its options; --model may be left out.",
+                         into::text(f.model)),
                     flag("", "format", "text|json", "What to print.", into::choice(f.format, "format"))},
-          .examples = {"millrace models", "millrace models --model mobilenet_v3_small"}};
+          .examples = {"millrace models", "millrace models mobilenet_v3_small"}};
 }
 
 CommandSpec models_spec() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "driver/cli/other_words.h"
 #include "runtime/base/json.h"
@@ -189,6 +190,18 @@ Target text(std::string& member) {
 Target text(std::optional<std::string>& member) {
   return target_of(
       member, [](const std::string& word) { return Result<std::string>(word); }, "");
+}
+
+Target svg_file(std::optional<std::string>& member) {
+  return target_of(
+      member,
+      [](const std::string& word) -> Result<std::string> {
+        const std::filesystem::path path = word;
+        if (path.extension().empty() || path.extension() == ".svg") return word;
+        return Problem{"", "the picture is SVG, and '" + escaped(word) + "' is named as something else",
+                       "give " + std::filesystem::path(path).replace_extension(".svg").string()};
+      },
+      "");
 }
 
 Target texts(std::vector<std::string>& member) {

@@ -94,6 +94,8 @@ Target bytes(std::optional<Bytes>& member);
 Target duration(std::chrono::milliseconds& member, double minimum_s, double maximum_s);
 Target text(std::string& member);
 Target text(std::optional<std::string>& member);
+/// A file that is written as SVG: a name that ends in something else (.png) is a Problem.
+Target svg_file(std::optional<std::string>& member);
 Target texts(std::vector<std::string>& member);  ///< each time the flag was given
 Target list(std::vector<std::string>& member);   ///< comma-separated, empty words left out
 Target numbers(std::vector<double>& member);     ///< comma-separated

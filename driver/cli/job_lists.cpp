@@ -31,25 +31,6 @@ const Flag* flag_of(const CommandSpec& spec, const std::string& name) {
   return found == spec.flags.end() ? nullptr : &*found;
 }
 
-/// Numbers of the rule and of the rate, seeds, steps, and the options of models, whose shapes are compared
-/// later.
-bool may_differ(const std::string& name) {
-  static const std::vector<std::string> own{"seed",     "data-seed", "rule",      "steps",
-                                            "no-decay", "clip-norm", "clip-value"};
-  if (std::ranges::find(own, name) != own.end()) return true;
-  RuleOptions rule;
-  ClipOptions clip;
-  LearningRateOptions rate;
-  RateInEpochs epochs;
-  bool by_replicas = false;
-  const auto among = [&](const std::vector<Flag>& flags) {
-    return std::ranges::find(flags, name, &Flag::name) != flags.end();
-  };
-  if (among(rate_flags(rate, epochs, by_replicas))) return true;
-  if (std::ranges::find(rule_numbers(), name, &RuleNumber::flag) != rule_numbers().end()) return true;
-  return !among(train_spec().flags);  // an option of a model
-}
-
 /// A flag with the words that follow it.
 struct Group {
   std::vector<std::string> words;  ///< the flag first; none: words that belong to no flag
@@ -77,6 +58,32 @@ std::vector<Group> groups_of(const std::vector<std::string>& args) {
 }
 
 }  // namespace
+
+bool may_differ(const std::string& name) {
+  static const std::vector<std::string> own{"seed",     "data-seed", "rule",      "steps",
+                                            "no-decay", "clip-norm", "clip-value"};
+  if (std::ranges::find(own, name) != own.end()) return true;
+  RuleOptions rule;
+  ClipOptions clip;
+  LearningRateOptions rate;
+  RateInEpochs epochs;
+  bool by_replicas = false;
+  const auto among = [&](const std::vector<Flag>& flags) {
+    return std::ranges::find(flags, name, &Flag::name) != flags.end();
+  };
+  if (among(rate_flags(rate, epochs, by_replicas))) return true;
+  if (std::ranges::find(rule_numbers(), name, &RuleNumber::flag) != rule_numbers().end()) return true;
+  return !among(train_spec().flags);  // an option of a model
+}
+
+std::optional<std::string> as_one_text(const Flag& flag, const std::vector<std::string>& values) {
+  static const std::vector<std::string> lists{"PATTERNS", "KEYS", "FILES"};
+  if (flag.value.find("[,") == std::string::npos && std::ranges::find(lists, flag.value) == lists.end())
+    return std::nullopt;
+  std::string text;
+  for (const std::string& value : values) text += (text.empty() ? "" : ",") + value;
+  return text;
+}
 
 bool JobLists::has(const std::string& flag) const {
   return std::ranges::find(lists, flag, &decltype(lists)::value_type::first) != lists.end();
@@ -119,9 +126,11 @@ Result<JobLists> take_job_lists(const CommandSpec& spec, const std::vector<std::
     if (!flag || flag->value.empty() || flag->value.find(' ') != std::string::npos || values.size() < 2)
       continue;
     if (!fused) {
-      problems.push_back(
-          {"--" + flag->name, "has " + std::to_string(values.size()) + " values",
-           may_differ(flag->name) ? "give --fused to train a job with each, as one array" : "give one"});
+      const std::optional<std::string> together = as_one_text(*flag, values);
+      problems.push_back({"--" + flag->name, "has " + std::to_string(values.size()) + " values",
+                          may_differ(flag->name) ? "give --fused to train a job with each, as one array"
+                          : together             ? "put commas between: --" + flag->name + " " + *together
+                                                 : "give one"});
       continue;
     }
     if (!may_differ(flag->name)) {

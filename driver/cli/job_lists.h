@@ -1,6 +1,7 @@
 // Flags with a value for each job of a job array: `--lr 0.1 0.2 0.3 --seed 1 2 3 --fused`. LibTorch-free.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,14 @@ struct JobLists {
   bool is_array() const { return args.size() > 1; }
   bool has(const std::string& flag) const;
 };
+
+/// Returns whether a flag of `train` may differ between the jobs of an array: numbers of the rule and of the
+/// rate, seeds, steps, and the options of models, whose shapes are compared later.
+bool may_differ(const std::string& flag);
+
+/// Returns `values` with commas between, where `flag` takes several values in one text ("N[,N...]"); else
+/// nothing.
+std::optional<std::string> as_one_text(const Flag& flag, const std::vector<std::string>& values);
 
 /// `spec`: of `train`, with the options of models. Without --fused there is one job, as given. Problems:
 /// lists of different lengths, a flag that cannot differ within an array, lists without --fused, --jobs that

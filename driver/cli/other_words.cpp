@@ -185,6 +185,7 @@ const std::vector<OtherWord>& other_words() {
       // -- what comes out
       {"output", "output-dir", ""},
       {"out", "output-dir", ""},
+      {"out", "", "what is written stands behind the flags: --help has examples"},
       {"out-dir", "output-dir", ""},
       {"save-dir", "output-dir", ""},
       {"log-dir", "output-dir", ""},
@@ -217,7 +218,10 @@ const std::vector<OtherWord>& other_words() {
       {"distributed-backend", "backend", ""},
       {"sync-bn", "sync-batch-norm", ""},
       {"sync-batchnorm", "sync-batch-norm", ""},
-      {"config", "", "`millrace launch JOB.yaml` reads a file of settings: docs/formats.md"},
+      {"workload", "", "`millrace dlio` takes workload=NAME, without dashes"},
+      {"pid", "", "a command is traced from its start: `millrace trace capture --out DIR -- COMMAND`"},
+      {"config", "",
+       "`millrace launch JOB.yaml` reads a file of settings, `millrace dlio` takes workload=FILE.yaml"},
   };
   return table;
 }

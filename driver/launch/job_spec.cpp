@@ -12,6 +12,7 @@
 
 #include "driver/cli/compute_specs.h"
 #include "driver/cli/flag_target.h"
+#include "driver/cli/job_lists.h"
 #include "driver/cli/other_words.h"
 #include "driver/hosts/rank_process.h"
 #include "driver/launch/pipedream_job.h"
@@ -425,12 +426,20 @@ class JobReader {
       *same = {name, std::move(texts), place(value)};
   }
 
+  /// What to write instead of a list that no job array has.
+  std::string without_list(const List& list) const {
+    const auto flag = std::ranges::find(flags_, list.flag, &Flag::name);
+    std::optional<std::string> together;
+    if (flag != flags_.end()) together = as_one_text(*flag, list.texts);
+    if (together) return "write one text: " + list.flag + ": \"" + *together + "\"";
+    return may_differ(list.flag) ? "with fused: true a job is trained with each" : "give one value";
+  }
+
   /// Lists are of a job array, and of one length.
   void take_lists(JobSpec& job) {
     for (const List& list : lists_) {
       if (!job.find("fused"))
-        problems_.push_back({list.where, list.flag + " needs one value, found a list",
-                             "with fused: true a job is trained with each"});
+        problems_.push_back({list.where, list.flag + " needs one value, found a list", without_list(list)});
       else if (list.texts.size() != lists_.front().texts.size())
         problems_.push_back({list.where,
                              list.flag + " has " + std::to_string(list.texts.size()) + " values, " +
@@ -681,6 +690,12 @@ Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>
                          const std::string& worker) {
   const Result<Json> json = read_yaml(path);
   if (!json) return json.problems();
+  if (const Json* format = json->is_object() ? json->find("format") : nullptr;
+      format && format->is_string() && format->as_string().starts_with("millrace-"))
+    return Problem{path, "is a file of " + format->as_string() + " and no job",
+                   format->as_string().starts_with("millrace-plan-")
+                       ? "a job names its plan: {model: NAME, plan: " + path + ", steps: 100}"
+                       : "a job says what to train: {model: NAME, steps: 100}"};
   const auto ask = [](const std::string& named) -> Result<Models> {
     static std::mutex mutex;
     static std::map<std::string, Models> known;  // by worker: a restart does not ask again

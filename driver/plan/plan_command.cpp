@@ -693,7 +693,7 @@ CommandSpec spec_of(PlanFlags& f) {
            into::texts(f.compare)),
       flag(kOurs, "emit-conf", "FILE", "Write PipeDream's *_conf.json, one module for each stage.",
            into::text(f.emit_conf)),
-      flag(kOurs, "draw", "FILE", "Write the partitioned graph as SVG.", into::text(f.draw)),
+      flag(kOurs, "draw", "FILE", "Write the partitioned graph as SVG.", into::svg_file(f.draw)),
       flag(kOurs, "out", "FILE", "Write the plan (JSON) here.", into::text(f.out), 'o'),
       flag(kPipeDreams, "pipedream",
            "Plan a PipeDream graph.txt as PipeDream's planner does, over stages that exist.",
@@ -737,7 +737,8 @@ int plan_command(const std::vector<std::string>& args) {
   PlanFlags flags;
   const CommandSpec spec = spec_of(flags);
   return run_command(spec, args, [&](const Arguments& given, Problems problems) {
-    append(problems, flags.pipedream ? refused_group(spec, given, kOurs, "does not go with --pipedream")
+    append(problems, flags.pipedream ? refused_group(spec, given, kOurs, "does not go with --pipedream",
+                                                     "PipeDream's planner takes --machines and --bandwidth")
                                      : refused_group(spec, given, kPipeDreams, "needs --pipedream"));
     flags.rule_given = given.has("rule");
     return flags.pipedream ? plan_for_pipedream(flags, std::move(problems))

@@ -434,7 +434,7 @@ CommandSpec spec_of(SimulateFlags& f) {
            "Compare: --schedule, --stages and --microbatches may be lists (default: all schedules, 4,8 "
            "stages, 8,32 microbatches).",
            into::on(f.sweep)),
-      flag("", "draw", "FILE", "Write the timeline as SVG.", into::text(f.draw)),
+      flag("", "draw", "FILE", "Write the timeline as SVG.", into::svg_file(f.draw)),
       flag("", "write-csv", "FILE", "Write the schedule as PyTorch's CSV (compute only).",
            into::text(f.write_csv)),
       flag("", "csv-transfers", "In --write-csv, the SEND and RECV actions as well.",

@@ -192,7 +192,9 @@ struct Shown {
 
 Shown shown_of(const LayeredModel& model) {
   for (std::size_t h = 0; h < model.heads.size(); ++h)
-    if (model.heads[h].head->kind() == "cross_entropy") return {h, true};
+    if (const std::string kind = model.heads[h].head->kind();
+        kind == "cross_entropy" || kind == "soft_cross_entropy")  // the latter with --label-smoothing
+      return {h, true};
   return {};
 }
 
@@ -260,8 +262,8 @@ void predict_all(Predictor& predictor, const Inputs& inputs, const PredictFlags&
     const at::Tensor found = predictor.forward(batch)[shown.head].to(at::kCPU, at::kFloat).contiguous();
     if (found.dim() < 1 || found.size(0) != samples)
       throw ConfigError(model.name + " computes no output for each sample, but one for the batch",
-                        "of an exported model that returns its loss: --head cross-entropy, if it returns "
-                        "scores too");
+                        "of an exported model that returns its loss: --head cross-entropy, if that is its "
+                        "loss or it returns scores too");
     require_finite(found, inputs.name_of, done);
     if (!flags.outputs.empty()) kept.push_back(found);
     const std::int64_t each = found.numel() / samples;

@@ -24,7 +24,12 @@ Result<Rounds> rounds_from(const std::vector<TrainFlags>& jobs, const JobLists& 
   if (!planned) return planned.problems();
   if (!planned->empty() && flags.arrays > 0)
     return Problem{"--arrays", "the plan says how the jobs are divided", "leave it out"};
-  if (flags.model.name.empty()) return Problem{"--model", "is required", "for example --model mlp"};
+  if (flags.model.name.empty())
+    return Problem{"--model", "is required",
+                   flags.options.resume.empty()
+                       ? "for example --model mlp"
+                       : "--resume takes all flags of the run again; `millrace report " +
+                             flags.options.resume + "` shows its command"};
   const Result<std::vector<LayeredModel>> models = models_of(jobs, own);
   if (!models) {
     Problems problems = flag_problems;

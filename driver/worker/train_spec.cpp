@@ -337,6 +337,11 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
     if (!is_exported_model(spec.archive))
       problems.push_back({"--save-weights", "writes a .pt2 of an exported model only, not of " + spec.archive,
                           "give FILE.safetensors"});
+  } else if (const auto ending = std::filesystem::path(o.save_weights).extension();
+             ending == ".pt" || ending == ".pth") {
+    problems.push_back({"--save-weights",
+                        "writes safetensors, and '" + o.save_weights + "' is a name of torch.save",
+                        "give FILE.safetensors; Python reads it with safetensors.torch.load_file"});
   }
   if (!plan) append(problems, plan.problems());
   append(problems, validate(o.precision, o.loss_scale, plan && is_asynchronous(plan->schedule)));

@@ -309,6 +309,15 @@ void collect(const Json& tree, const std::string& prefix, std::vector<Leaf>& lea
   }
 }
 
+/// Workloads with checkpoints whose data alone are asked for (DLIO's own words are generate_data=True
+/// train=False): without a number of checkpoints there is nothing else to do.
+void drop_checkpoints_of_generating(DlioConfig& c) {
+  if (!c.workflow.generate_data || !c.only_checkpoints()) return;
+  if (c.checkpoint.num_write > 0 || c.checkpoint.num_read > 0) return;
+  c.workflow.checkpoint = false;
+  c.notes.push_back("only data are generated: no number of checkpoints is given");
+}
+
 void check_together(DlioConfig& c, Problems& problems) {
   const auto wrong = [&](const char* key, const std::string& what, const std::string& hint) {
     problems.push_back({std::string("workload.") + key, what, hint});
@@ -387,6 +396,7 @@ Result<DlioConfig> read_tree(Json tree, const std::string& workload,
       config.notes.push_back("workload.model.model_size is read as model_size_bytes");
     if (key.effect == Effect::Some) key.set(config, value);
   }
+  drop_checkpoints_of_generating(config);
   if (problems.empty()) check_together(config, problems);
   if (!problems.empty()) return problems;
   config.tree = std::move(tree);
@@ -491,10 +501,15 @@ Result<DlioConfig> load_dlio_config(const std::vector<std::string>& words) {
   std::error_code error;
   if (!fs::exists(workload, error)) {
     const auto nearest = nearest_name(workload, shipped_workloads());
-    std::string all;
-    for (const std::string& name : shipped_workloads()) all += (all.empty() ? "" : ", ") + name;
+    std::string all, longer;  // names that begin as `workload` does: unet3d of unet3d_h100
+    for (const std::string& name : shipped_workloads()) {
+      all += (all.empty() ? "" : ", ") + name;
+      if (name.starts_with(workload)) longer += (longer.empty() ? "" : ", ") + name;
+    }
     return Problem{"workload=" + workload, "is neither a shipped workload nor a file",
-                   nearest ? "did you mean " + *nearest + "?" : "shipped are " + all};
+                   nearest           ? "did you mean " + *nearest + "?"
+                   : !longer.empty() ? "shipped are " + longer
+                                     : "shipped are " + all};
   }
   Result<Json> tree = sections_of(read_yaml(workload), workload);
   if (!tree) return tree.problems();

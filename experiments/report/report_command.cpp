@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -11,13 +13,16 @@
 #include "driver/cli/command_support.h"
 #include "driver/launch/run_state.h"
 #include "experiments/report/error_split.h"
+#include "experiments/report/page_server.h"
 #include "experiments/report/report.h"
 #include "experiments/report/run_diagnosis.h"
 #include "experiments/report/run_evidence.h"
+#include "experiments/report/served_runs.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
+#include "runtime/base/unfinished_file.h"
 
 namespace millrace {
 namespace {
@@ -28,7 +33,8 @@ struct ReportFlags {
   std::string run, index;
   std::optional<std::string> out, chrome_trace;
   std::vector<std::string> against;
-  bool follow = false;
+  bool follow = false, serve = false;
+  std::uint16_t port = 8765;
   std::chrono::milliseconds every{5000};
   OutputFormat format = OutputFormat::Text;
 };
@@ -61,7 +67,12 @@ CommandSpec spec_of(ReportFlags& f) {
       flag("", "follow",
            "Write the page again and again until the run has ended. The page reloads itself in a browser.",
            into::on(f.follow)),
-      flag("", "every", "SECONDS", "With --follow: from one page to the next.",
+      flag("", "serve",
+           "Instead: answer a browser at http://127.0.0.1:PORT/ until Ctrl-C, with the run or, by --index, "
+           "with all runs of a folder. Nothing is written, and pages of runs that go on reload themselves.",
+           into::on(f.serve)),
+      flag("", "port", "PORT", "With --serve; 0: a free one.", into::integer(f.port, 0, 65535)),
+      flag("", "every", "SECONDS", "With --follow or --serve: from one page to the next.",
            into::duration(f.every, 1, 3600)),
       flag("", "format", "text|json", "What to print: the page's place and the step times.",
            into::choice(f.format, "format")),
@@ -75,6 +86,7 @@ CommandSpec spec_of(ReportFlags& f) {
                    "millrace report --run out --against before,after",
                    "millrace report --run out --follow",
                    "millrace report --index runs",
+                   "millrace report --index runs --serve",
                    "millrace report --run out --chrome-trace trace.json",
                    "millrace report --run out --out page.html --format json"};
   return spec;
@@ -183,13 +195,30 @@ int write_report(const ReportFlags& flags) {
 bool is_old(const std::filesystem::path& page, const std::filesystem::path& run) {
   std::error_code error;
   const auto written = std::filesystem::last_write_time(page, error);
-  if (error) return true;
-  for (const auto& entry : std::filesystem::directory_iterator(run, error)) {
-    const bool counts =
-        entry.path().filename() == run_files::kSummary || entry.path().extension() == ".jsonl";
-    if (counts && entry.last_write_time(error) > written) return true;
-  }
-  return false;
+  return error || last_written(run) > written;
+}
+
+int serve(const ReportFlags& flags) {
+  if (const Result<PageOptions> page = page_options(flags); !page)
+    return exit_with(ExitCode::InputData, page.problems());
+  const std::string& folder = flags.index.empty() ? flags.run : flags.index;
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored))
+    return exit_with(ExitCode::Usage, {{folder, "is not a folder", "give the folder of a run, or of runs"}});
+  ServedRuns runs({.run = flags.run,
+                   .index = flags.index,
+                   .against = flags.against,
+                   .reload_s = static_cast<int>(flags.every.count() / 1000)});
+  const auto listening = [&](std::uint16_t port) {
+    std::printf("http://127.0.0.1:%u/ shows %s until Ctrl-C\n", static_cast<unsigned>(port), folder.c_str());
+    std::printf("from another machine: ssh -L %u:127.0.0.1:%u HOST, and the same address there\n",
+                static_cast<unsigned>(port), static_cast<unsigned>(port));
+    std::fflush(stdout);
+    tell_when_interrupted("millrace report: " + folder + " is no longer shown");
+  };
+  const Status served = serve_pages({.port = flags.port, .listening = listening},
+                                    [&](const std::string& path) { return runs.page(path); });
+  return exit_with(ExitCode::Usage, served.problems());
 }
 
 int write_index(const ReportFlags& flags) {
@@ -216,10 +245,29 @@ int write_index(const ReportFlags& flags) {
     runs.push_back(*std::move(run));
   }
   line.clear();
-  if (const Status written = write_file_atomically(out, index_html(flags.index, runs, links)); !written)
+  std::vector<const RunData*> pointers;
+  for (const RunData& run : runs) pointers.push_back(&run);
+  if (const Status written = write_file_atomically(out, index_html(flags.index, pointers, links)); !written)
     return exit_with(ExitCode::Usage, written.problems());
   std::printf("%s: %zu runs\n", out.c_str(), runs.size());
   return 0;
+}
+
+/// Adds a problem for each flag that the way of showing does not have.
+void refuse_idle_flags(const ReportFlags& flags, const Arguments& given, Problems& problems) {
+  const auto refuse = [&](const char* with, std::initializer_list<const char*> names, const char* hint) {
+    for (const char* name : names)
+      if (given.has(name))
+        problems.push_back({long_name(name), std::string("does nothing with ") + with, hint});
+  };
+  if (flags.serve)
+    refuse("--serve", {"out", "follow", "format", "chrome-trace"},
+           "leave it out: a served page is always new");
+  if (!flags.serve && given.has("port")) problems.push_back({"--port", "is of --serve", "give --serve too"});
+  if (!flags.index.empty()) {
+    refuse("--index", {"against", "chrome-trace"}, "give it with --run");
+    if (!flags.serve) refuse("--index", {"follow", "format"}, "--index DIR --serve shows runs that go on");
+  }
 }
 
 }  // namespace
@@ -230,10 +278,12 @@ CommandSpec report_spec() {
 
 int report_command(const std::vector<std::string>& args) {
   ReportFlags flags;
-  return run_command(spec_of(flags), args, [&](const Arguments&, Problems problems) {
+  return run_command(spec_of(flags), args, [&](const Arguments& given, Problems problems) {
     if (flags.run.empty() == flags.index.empty())
       problems.push_back({"--run", "or --index is required, and not both", "for example --run out"});
+    refuse_idle_flags(flags, given, problems);
     if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+    if (flags.serve) return serve(flags);
     if (!flags.index.empty()) return write_index(flags);
     const int followed = flags.follow ? follow(flags) : 0;
     return followed != 0 ? followed : write_report(flags);

@@ -1,11 +1,13 @@
 #include "experiments/report/run_evidence.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "driver/launch/run_manifest.h"
 #include "experiments/drawing/figures.h"
@@ -312,38 +314,51 @@ std::string side_by_side_html(const RunData& run, const std::vector<RunData>& ot
                    table_of(runs, result_rows(runs)) + curves_of(runs));
 }
 
-std::string index_html(const std::string& folder, const std::vector<RunData>& runs,
-                       const std::vector<std::string>& links) {
+namespace {
+
+/// Returns the address of a file by its relative path: "a%20b/report.html".
+std::string url_of(const std::string& path) {
+  std::string url;
+  for (const char c : path) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool plain = std::isalnum(byte) || std::string_view("-._~/=,+@").find(c) != std::string_view::npos;
+    url += plain ? std::string(1, c) : printed("%%%02X", static_cast<unsigned>(byte));
+  }
+  return url;
+}
+
+}  // namespace
+
+std::string index_html(const std::string& folder, const std::vector<const RunData*>& runs,
+                       const std::vector<std::string>& links, int reload_s) {
   const auto date_of = [&](std::size_t run) {
-    const Facts facts = machine_of(runs[run]);
+    const Facts facts = machine_of(*runs[run]);
     const std::string launched = value_in(facts, "launched");
     return launched.empty() ? value_in(facts, "date") : launched;
   };
   std::vector<std::size_t> order;
   for (std::size_t run = 0; run < runs.size(); ++run) order.push_back(run);
   std::ranges::stable_sort(order, std::greater<>(), date_of);
-  std::vector<const RunData*> all;
-  for (const RunData& run : runs) all.push_back(&run);
   std::vector<Row> rows{{"end", [](const RunData& r) { return std::string(to_string(r.end.state)); }}};
   for (const char* name : {"model", "data"})
     rows.push_back({name, [name](const RunData& r) { return value_in(settings_of(r), name); }});
-  for (Row& row : result_rows(all)) rows.push_back(std::move(row));
+  for (Row& row : result_rows(runs)) rows.push_back(std::move(row));
   std::string table = "<div class=\"scroll\"><table><thead><tr><th>run</th><th>date</th>";
   for (const Row& row : rows) table += "<th>" + escape_xml(row.name) + "</th>";
   table += "</tr></thead><tbody>";
   for (const std::size_t run : order) {
     const std::string name =
-        escape_xml(std::filesystem::path(runs[run].folder).lexically_relative(folder).string());
-    table += "<tr><td>" +
-             (links[run].empty() ? name : "<a href=\"" + escape_xml(links[run]) + "\">" + name + "</a>") +
-             "</td><td>" + escape_xml(date_of(run)) + "</td>";
-    for (const Row& row : rows) table += "<td>" + escape_xml(row.text(runs[run])) + "</td>";
+        escape_xml(std::filesystem::path(runs[run]->folder).lexically_relative(folder).string());
+    table += "<tr><td><a href=\"" + url_of(links[run]) + "\">" + name + "</a></td><td>" +
+             escape_xml(date_of(run)) + "</td>";
+    for (const Row& row : rows) table += "<td>" + escape_xml(row.text(*runs[run])) + "</td>";
     table += "</tr>";
   }
   return html_page({.title = "Runs in " + folder,
                     .body = "<header><h1>Runs</h1><p>" + escape_xml(folder) + "</p></header>" +
                             html_card("Runs", "The newest first.", table + "</tbody></table></div>"),
-                    .footer = "Written by millrace report --index."});
+                    .footer = "Written by millrace report --index.",
+                    .reload_s = reload_s});
 }
 
 }  // namespace millrace

@@ -42,8 +42,8 @@ std::string what_was_run_html(const RunData& run);
 std::string side_by_side_html(const RunData& run, const std::vector<RunData>& others);
 
 /// A page with a line for each run, newest first: how it ended, what it was and what came of it. `links`:
-/// where the page of each run is, seen from this page; empty: it has none.
-std::string index_html(const std::string& folder, const std::vector<RunData>& runs,
-                       const std::vector<std::string>& links);
+/// where the file of each run's page is, seen from this page. `reload_s`: HtmlPage::reload_s.
+std::string index_html(const std::string& folder, const std::vector<const RunData*>& runs,
+                       const std::vector<std::string>& links, int reload_s = 0);
 
 }  // namespace millrace

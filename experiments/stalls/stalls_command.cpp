@@ -97,7 +97,7 @@ Problems check_readable(const DlioConfig& config, const AnalyzeFlags& flags) {
     problems.push_back({"workload.dataset.num_samples_per_file",
                         std::to_string(config.dataset.num_samples_per_file) +
                             " samples in a file; the analysis reads whole files",
-                        "a workload with one sample a file"});
+                        "++workload.dataset.num_samples_per_file=1"});
   if (config.reader.synthetic)
     problems.push_back(
         {"workload.reader.data_loader", "synthetic: no files are read", "pytorch or tensorflow"});

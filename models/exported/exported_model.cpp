@@ -1,5 +1,6 @@
 #include "models/exported/exported_model.h"
 
+#include <ATen/core/Reduction.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 
@@ -18,6 +19,7 @@
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/layers/head.h"
+#include "runtime/layers/soft_cross_entropy.h"
 
 namespace millrace {
 namespace {
@@ -172,6 +174,7 @@ class ModelBuilder {
       if (t->sizes.empty() && loss.empty()) loss = result;
       if (!t->sizes.empty() && scores.empty()) scores = result;
     }
+    if (wanted == "cross-entropy" && take_cross_entropy_of(loss)) return Ok{};
     if ((wanted == "auto" && !loss.empty()) || wanted == "loss") {
       if (loss.empty())
         return problem("none of its results is a loss: one floating number",
@@ -180,6 +183,10 @@ class ModelBuilder {
       head_ = "loss";
       return Ok{};
     }
+    if (scores.empty() && !loss.empty())
+      return problem(
+          "its loss is not the mean cross-entropy of scores [batch, classes] and labels that it takes",
+          "leave --head out to train by the loss, or return the scores too");
     if (scores.empty())
       return problem("none of its results is a floating tensor", "return the loss or scores");
     const std::vector<SizeExpression>& sizes = tensor(scores)->sizes;
@@ -213,15 +220,44 @@ class ModelBuilder {
     return Ok{};
   }
 
+  /// Ends the model in the scores of a loss that is what a cross-entropy head computes of them and of an
+  /// input. The head then also knows the best classes. Returns false where the loss is made otherwise.
+  bool take_cross_entropy_of(const std::string& loss) {
+    const auto made = std::ranges::find_if(flat_.calls, [&](const FlatCall& call) {
+      return call.op == "aten::cross_entropy_loss" && call.makes() == std::vector{loss};
+    });
+    if (made == flat_.calls.end()) return false;
+    const auto integer = [&](const char* name, std::int64_t otherwise) {
+      const ExportedArgument* argument = made->argument(name);
+      return argument && !argument->sizes.empty() ? argument->sizes[0].number() : otherwise;
+    };
+    const ExportedArgument *scores = made->argument("self"), *labels = made->argument("target"),
+                           *weight = made->argument("weight"), *smoothing = made->argument("label_smoothing");
+    const ExportedTensor* of_scores = scores ? tensor(scores->text) : nullptr;
+    const FieldSpec* field = labels ? model_.field(labels->text) : nullptr;
+    const bool fits = of_scores && of_scores->sizes.size() == 2 && of_scores->sizes[1].is_number() && field &&
+                      field->shape.empty() && field->dtype == at::kLong &&
+                      (!weight || weight->kind == ExportedArgument::Kind::None) &&
+                      integer("reduction", at::Reduction::Mean) == at::Reduction::Mean &&
+                      integer("ignore_index", -100) < 0;
+    if (!fits) return false;
+    result_ = scores->text;
+    target_ = field->name;
+    head_ = "cross-entropy";
+    smoothing_ = smoothing && !smoothing->numbers.empty() ? smoothing->numbers[0] : 0;
+    return true;
+  }
+
   void add_head() {
     if (head_ == "loss") {
       const FieldSpec& counted =
           model_.fields.back();  // the last stage usually reads this field anyway: labels
       model_.heads.push_back({"loss", graph_loss_head(fields_.batch_dimension), {result_, counted.name}});
     } else {
-      model_.heads.push_back({"loss",
-                              head_ == "cross-entropy" ? cross_entropy_head() : mean_squared_error_head(),
-                              {result_, target_}});
+      model_.heads.push_back(
+          {"loss",
+           head_ == "cross-entropy" ? smoothed_cross_entropy_head(smoothing_) : mean_squared_error_head(),
+           {result_, target_}});
     }
   }
 
@@ -599,6 +635,7 @@ class ModelBuilder {
   std::map<std::string, std::string> owners_;  ///< value -> name of the parameter that owns it
   std::set<std::string> written_;              ///< state_dict names that some layer holds
   std::string result_, head_, target_;
+  double smoothing_ = 0;  // of the labels, as the graph's loss has it
   std::vector<Segment> segments_;
   std::set<std::string> names_;  ///< names of layers
 };

@@ -10,7 +10,8 @@ namespace millrace {
 
 struct ExportedOptions {
   /// "auto": the first result that is one floating number is the loss; if there is none, scores [B, C] get
-  /// cross-entropy. "loss", "cross-entropy" and "mean-squared-error" choose the head by name.
+  /// cross-entropy. "loss", "cross-entropy" and "mean-squared-error" choose the head by name. Cross-entropy
+  /// of a graph that ends in F.cross_entropy(scores, labels) takes these scores and labels.
   std::string head = "auto";
   /// How calls are grouped into layers: by a depth in the tree of modules (0: the whole model is one layer);
   /// "call": every call is a layer; "auto": the least depth that gives 16 layers with parameters.

@@ -233,7 +233,7 @@ Problems check_weights(const WeightFiles& files, const LayeredModel& model,
 }
 
 void load_weights(const WeightFiles& files, const LayeredModel& model,
-                  const std::vector<std::string>& left_out, ParameterStore& store) {
+                  const std::vector<std::string>& left_out, ParameterStore& store, WeightsOf which) {
   const StateDict there = state_dict_of(model, files);
   const auto load = [&](const std::string& full_name, at::Tensor target) {
     const std::string name = full_name.substr(full_name.find('/') + 1);  // without the job, in a job array
@@ -243,6 +243,9 @@ void load_weights(const WeightFiles& files, const LayeredModel& model,
     std::vector<WeightPlace> places = found->second.places;
     std::erase_if(places, [&](const WeightPlace& place) { return is_left_out(left_out, place.name); });
     if (places.empty()) return;
+    if (const std::string average = "rule/ema/" + places.front().name;
+        which == WeightsOf::Evaluation && places.front().file->contains(average))
+      places = {{places.front().file, average}};
     const auto& [file, first] = places.front();
     // check_weights() has checked all other tensors. The counter of another program may have any form or be
     // absent.

@@ -72,9 +72,16 @@ at::Tensor read_weight(const std::vector<WeightPlace>& places);
 Problems check_weights(const WeightFiles& files, const LayeredModel& model,
                        const std::vector<std::string>& left_out);
 
+/// Which weights of a checkpoint are meant where its run had an average of them (`train --ema`).
+enum class WeightsOf {
+  Training,   ///< those that are trained on
+  Evaluation  ///< the average, as the evaluations of that run took it
+};
+
 /// Copies the tensors that `files` have for this stage of `model`; others stay as they are. Call
 /// check_weights() first. Throws CheckpointError if names of one weight have different values.
 void load_weights(const WeightFiles& files, const LayeredModel& model,
-                  const std::vector<std::string>& left_out, ParameterStore& store);
+                  const std::vector<std::string>& left_out, ParameterStore& store,
+                  WeightsOf which = WeightsOf::Training);
 
 }  // namespace millrace

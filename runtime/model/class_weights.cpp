@@ -13,7 +13,8 @@ Result<int> labels_to_weigh(const LayeredModel& model) {
                         "weighs the classes of models that end in cross-entropy of one label for each "
                         "sample, not of " +
                             model.name,
-                        "leave it out; an exported model that ends in scores takes --head cross-entropy"};
+                        "leave it out; an exported model that ends in scores, or in their "
+                        "cross-entropy, takes --head cross-entropy"};
   int labels = -1;
   for (const NamedHead& head : model.heads) {
     const bool fits = head.inputs.size() == 2 && with_class_weights(*head.head, {1});

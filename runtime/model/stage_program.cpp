@@ -280,15 +280,28 @@ NamedValues values_of_jobs(const std::vector<NamedValues>& jobs) {
   return all;
 }
 
+/// Returns the values of one head. The target is always among the best five of at most five classes, so
+/// top5 says nothing there and is left out.
+static NamedValues values_of_head(const LayeredModel& model, const NamedHead& head,
+                                  std::span<const double> sums) {
+  NamedValues values = head.head->values(sums);
+  const bool few = std::ranges::any_of(head.inputs, [&](const std::string& input) {
+    const FieldSpec* field = model.field(input);
+    return field && field->limit > 0 && field->limit <= 5;
+  });
+  if (few) std::erase_if(values, [](const auto& value) { return value.first == "top5"; });
+  return values;
+}
+
 NamedValues head_values(const LayeredModel& model, std::span<const double> sums) {
   MILLRACE_CHECK(model.of_jobs.empty(), "an array has values_of_jobs");
   MILLRACE_CHECK(sums.size() == num_head_sums(model));
-  if (model.heads.size() == 1) return model.heads.front().head->values(sums);
+  if (model.heads.size() == 1) return values_of_head(model, model.heads.front(), sums);
   NamedValues result{{"loss", 0.0}};
   std::size_t at = 0;
   for (const NamedHead& head : model.heads) {
     const std::size_t size = head.head->num_sums();
-    for (auto& [name, value] : head.head->values(sums.subspan(at, size))) {
+    for (auto& [name, value] : values_of_head(model, head, sums.subspan(at, size))) {
       if (name == "loss") result.front().second += head.weight * value;
       result.emplace_back(head.name + "." + name, value);
     }

@@ -32,9 +32,12 @@ Bytes bytes_from(const Json& value, const std::string& key, Problems& problems) 
 }
 
 void read_link(ObjectReader& in, ClusterLink& link) {
-  link.bandwidth = in.number("bandwidth");
+  const bool given = in.has("bandwidth");
+  if (given) link.bandwidth = in.number("bandwidth");
   link.latency_s = in.within("latency", 0, kHighestLatency, 0);
-  if (!(link.bandwidth > 0)) {
+  if (!given) {
+    in.problem("bandwidth", "key 'bandwidth' is missing", "bytes per second of the link: bandwidth: 12e9");
+  } else if (!(link.bandwidth > 0)) {
     in.problem("bandwidth", "must be greater than 0 (bytes per second)");
   } else if (link.bandwidth < kLowestBandwidth || link.bandwidth > kHighestBandwidth) {
     in.problem("bandwidth", "is not between 1e-6 and 1e18 bytes per second");

@@ -102,6 +102,9 @@ Problem unknown_option(const ModelDescription& model, const GivenOption& given, 
     all += (all.empty() ? "--" : ", --") + option.name;
   }
   const auto near = nearest_name(given.name, names);
+  if (model.name == kExportedModels && (given.name == "image-size" || given.name == "classes"))
+    return {where, "is not an option of an exported model, whose sizes are those of its export",
+            "leave it out"};
   return {
       where, "is not an option of " + model.name,
       (near ? "did you mean --" + *near + "? " : "") + model.name + " takes " + (all.empty() ? "none" : all)};

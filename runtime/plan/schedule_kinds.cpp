@@ -1,5 +1,7 @@
 #include "runtime/plan/schedule_kinds.h"
 
+#include <algorithm>
+#include <cctype>
 #include <utility>
 
 #include "runtime/base/json.h"
@@ -22,21 +24,33 @@ std::vector<ScheduleKind> named_kinds(bool asynchronous) {
 }
 
 Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::string& where) {
-  // The names of torch.distributed.pipelining and of papers.
+  // The names of torch.distributed.pipelining and of papers, in any case.
   static constexpr std::pair<std::string_view, std::string_view> kTheirs[] = {
-      {"1F1B", "1f1b"},          {"GPipe", "gpipe"},         {"Interleaved1F1B", "interleaved"},
-      {"ZBVZeroBubble", "zb-v"}, {"DualPipeV", "dualpipev"}, {"dualpipe", "dualpipev"},
-      {"afab", "gpipe"},         {"zbh1", "zb-h1"},          {"zb1p", "zb-h1"},
-      {"zbv", "zb-v"},           {"zero-bubble", "zb-h1"}};
+      {"interleaved1f1b", "interleaved"},
+      {"zbvzerobubble", "zb-v"},
+      {"dualpipe", "dualpipev"},
+      {"afab", "gpipe"},
+      {"zbh1", "zb-h1"},
+      {"zbh2", "zb-h2"},
+      {"zb1p", "zb-h1"},
+      {"zbv", "zb-v"},
+      {"zero-bubble", "zb-h1"}};
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
   for (const auto& [theirs, here] : kTheirs)
-    if (theirs == text)
+    if (theirs == lower)
       return Problem{where, "unknown schedule '" + std::string(text) + "'",
                      "here it is '" + std::string(here) + "'"};
   std::vector<std::string> names;
   for (const ScheduleTraits& row : kScheduleKinds) {
     if (row.name == text) return row.kind;
+    if (row.name == lower)
+      return Problem{where, "unknown schedule '" + std::string(text) + "'", "here it is '" + lower + "'"};
     names.emplace_back(row.name);
   }
+  if (text.find(',') != std::string_view::npos)
+    return Problem{where, "'" + std::string(text) + "' is a list, expected one schedule",
+                   "give one; `millrace simulate --sweep` compares several"};
   const auto near = nearest_name(text, names);
   return Problem{where, "unknown schedule '" + std::string(text) + "'",
                  near ? "did you mean '" + *near + "'?"

@@ -25,6 +25,19 @@ Problems validate_layers(const Plan& plan, const std::vector<std::string>& layer
   }
   std::set<std::string> placed;
   const std::set<std::string> known(layers.begin(), layers.end());
+  std::string first;  // layer of the plan
+  bool strange = true;
+  for (const PlanStage& stage : plan.stages) {
+    for (const std::string& layer : stage.layers) {
+      if (first.empty()) first = layer;
+      strange = strange && !known.contains(layer);
+    }
+  }
+  if (strange && !first.empty())
+    return {
+        {"", "no layer of the plan is one of " + plan.model + "; its first is '" + first + "'",
+         "plan with a profile of `millrace profile`; plans of PipeDream's graph.txt are drawn and simulated "
+         "only"}};
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     for (const std::string& layer : plan.stages[s].layers) {
       placed.insert(layer);

@@ -235,7 +235,8 @@ Result<CheckpointChoice> checkpoints_at(const std::string& path) {
   if (fs::is_directory(folder / run_files::kCheckpoints, error)) folder /= run_files::kCheckpoints;
   std::vector<fs::path> all = step_folders(folder);
   if (all.empty())
-    return Problem{folder.string(), "holds no checkpoint", "was the run given --checkpoint-every N?"};
+    return Problem{folder.string(), "holds no checkpoint",
+                   "a run saves with --epochs, --checkpoint-every N or --checkpoint-at-end"};
   const Result<Latest> latest = read_latest(folder);
   if (latest) {
     std::erase_if(all, [&](const fs::path& step) {

@@ -112,7 +112,7 @@ Predictor::Predictor(LayeredModel model, const OpenedWeights& weights, const Pre
   Problems problems = weights.verify();
   if (problems.empty()) problems = check_weights(files, model, options.ignored);
   if (!problems.empty()) throw CheckpointError(to_string(problems));
-  load_weights(files, model, options.ignored, impl_->store);
+  load_weights(files, model, options.ignored, impl_->store, WeightsOf::Evaluation);
   impl_->store.weights_changed();
 }
 

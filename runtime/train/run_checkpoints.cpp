@@ -60,7 +60,8 @@ void RunCheckpoints::load() {
     resume();
 }
 
-/// Loads the weights of --init-from. Jobs that go on have their own.
+/// Loads the weights of --init-from. Jobs that go on have their own. Where nothing is trained, as in
+/// `millrace evaluate`, they are those that the evaluations of their run took.
 void RunCheckpoints::take_initial_weights() {
   if (t_.options.init_from.empty()) return;
   const std::string& path = t_.options.init_from;
@@ -94,8 +95,9 @@ void RunCheckpoints::take_initial_weights() {
     const LayeredModel& one = t_.jobs() > 1 ? t_.model.of_jobs.front() : t_.model;
     if (const Problems problems = check_weights(files, one, t_.options.init_from_ignore); !problems.empty())
       throw CheckpointError(to_string(problems));
+    const WeightsOf which = t_.options.steps == 0 ? WeightsOf::Evaluation : WeightsOf::Training;
     for (const HeldStage& h : t_.stages->held())
-      load_weights(files, one, t_.options.init_from_ignore, *h.store);
+      load_weights(files, one, t_.options.init_from_ignore, *h.store, which);
   });
   if (problem) throw CheckpointError("cannot " + purpose + ":\n" + problem->what);
   if (t_.owns_loss()) log_info("initial weights from=" + (checkpoint ? checkpoint->path : path));

@@ -101,6 +101,14 @@ TEST(DlioConfig, WhatDoesNotGoTogetherIsRefused) {
   }
 }
 
+TEST(DlioConfig, OfAWorkloadWithCheckpointsTheDataAloneAreGenerated) {
+  const std::string workload = "workload=unet3d_h100", idle = "++workload.workflow.train=False";
+  const auto config = load_dlio_config({workload, idle, "++workload.workflow.generate_data=True"});
+  ASSERT_TRUE(config) << to_string(config.problems());
+  EXPECT_TRUE(config->only_generates());
+  EXPECT_FALSE(load_dlio_config({workload, idle})) << "nothing to do";
+}
+
 TEST(DlioConfig, AFilesOwnDefectsAreReadAsMeant) {
   const Result<DlioConfig> config = parse_dlio_config(
       "model: {name: m, model_size: 499153191}\nworkflow:\n  train: True\n  debug: False\ndataset: "

@@ -69,6 +69,9 @@ TEST(JobSpec, AnArraysListsBecomeWordsOfTheWorker) {
   ASSERT_TRUE(one);
   EXPECT_TRUE(one->lists.empty()) << "--set wins";
   EXPECT_NE(problems_of("model: mlp\nlr: [0.1, 0.2]\n").find("with fused: true"), std::string::npos);
+  EXPECT_NE(problems_of("model: mlp\nreplicas: [2, 2]\n").find("replicas: \"2,2\""), std::string::npos)
+      << problems_of("model: mlp\nreplicas: [2, 2]\n");
+  EXPECT_EQ(problems_of("model: mlp\nstages: [2, 2]\n").find("fused"), std::string::npos);
   EXPECT_NE(
       problems_of("model: mlp\nfused: true\nlr: [0.1, 0.2]\nseed: [1, 2, 3]\n").find("seed has 3 values"),
       std::string::npos);

@@ -1,6 +1,8 @@
 // tracesim/1 has the properties of its definition, and the pictures hold what they should.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "experiments/trace/similarity.h"
 #include "experiments/trace/timeline_plot.h"
 #include "runtime/base/files.h"

@@ -52,6 +52,7 @@ struct StepCase {
   const char* name;
   const char* granularity = "auto";
   double tolerance = kRounding;  ///< tolerance of the loss, and of each gradient's norm
+  const char* head = "auto";
 };
 std::ostream& operator<<(std::ostream& out, const StepCase& c) {
   return out << c.name;
@@ -64,7 +65,7 @@ TEST_P(EveryExportedModel, TakesPythonsStep) {
   at::NoGradGuard no_grad;
   at::set_num_threads(1);
   const std::string name = GetParam().name;
-  const LayeredModel model = load(name, {.granularity = GetParam().granularity});
+  const LayeredModel model = load(name, {.head = GetParam().head, .granularity = GetParam().granularity});
   ASSERT_FALSE(model.layers.empty());
   const auto step = SafetensorsFile::open((folder_with(name) / (name + ".step.safetensors")).string());
   ASSERT_TRUE(step) << to_string(step.problems());
@@ -142,11 +143,29 @@ INSTANTIATE_TEST_SUITE_P(
                     StepCase{"translator"}, StepCase{"translator", "0"}, StepCase{"translator", "call"},
                     StepCase{"lstm"}, StepCase{"bert"}, StepCase{"bert", "call"}, StepCase{"gpt2"},
                     StepCase{"llama"}, StepCase{"resnet18", "auto", kBatchNormRounding},
+                    StepCase{"resnet18", "auto", kBatchNormRounding, "cross-entropy"},
                     StepCase{"resnet50", "auto", kBatchNormRounding}, StepCase{"vgg16"},
                     StepCase{"inception_v3", "auto", kBatchNormRounding},
                     StepCase{"efficientnet_b0", "auto", kBatchNormRounding}, StepCase{"vit_b_16"},
                     StepCase{"swin_t"}),
-    [](const auto& info) { return std::string(info.param.name) + "_" + info.param.granularity; });
+    [](const auto& info) {
+      std::string head = info.param.head == std::string("auto") ? "" : "_" + std::string(info.param.head);
+      std::ranges::replace(head, '-', '_');
+      return std::string(info.param.name) + "_" + info.param.granularity + head;
+    });
+
+TEST(ExportedHeads, CrossEntropyOfALossInsideKnowsTheBestClasses) {
+  MILLRACE_NEEDS_REFERENCE();
+  const LayeredModel model = load("resnet18", {.head = "cross-entropy"});
+  ASSERT_EQ(model.heads.size(), 1u);
+  EXPECT_EQ(model.heads[0].head->metrics(), (std::vector<std::string>{"loss", "top1", "top5"}));
+  EXPECT_EQ(model.heads[0].inputs.back(), "labels");
+  EXPECT_EQ(model.fields.size(), 2u) << "the labels that the model takes, and no second ones";
+  EXPECT_EQ(load("resnet18").heads[0].head->metrics(), (std::vector<std::string>{"loss"}));
+  // Its scores are those of all tokens together, which are no samples.
+  const std::string lstm = (folder_with("lstm") / "lstm.pt2").string();
+  EXPECT_FALSE(make_exported_model(lstm, {.head = "cross-entropy"}));
+}
 
 TEST(FusedCalls, StandForWhatIsWrittenOutAndNobodyElseReads) {
   MILLRACE_NEEDS_REFERENCE();

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "runtime/base/error.h"
+#include "runtime/model/stage_program.h"
 #include "runtime/train/local_training.h"
 #include "tests/train/pipeline_fixture.h"
 
@@ -35,7 +36,7 @@ class Predictions : public Pipeline {
       const std::vector<at::Tensor> inputs{predictor.forward(batch).front(), target};
       head.forward(inputs, nullptr, sums);
     }
-    return head.values(sums);
+    return head_values(model, sums);
   }
 };
 

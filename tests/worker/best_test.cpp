@@ -1,4 +1,5 @@
 // The best checkpoint, early stopping and averaged weights of whole runs.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -178,15 +179,27 @@ TEST_F(Best, AveragedWeightsFollowTheirFormulaInEveryPlan) {
   same("--stages 3 --output-dir two", "one.safetensors");
   same("--stages 2 --schedule gpipe --output-dir two", "one.safetensors");
   ASSERT_EQ(run(common + "--stages 2 --replicas 2 --steps 6 --save-weights r.safetensors").code, 0);
-  same("--stages 2 --replicas 2 --zero-1 --output-dir two", "r.safetensors");
+  same("--stages 2 --replicas 2 --zero-1 --output-dir two --checkpoint-at-end", "r.safetensors");
   const Ran resumed = run(common + "--stages 2 --steps 6 --resume one/checkpoints/" + name_of(3) +
-                          " --output-dir three --save-weights w.safetensors");
+                          " --output-dir three --checkpoint-at-end --save-weights w.safetensors");
   ASSERT_EQ(resumed.code, 0) << resumed.output;
   EXPECT_TRUE(bytes("w.safetensors") == bytes("one.safetensors"));
   // Evaluations use the average.
   const Ran judged = run("evaluate --model mlp --width 16 --threads 1 --weights one.safetensors");
   const double loss = evaluations("one").at(6);
   EXPECT_NE(judged.output.find(printed("evaluation: loss %.4f", loss)), std::string::npos) << judged.output;
+  // So does `evaluate` of a checkpoint, which has the weights too, also where replicas share the average.
+  for (const char* folder : {"one", "three", "two"}) {
+    const Ran ran =
+        run(std::string("evaluate --model mlp --width 16 --threads 1 --format json --weights ") + folder);
+    const auto json =
+        parse_json(ran.output.substr(std::min(ran.output.find('{'), ran.output.size())), folder);
+    ASSERT_TRUE(json) << ran.output;
+    // Replicas add up in another order.
+    EXPECT_NEAR(json->find("evaluations")->items().front().find("loss")->as_double(),
+                evaluations(folder).at(6), 1e-9)
+        << folder;
+  }
 }
 
 }  // namespace

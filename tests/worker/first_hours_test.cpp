@@ -242,6 +242,43 @@ TEST_F(FirstHours, AJobInThePlaceOfAFileAboutOneIsNamed) {
   }
 }
 
+/// What newcomers typed in the third round: each is refused, and the hint is what they meant.
+TEST_F(FirstHours, AHintIsTheNextCommand) {
+  const std::string profile = "--profile " MILLRACE_SOURCE_DIR "/docs/examples/branches.json ";
+  ASSERT_EQ(run("plan " + profile + "--ranks 2 --out plan.json").code, 0);
+  write("hosts.yaml", "hosts:\n  - {name: a, devices: 2}\n");
+  write("lists.yaml", "model: mlp\nreplicas: [2, 2]\n");
+  for (const auto& [command, hint] :
+       {std::pair<std::string, std::string>{"plan --pipedream " + profile + "--ranks 4", "takes --machines"},
+        {"plan " + profile + "--ranks 4 --schedule 1f1b,zb-v", "simulate --sweep` compares several"},
+        {"plan " + profile + "--cluster hosts.yaml", "bandwidth: 12e9"},
+        {"simulate --schedule DualPipe", "here it is 'dualpipev'"},
+        {"simulate --draw picture.png", "give picture.svg"},
+        {"launch plan.json", "a job names its plan: {model: NAME, plan: plan.json, steps: 100}"},
+        {"launch lists.yaml", "replicas: \"2,2\""},
+        {"train --model mlp --replicas 2 2", "--replicas 2,2"},
+        {"dlio --config job.yaml", "workload=FILE.yaml"},
+        {"dlio --workload unet3d_h100", "takes workload=NAME"},
+        {"dlio workload=unet3d", "shipped are unet3d_a100, unet3d_h100"},
+        {"checkpoint import w.pt --out w", "stands behind the flags"},
+        {"train --model mlp --steps 1 --save-weights w.pt", "give FILE.safetensors"},
+        {"train --model " MILLRACE_SOURCE_DIR "/docs/examples/exported/classifier.pt2 --classes 4",
+         "an exported model, whose sizes are those of its export"},
+        {"train --resume .", "millrace report .` shows its command"},
+        {"evaluate --model mlp --weights .", "--checkpoint-at-end"},
+        {"data check .", "--check contents"}}) {
+    const Ran refused = run(command);
+    EXPECT_TRUE(refused.code >= 2 && refused.code <= 4) << command << "\n" << refused.output;
+    EXPECT_NE(refused.output.find(hint), std::string::npos) << command << "\n" << refused.output;
+    EXPECT_LE(std::count(refused.output.begin(), refused.output.end(), '\n'), 2) << refused.output;
+  }
+}
+
+TEST_F(FirstHours, AModelIsDescribedByItsName) {
+  EXPECT_NE(run("models mlp").output.find("--width"), std::string::npos);
+  EXPECT_EQ(run("models mlp bert").code, 2);
+}
+
 TEST_F(FirstHours, EvaluateGivesTheNumbersOfTheTraining) {
   const std::string model = "--model mlp --width 16 --data synthetic:256 ";
   const Ran trained = run("train " + model + "--epochs 2 --output-dir out --save-weights w.safetensors");
@@ -287,7 +324,9 @@ TEST_F(FirstHours, ADryRunOfAJobAsksTheWorker) {
   write("job.yaml", "model: mlp\nplan: plan.json\n");
   const Ran refused = run("launch job.yaml --dry-run");
   EXPECT_EQ(refused.code, 2) << refused.output;
-  EXPECT_NE(refused.output.find("the worker refuses it: plan.json"), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("the worker refuses it: plan.json: no layer of the plan is one of mlp"),
+            std::string::npos)
+      << refused.output;
   write("job.yaml", "model: mlp\nstages: 2\nschedule: zb-v\nchunks: 3\n");
   const Ran no_schedule = run("launch job.yaml --dry-run");
   EXPECT_EQ(no_schedule.code, 2) << no_schedule.output;

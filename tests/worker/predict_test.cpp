@@ -65,6 +65,7 @@ TEST_F(Predict, OfTheTestImagesIsWhatTheEvaluationCounted) {
   };
   const Json all = json("images/val"), again = json("--workers 2 images/val");
   EXPECT_EQ(all.dump(), again.dump());
+  EXPECT_EQ(all.dump(), json("--label-smoothing 0.1 images/val").dump()) << "it classifies all the same";
   EXPECT_EQ(static_cast<double>(all.size()), samples);
   EXPECT_EQ(all.items().front().find("top")->size(), 3u);
   double sum = 0;
