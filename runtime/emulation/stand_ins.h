@@ -40,7 +40,7 @@ class StandInLayer : public MultiLayer {
 };
 
 /// A `Base`, which is a StandInLayer, in the place of a layer that carries states. They have their shapes,
-/// and are of the kind that Base::tensor() makes.
+/// and are of the kind that Base::state() makes.
 template <class Base>
 class CarryingStandIn final : public Base, public CarriesState {
  public:
