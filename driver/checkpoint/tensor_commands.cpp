@@ -378,13 +378,20 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
   if (like && flags.overwrite && is_within(like->path, out))
     return exit_with(ExitCode::Usage, {{"--overwrite", "would delete " + like->path + ", which --like names",
                                         "give another DIR"}});
+  for (const char* deleted : {run_files::kCheckpoints, run_files::kBest})
+    if (flags.overwrite && is_within(file->path, fs::path(out) / deleted))
+      return exit_with(ExitCode::Usage, {{"--overwrite", "would delete " + file->path + ", which is imported",
+                                          "give another DIR"}});
+  const std::string run = new_run_id();
+  if (const Status made = make_private_folder(out); !made) return exit_with(ExitCode::Usage, made.problems());
+  const Result<RunLock> lock = RunLock::acquire(out, run);
+  if (!lock) return exit_with(ExitCode::Usage, lock.problems());
   const Status unused = flags.overwrite ? remove_earlier_run(out) : check_unused(out);
   if (!unused) return exit_with(ExitCode::Usage, unused.problems());
-  const std::string run = new_run_id();
   const std::int64_t step = like ? like->manifest->step : 0;
   const fs::path folder = fs::path(out) / run_files::kCheckpoints;
   const fs::path temporary = folder / (step_name(step) + ".tmp." + run);
-  for (const fs::path& one : {fs::path(out), folder, temporary})
+  for (const fs::path& one : {folder, temporary})
     if (const Status made = make_private_folder(one); !made)
       return exit_with(ExitCode::Usage, made.problems());
   const auto write = [&]() -> Status {

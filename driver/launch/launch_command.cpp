@@ -459,7 +459,7 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
 }
 
 Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const std::string& resume_command,
-                       const std::string& command, KeptRanks* kept) {
+                       const std::string& command, Survivors* kept) {
   JobSpec job = given;
   if (!job.hosts.entries.empty()) {
     if (const Status settled = settle_resume(job); !settled) return settled.problems();
@@ -482,7 +482,7 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
   LaunchOptions options;
   if (!job.hosts.entries.empty()) {
     processes = host_processes(job, std::move(processes), new_run_id() + new_run_id());
-    Result<LaunchOptions> made = host_options(job, processes);
+    Result<LaunchOptions> made = host_options(job, processes, kept);
     if (!made) return made.problems();
     options = *std::move(made);
   }
@@ -630,7 +630,7 @@ void requeue_if_stopped_by_slurm(const JobSpec& job, const LaunchOutcome& outcom
 /// One run of the job, to its end. Returns how to go on, if there is a way; `code` is the run's exit code.
 std::optional<Restarts::Again> run_once(const JobSpec& job, const std::string& worker,
                                         const std::vector<std::string>& args, Restarts& restarts,
-                                        KeptRanks& kept, int& code) {
+                                        Survivors& kept, int& code) {
   try {
     std::vector<std::string> typed{"millrace", "launch"};
     typed.insert(typed.end(), args.begin(), args.end());
@@ -726,7 +726,7 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
     return 0;
   }
   Restarts restarts(*job);
-  KeptRanks kept;
+  Survivors kept;
   int code = 0;
   for (;;) {
     const std::optional<Restarts::Again> again = run_once(*job, worker, args, restarts, kept, code);

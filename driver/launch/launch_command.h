@@ -45,7 +45,7 @@ struct JobEnd {
 /// meanwhile. `command`: what was typed, for the manifest. `kept`: LaunchOptions::kept. Problem: the folder
 /// is in use, or holds an earlier run.
 Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command,
-                       const std::string& command = "", KeptRanks* kept = nullptr);
+                       const std::string& command = "", Survivors* kept = nullptr);
 
 /// The program that trains this job: the one it names, else by its `device`.
 std::string worker_of(const JobSpec& job);

@@ -126,7 +126,7 @@ constexpr const char* kLost =
     "echo $$ > $FOLDER/pid; mv $FOLDER/pid $FOLDER/pid.1\nkill -9 $$";
 
 TEST_F(Launcher, ARankThatWaitsIsKeptForTheNextRun) {
-  KeptRanks kept;
+  Survivors kept;
   const LaunchOutcome first = run({kKept, kLost}, {.kept = &kept});
   EXPECT_EQ(first.exit_code(), 137);
   ASSERT_EQ(first.first_failure, 1);
@@ -148,7 +148,7 @@ TEST_F(Launcher, ARankThatWaitsIsKeptForTheNextRun) {
 }
 
 TEST_F(Launcher, AKeptRankThatIsKilledGetsANewProcess) {
-  KeptRanks kept;
+  Survivors kept;
   const LaunchOutcome first = run({kKept, kLost}, {.kept = &kept});
   ASSERT_TRUE(first.exits[0].is_kept);
   ::kill(first.exits[0].pid, SIGKILL);
@@ -162,7 +162,7 @@ TEST_F(Launcher, AKeptRankThatIsKilledGetsANewProcess) {
 TEST_F(Launcher, KeptRanksEndWithTheirList) {
   pid_t left = -1;
   {
-    KeptRanks kept;
+    Survivors kept;
     const LaunchOutcome outcome = run({kKept, kLost}, {.kept = &kept});
     ASSERT_TRUE(outcome.exits[0].is_kept);
     left = outcome.exits[0].pid;
@@ -172,7 +172,7 @@ TEST_F(Launcher, KeptRanksEndWithTheirList) {
 
 /// It has met its peer, but does not notice that it is gone.
 TEST_F(Launcher, ARankThatMayBeKeptIsKilledAfterTheGrace) {
-  KeptRanks kept;
+  Survivors kept;
   const LaunchOutcome outcome = run(
       {std::string("printf J >&3; ") + kForever, "while ! [ -e $FOLDER/ready.0 ]; do :; done; kill -9 $$"},
       {.grace = std::chrono::milliseconds(200), .kept = &kept});

@@ -153,7 +153,15 @@ TEST_F(CheckpointCommand, ImportsWhatARunGoesOnFrom) {
   // What does not fit.
   expect("import w.safetensors next --like out", 2, {"next", "an earlier run"});
   expect("import w.safetensors out --like out --overwrite", 2, {"would delete", "--like"});
+  expect("import out/checkpoints/step-00000004/stage0.safetensors out --model mlp --overwrite", 2,
+         {"would delete", "which is imported"});
   expect("import w.safetensors other", 2, {"--like", "--model"});
+  {
+    const auto other = RunLock::acquire(folder_ / "next", "feed");
+    ASSERT_TRUE(other);
+    expect("import w.safetensors next --like out --overwrite", 2, {"next", "in use by run feed"});
+  }
+  expect("verify next", 0, {"valid"});
   const std::string pytorch = MILLRACE_SOURCE_DIR "/tests/driver/state_dicts/";
   expect("import " + pytorch + "ordered.pt other --like out", 3, {"has no tensor", "is no tensor of"});
   expect("import " + pytorch + "module.pt other --model mlp", 3, {"Sequential", "refused"});
