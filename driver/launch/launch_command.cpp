@@ -655,7 +655,8 @@ std::optional<Restarts::Again> run_once(const JobSpec& job, const std::string& w
     for (const std::string& line : split(error.what(), '\n')) lines.push_back({"millrace launch", line, {}});
     if (!lines.empty()) lines.back().hint = error.hint();
     code = exit_with(error.code(), lines);
-    return restarts.after_failed_start(job);
+    const auto* unready = dynamic_cast<const UnreadyHosts*>(&error);
+    return restarts.after_failed_start(job, unready ? unready->hosts() : std::vector<std::size_t>());
   }
 }
 

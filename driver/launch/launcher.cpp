@@ -182,13 +182,18 @@ class Launch final : private HostEvents {
   }
 
   /// Connects to the hosts and lets their ranks start. Returns false if a signal came first. Throws
-  /// ConfigError.
+  /// UnreadyHosts.
   bool start_hosts() {
     if (options_.hosts.empty()) return true;
     const Result<int> ready = prepare_hosts(options_.hosts, options_.host_deadline, signals_, clock_);
     if (options_.hosts_ready) options_.hosts_ready(ready && *ready == 0);
-    if (!ready) keep_hosts();
-    if (!ready) throw ConfigError(to_string(ready.problems()));
+    if (!ready) {
+      std::vector<std::size_t> unready;
+      for (std::size_t h = 0; h < options_.hosts.size(); ++h)
+        if (!options_.hosts[h]->is_idle()) unready.push_back(h);
+      keep_hosts();
+      throw UnreadyHosts(to_string(ready.problems()), std::move(unready));
+    }
     interrupt_ = *ready;
     if (interrupt_ != 0) return false;
     const HostConnection& first = *options_.hosts.front();

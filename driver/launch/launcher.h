@@ -17,6 +17,7 @@
 #include "driver/hosts/rank_process.h"
 #include "driver/launch/checkpoint_collector.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/error.h"
 
 namespace millrace {
 
@@ -59,6 +60,17 @@ struct Survivors {
   /// Gives up the connection that was made by this command; null: there is none.
   std::unique_ptr<HostConnection> take(const std::vector<std::string>& command);
   void end();
+};
+
+/// Hosts that cannot run their ranks.
+class UnreadyHosts : public ConfigError {
+ public:
+  UnreadyHosts(const std::string& what, std::vector<std::size_t> hosts)
+      : ConfigError(what), hosts_(std::move(hosts)) {}
+  const std::vector<std::size_t>& hosts() const { return hosts_; }  ///< positions in LaunchOptions::hosts
+
+ private:
+  std::vector<std::size_t> hosts_;
 };
 
 struct LaunchOptions {

@@ -9,6 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
+#include "runtime/base/run_folder.h"
 #include "runtime/plan/plan.h"
 #include "runtime/saved/rescued.h"
 
@@ -89,8 +90,9 @@ std::optional<Restarts::Again> Restarts::after(const LaunchOutcome& outcome, con
   return again(job, lost_hosts(outcome, job), static_cast<int>(kept));
 }
 
-std::optional<Restarts::Again> Restarts::after_failed_start(const JobSpec& job) {
-  return made_ > 0 ? again(job, {}) : std::nullopt;  // the first start tells the user what is wrong
+std::optional<Restarts::Again> Restarts::after_failed_start(const JobSpec& job,
+                                                            const std::vector<std::size_t>& unready) {
+  return made_ > 0 ? again(job, unready) : std::nullopt;  // the first start tells the user what is wrong
 }
 
 std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::vector<std::size_t>& lost,
@@ -105,9 +107,18 @@ std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::ve
     return std::nullopt;
   }
   Again again{.delay = std::min(kFirstDelay * (1 << std::min(fruitless_, 6)), kLongestDelay),
-              .overrides = {{"resume", kResumeAuto, kWhere}, {"overwrite", "false", kWhere}},
+              .overrides = {},
               .text = {}};
-  const std::string from = state.checkpoint.empty() ? "the start" : state.checkpoint;
+  const std::string* resume = job.find("resume");
+  const bool is_named = resume && *resume != kResumeAuto;
+  // Until the ranks have taken the folder, what is in it is another run's.
+  const bool has_folder = !state.ranks.empty();
+  const bool as_told =
+      (is_named && !(has_folder && can_go_on(job.output_dir))) || (!has_folder && job.find("overwrite"));
+  if (!as_told) again.overrides.push_back({"resume", kResumeAuto, kWhere});
+  if (has_folder || !as_told) again.overrides.push_back({"overwrite", "false", kWhere});
+  std::string from = state.checkpoint.empty() ? "the start" : state.checkpoint;
+  if (as_told) from = is_named ? *resume : "the start";
   if (kept > 0 && fruitless_ == 0) again.delay = {};
   const std::string when =
       again.delay.count() == 0 ? "at once" : "in " + std::to_string(again.delay.count() / 1000) + " s";

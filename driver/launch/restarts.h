@@ -31,8 +31,8 @@ class Restarts {
   /// Says what to do after a run that has ended. Nothing: it is done, was stopped, cannot be mended by
   /// another try, or has no restarts left.
   std::optional<Again> after(const LaunchOutcome& outcome, const JobSpec& job);
-  /// The same where hosts could not start their ranks at all.
-  std::optional<Again> after_failed_start(const JobSpec& job);
+  /// The same where hosts, by position, could not start their ranks at all.
+  std::optional<Again> after_failed_start(const JobSpec& job, const std::vector<std::size_t>& unready);
 
   /// Whether the job failed again and again without getting on.
   bool breaker_is_open() const { return breaker_; }

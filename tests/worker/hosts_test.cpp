@@ -547,14 +547,20 @@ TEST_F(Hosts, ASuspendedRankOfAnotherHostIsLost) {
 
 TEST_F(Hosts, ASpareTakesThePlaceOfALostHost) {
   break_second_host("echo 'Connection to 127.0.0.3 closed by remote host.' >&2; ");
-  const Ran ran =
-      launch("--max-restarts 2 --spare-hosts 127.0.0.4 --set steps=2000 --set checkpoint_every=200");
+  const std::string broken = bytes("ssh");
+  write("ssh", broken.substr(0, broken.find("[ $login")) + "[ $login = 127.0.0.4 ] && exit 255\n" +
+                   broken.substr(broken.find("[ $login")));
+  fs::permissions(folder_ / "ssh", fs::perms::owner_all);
+  const Ran ran = launch(
+      "--max-restarts 3 --spare-hosts 127.0.0.4,127.0.0.5 --set steps=2000 --set checkpoint_every=200");
   ASSERT_EQ(ran.code, 0) << ran.output;
-  EXPECT_NE(ran.output.find("restart 1 of 2 at once, from step-"), std::string::npos) << ran.output;
-  EXPECT_NE(ran.output.find("; 1 of 2 ranks keep their processes; 127.0.0.4 takes the place of 127.0.0.3"),
-            std::string::npos)
-      << ran.output;
-  for (const char* host : {"127.0.0.2", "127.0.0.3", "127.0.0.4"}) EXPECT_EQ(calls_of(host), 1) << host;
+  for (const char* part : {"restart 1 of 3 at once, from step-",
+                           "; 1 of 2 ranks keep their processes; 127.0.0.4 takes the place of 127.0.0.3",
+                           "host 127.0.0.4: it ended without an answer", "restart 2 of 3 in 2 s, from step-",
+                           "; 127.0.0.5 takes the place of 127.0.0.4"})
+    EXPECT_NE(ran.output.find(part), std::string::npos) << part << " in\n" << ran.output;
+  for (const char* host : {"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"})
+    EXPECT_EQ(calls_of(host), 1) << host;
   expect_end_of(2000);
 }
 
