@@ -1,5 +1,6 @@
 #include "driver/launch/launch_command.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -10,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 #include <tuple>
 
 #include "data/files/data_kinds.h"
@@ -627,6 +627,29 @@ void requeue_if_stopped_by_slurm(const JobSpec& job, const LaunchOutcome& outcom
                                                 : to_string(requeued.problems()) + "\n");
 }
 
+/// Waits before a restart. Meanwhile the folder stays this job's, so that `millrace stop` finds it. Returns
+/// the signal that asks for an end, or 0.
+int wait_before_restart(const JobSpec& job, std::chrono::milliseconds delay) {
+  const SignalGuard signals;
+  const Result<RunLock> lock = RunLock::acquire(job.output_dir, new_run_id());
+  pollfd polled{.fd = signals.descriptor(), .events = POLLIN, .revents = 0};
+  for (const TimePoint end = steady_clock().now() + delay;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - steady_clock().now());
+    ::poll(&polled, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
+    if (const std::vector<int> came = signals.read(); !came.empty()) return came.front();
+    if (left.count() <= 0) return 0;
+  }
+}
+
+/// What a signal does to a job that waits for its restart. Returns the exit code.
+int end_before_restart(const JobSpec& job, int signal, const std::string& resume_command) {
+  print_without_waiting(STDERR_FILENO, "millrace launch: stopped by signal " + std::to_string(signal) +
+                                           " before the restart\n" + way_on(job, resume_command));
+  if (!can_go_on(job.output_dir)) return 128 + signal;
+  requeue_if_stopped_by_slurm(job, {.interrupt = signal});
+  return static_cast<int>(ExitCode::Requeue);
+}
+
 /// One run of the job, to its end. Returns how to go on, if there is a way; `code` is the run's exit code.
 std::optional<Restarts::Again> run_once(const JobSpec& job, const std::string& worker,
                                         const std::vector<std::string>& args, Restarts& restarts,
@@ -733,15 +756,17 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
     const std::optional<Restarts::Again> again = run_once(*job, worker, args, restarts, kept, code);
     if (!again) break;
     print_without_waiting(STDERR_FILENO, again->text + "\n");
-    std::this_thread::sleep_for(again->delay);
+    if (const int signal = wait_before_restart(*job, again->delay); signal != 0) {
+      code = end_before_restart(*job, signal, resume_command_of(args, *job));
+      break;
+    }
     overrides.insert(overrides.end(), again->overrides.begin(), again->overrides.end());
     job = load_job(file, overrides, worker_here);
     if (!job) return exit_with(ExitCode::Usage, job.problems());
   }
   kept.end();
-  if (restarts.breaker_is_open())
-    print_without_waiting(STDERR_FILENO,
-                          "millrace launch: three starts in a row came no further than the ones before\n");
+  if (!restarts.why_not().empty())
+    print_without_waiting(STDERR_FILENO, "millrace launch: " + restarts.why_not() + "\n");
   // A failed run's files are worth exporting too; its exit code stays.
   const int exported =
       exports && code != static_cast<int>(ExitCode::Usage) ? exporter.run(job->output_dir, *flags.log) : 0;

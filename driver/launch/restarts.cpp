@@ -10,13 +10,17 @@
 #include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
+#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/quantities.h"
 #include "runtime/saved/rescued.h"
 
 namespace millrace {
 namespace {
 
 constexpr int kFruitless = 3;
+constexpr double kLeastTime = 10;          // seconds of a run
 constexpr const char* kWhere = "restart";  // what messages of a changed job name
 constexpr std::chrono::milliseconds kFirstDelay{1000}, kLongestDelay{60'000};
 
@@ -82,7 +86,17 @@ std::optional<std::int64_t> keep_what_is_left(const LaunchOutcome& outcome, cons
   });
 }
 
-Restarts::Restarts(const JobSpec& job) : spares_(job.restarts.spares) {}
+Restarts::Restarts(const JobSpec& job) : spares_(job.restarts.spares) {
+  if (const std::string* limit = job.find("time-limit")) time_limit_ = parse_duration(*limit);
+}
+
+bool Restarts::leave_time(Again& again) {
+  if (!time_limit_) return true;
+  const double left = *time_limit_ - Seconds(steady_clock().now() - start_ + again.delay).count();
+  if (left < kLeastTime) return false;
+  again.overrides.push_back({"time-limit", printed("%.1fs", left), kWhere});
+  return true;
+}
 
 std::optional<Restarts::Again> Restarts::after(const LaunchOutcome& outcome, const JobSpec& job) {
   if (!may_be_mended(outcome)) return std::nullopt;
@@ -104,6 +118,7 @@ std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::ve
   furthest_ = std::max(furthest_, step);
   if (fruitless_ >= kFruitless) {
     breaker_ = true;
+    why_not_ = "three starts in a row came no further than the ones before";
     return std::nullopt;
   }
   Again again{.delay = std::min(kFirstDelay * (1 << std::min(fruitless_, 6)), kLongestDelay),
@@ -120,6 +135,10 @@ std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::ve
   std::string from = state.checkpoint.empty() ? "the start" : state.checkpoint;
   if (as_told) from = is_named ? *resume : "the start";
   if (kept > 0 && fruitless_ == 0) again.delay = {};
+  if (!leave_time(again)) {
+    why_not_ = "the time limit leaves too little for a restart";
+    return std::nullopt;
+  }
   const std::string when =
       again.delay.count() == 0 ? "at once" : "in " + std::to_string(again.delay.count() / 1000) + " s";
   again.text = "millrace launch: restart " + std::to_string(++made_) + " of " +

@@ -67,6 +67,20 @@ TEST_F(RunCommands, FollowADetachedRunToItsStop) {
   EXPECT_EQ(command.find("resume="), std::string::npos) << "it is what was typed";
 }
 
+/// Rank 1 is killed before it trains: nothing runs for two seconds, and the folder is still the job's.
+TEST_F(RunCommands, StopAJobThatWaitsForItsRestart) {
+  ASSERT_EQ(run("launch job.yaml --output-dir out --detach --max-restarts 5 --set "
+                "env.MILLRACE_FAILPOINTS=model:rank=1:action=kill")
+                .code,
+            0);
+  for (int i = 0; i < 600 && bytes("out/launch.err").find("restart 1 of 5 in 2 s") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const Ran stopped = run("stop out");
+  EXPECT_EQ(stopped.code, 0) << stopped.output << bytes("out/launch.err");
+  EXPECT_EQ(stopped.output.find("no run goes on here"), std::string::npos) << stopped.output;
+  EXPECT_NE(state(), "running");
+}
+
 TEST_F(RunCommands, KillEndsAtOnce) {
   ASSERT_EQ(run("launch job.yaml --output-dir out --detach").code, 0);
   until("logs out", "step=100/");
