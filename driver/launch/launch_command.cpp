@@ -465,7 +465,7 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
     if (const Status settled = settle_resume(job); !settled) return settled.problems();
   }
   const std::string run = new_run_id();
-  const Result<RunLock> lock = prepare_output(job, run);
+  Result<RunLock> lock = prepare_output(job, run);
   if (!lock) return lock.problems();
   if (const Status written = write_file_atomically(fs::path(job.output_dir) / kRunManifest,
                                                    run_manifest(job, run, command).dump(2) + "\n");
@@ -495,7 +495,7 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
   LaunchOutcome outcome = run_ranks(processes, std::move(options), clock);
   note_failure(outcome, job);
   std::string message = final_message(outcome, job, resume_command) + write_explanation(outcome, job);
-  return JobEnd{std::move(outcome), std::move(message)};
+  return JobEnd{std::move(outcome), std::move(message), *std::move(lock)};
 }
 
 std::string worker_of(const JobSpec& job) {
@@ -627,11 +627,9 @@ void requeue_if_stopped_by_slurm(const JobSpec& job, const LaunchOutcome& outcom
                                                 : to_string(requeued.problems()) + "\n");
 }
 
-/// Waits before a restart. Meanwhile the folder stays this job's, so that `millrace stop` finds it. Returns
-/// the signal that asks for an end, or 0.
-int wait_before_restart(const JobSpec& job, std::chrono::milliseconds delay) {
+/// Waits before a restart. Returns the signal that asks for an end, or 0.
+int wait_before_restart(std::chrono::milliseconds delay) {
   const SignalGuard signals;
-  const Result<RunLock> lock = RunLock::acquire(job.output_dir, new_run_id());
   pollfd polled{.fd = signals.descriptor(), .events = POLLIN, .revents = 0};
   for (const TimePoint end = steady_clock().now() + delay;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - steady_clock().now());
@@ -651,20 +649,23 @@ int end_before_restart(const JobSpec& job, int signal, const std::string& resume
 }
 
 /// One run of the job, to its end. Returns how to go on, if there is a way; `code` is the run's exit code.
+/// `lock` holds the folder afterwards: `millrace stop` finds a job that waits for its restart.
 std::optional<Restarts::Again> run_once(const JobSpec& job, const std::string& worker,
                                         const std::vector<std::string>& args, Restarts& restarts,
-                                        Survivors& kept, int& code) {
+                                        Survivors& kept, RunLock& lock, int& code) {
+  lock = RunLock();
   try {
     std::vector<std::string> typed{"millrace", "launch"};
     typed.insert(typed.end(), args.begin(), args.end());
     // A GPU that was in a broken transfer is not trusted again.
     const bool may_keep = job.restarts.most > 0 && device_of(job) == ComputeDevice::Cpu;
-    const Result<JobEnd> end =
+    Result<JobEnd> end =
         run_job(job, worker, resume_command_of(args, job), command_line(typed), may_keep ? &kept : nullptr);
     if (!end) {
       code = exit_with(ExitCode::Usage, end.problems());
       return std::nullopt;
     }
+    lock = std::move(end->lock);
     print_without_waiting(STDERR_FILENO, end->message);
     code = end->outcome.exit_code();
     if (const std::optional<std::int64_t> step = keep_what_is_left(end->outcome, job))
@@ -678,6 +679,7 @@ std::optional<Restarts::Again> run_once(const JobSpec& job, const std::string& w
     for (const std::string& line : split(error.what(), '\n')) lines.push_back({"millrace launch", line, {}});
     if (!lines.empty()) lines.back().hint = error.hint();
     code = exit_with(error.code(), lines);
+    if (Result<RunLock> again = RunLock::acquire(job.output_dir, new_run_id())) lock = *std::move(again);
     const auto* unready = dynamic_cast<const UnreadyHosts*>(&error);
     return restarts.after_failed_start(job, unready ? unready->hosts() : std::vector<std::size_t>());
   }
@@ -751,12 +753,13 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
   }
   Restarts restarts(*job);
   Survivors kept;
+  RunLock lock;
   int code = 0;
   for (;;) {
-    const std::optional<Restarts::Again> again = run_once(*job, worker, args, restarts, kept, code);
+    const std::optional<Restarts::Again> again = run_once(*job, worker, args, restarts, kept, lock, code);
     if (!again) break;
     print_without_waiting(STDERR_FILENO, again->text + "\n");
-    if (const int signal = wait_before_restart(*job, again->delay); signal != 0) {
+    if (const int signal = wait_before_restart(again->delay); signal != 0) {
       code = end_before_restart(*job, signal, resume_command_of(args, *job));
       break;
     }
@@ -765,6 +768,7 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
     if (!job) return exit_with(ExitCode::Usage, job.problems());
   }
   kept.end();
+  lock = RunLock();
   if (!restarts.why_not().empty())
     print_without_waiting(STDERR_FILENO, "millrace launch: " + restarts.why_not() + "\n");
   // A failed run's files are worth exporting too; its exit code stays.
