@@ -680,7 +680,11 @@ Result<JobSpec> job_from(const Json& json, const std::string& source,
 Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides,
                          const std::string& worker) {
   const Result<Json> json = read_yaml(path);
-  if (!json) return json.problems();
+  return json ? load_job(*json, path, overrides, worker) : json.problems();
+}
+
+Result<JobSpec> load_job(const Json& json, const std::string& path, const std::vector<JobOverride>& overrides,
+                         const std::string& worker) {
   const auto ask = [](const std::string& named) -> Result<Models> {
     static std::mutex mutex;
     static std::map<std::string, Models> known;  // by worker: a restart does not ask again
@@ -692,7 +696,7 @@ Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>
     if (models) known[asked] = *models;
     return models;
   };
-  return job_from(*json, path, overrides, ask, worker);
+  return job_from(json, path, overrides, ask, worker);
 }
 
 namespace {

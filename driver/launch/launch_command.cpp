@@ -584,6 +584,11 @@ bool becomes_batch_job(const JobSpec& job) {
   return job.hosts.on == "slurm" && job.hosts.entries.empty() && !is_in_slurm_allocation();
 }
 
+/// The hosts of a job that lists none are those of the allocation.
+Status find_hosts(JobSpec& job) {
+  return job.hosts.on.empty() || !job.hosts.entries.empty() ? Ok{} : place_on_hosts(job);
+}
+
 /// This command, but for what concerns who starts it.
 std::vector<std::string> words_of_launch(const std::vector<std::string>& args) {
   std::error_code error;
@@ -719,7 +724,8 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
       problems.push_back(std::move(problem));
     }
   }
-  Result<JobSpec> job = load_job(file, overrides, worker_here);
+  const Result<Json> text = read_yaml(file);  // a restart is of this text, whatever becomes of the file
+  Result<JobSpec> job = text ? load_job(*text, file, overrides, worker_here) : text.problems();
   if (!job) append(problems, job.problems());
   const bool is_batch = job && becomes_batch_job(*job);
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
@@ -733,11 +739,8 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
     std::fputs(text->c_str(), stdout);
     return 0;
   }
-  const bool has_engine = !job->hosts.on.empty();
-  if (has_engine && !is_batch && job->hosts.entries.empty()) {
-    if (const Status placed = place_on_hosts(*job); !placed)
-      return exit_with(ExitCode::Usage, placed.problems());
-  }
+  if (const Status placed = is_batch ? Ok{} : find_hosts(*job); !placed)
+    return exit_with(ExitCode::Usage, placed.problems());
   const std::string worker = worker_of(*job);
   if (const Problems found = check_job(*job, worker); !found.empty())
     return exit_with(ExitCode::Usage, found);
@@ -764,8 +767,9 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
       break;
     }
     overrides.insert(overrides.end(), again->overrides.begin(), again->overrides.end());
-    job = load_job(file, overrides, worker_here);
-    if (!job) return exit_with(ExitCode::Usage, job.problems());
+    job = load_job(*text, file, overrides, worker_here);
+    const Status placed = job ? find_hosts(*job) : job.problems();
+    if (!placed) return exit_with(ExitCode::Usage, placed.problems());
   }
   kept.end();
   lock = RunLock();

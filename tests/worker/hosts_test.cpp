@@ -620,6 +620,26 @@ TEST_F(Hosts, RanksThatAreLeftKeepTheirProcesses) {
       << "processes are left";
 }
 
+/// Rank 1 is killed in step 9, with a checkpoint of step 8. A later process of it does fewer forwards.
+TEST_F(Hosts, OfAnAllocationHaveTheRestartsToo) {
+  write("nodes", "127.0.0.2\n127.0.0.3\n");
+  write("mpirun",
+        "#!/bin/sh\necho $4 >>logins; echo 'steps: 1' >job.yaml  # the job is what it was\nshift 6; exec "
+        "\"$@\"\n");
+  fs::permissions(folder_ / "mpirun", fs::perms::owner_all);
+  const Ran ran = run("launch job.yaml --output-dir out --on mpi --client " + (folder_ / "mpirun").string() +
+                          " --max-restarts 2 --set env.MILLRACE_FAILPOINTS=forward:rank=1:hit=40:action=kill",
+                      "PBS_NODEFILE=nodes");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("from step-00000008; 1 of 2 ranks keep their processes"), std::string::npos)
+      << ran.output;
+  for (const char* host : {"127.0.0.2", "127.0.0.3"}) EXPECT_EQ(calls_of(host), 1) << host;
+  const Result<Json> manifest = read_json((folder_ / "out/launch-manifest.json").string());
+  ASSERT_TRUE(manifest);
+  EXPECT_EQ(manifest->find("hosts")->size(), 2u) << manifest->dump();
+  expect_end_of(12);
+}
+
 TEST_F(Hosts, TrainOnWithASmallerPlanWithoutASpare) {
   ASSERT_EQ(
       run("profile --model mlp --width 16 --microbatch 4 --repetitions 2 --blocks 1 --out profile.json").code,
