@@ -71,7 +71,13 @@ TEST_F(Launcher, AllDone) {
 
 TEST_F(Launcher, ARefusalInTheSameWordsIsShownOnce) {
   const std::string refuse = "echo 'error: no such layer' >&2; echo 'Hint: name another' >&2; ";
-  const LaunchOutcome outcome = run({refuse + "exit 2", refuse + "echo 'error: and no such rank' >&2; exit 2",
+  // The first one that ends would end the other one.
+  const auto end_after = [](const char* own, const char* other) {
+    return std::string("> $FOLDER/said.") + own + "; while [ ! -e $FOLDER/said." + other +
+           " ]; do :; done; exit 2";
+  };
+  const LaunchOutcome outcome = run({refuse + end_after("0", "1"),
+                                     refuse + "echo 'error: and no such rank' >&2; " + end_after("1", "0"),
                                      "echo same >&2", "echo same >&2"});
   EXPECT_EQ(outcome.exit_code(), 2);
   const std::string err = folder_.read("console.err");
