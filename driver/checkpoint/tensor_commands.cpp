@@ -81,6 +81,11 @@ std::vector<Difference> differences(const SavedTensors& a, const SavedTensors& b
 }
 
 int diff(const DiffFlags& flags, const std::vector<std::string>& paths) {
+  std::error_code error;
+  for (const std::string& path : paths)
+    if (!fs::exists(path, error))
+      return exit_with(ExitCode::Usage,
+                       {{path, "is not there", "give a folder of checkpoints or a file of weights"}});
   std::optional<WorkingLine> working("compares the tensors");
   Result<SavedTensors> a = open_saved_tensors(paths[0]), b = open_saved_tensors(paths[1]);
   Problems problems;

@@ -133,6 +133,7 @@ TEST_F(CheckpointCommand, ExportsWhatSaveWeightsWrites) {
   EXPECT_TRUE(bytes("averages.safetensors") == bytes("e.safetensors"));
   expect("diff averages.safetensors ema --weights", 0, {"of 16", "|a-b| / |a|"});
   expect("export missing x", 2, {"missing", "is not a checkpoint folder"});
+  expect("diff out missing", 2, {"missing", "is not there"});
 }
 
 TEST_F(CheckpointCommand, ImportsWhatARunGoesOnFrom) {

@@ -54,6 +54,9 @@ TEST_F(RunCommands, FollowADetachedRunToItsStop) {
   EXPECT_NE(stopped.output.find("out: stopped at step "), std::string::npos) << stopped.output;
   EXPECT_NE(stopped.output.find("newest checkpoint step-"), std::string::npos) << stopped.output;
   EXPECT_EQ(state(), "stopped");
+  const std::string sign = run("status out").output;
+  EXPECT_EQ(sign.find("last sign of life unknown"), std::string::npos) << sign;
+  EXPECT_NE(sign.find(" ago"), std::string::npos) << sign;
   EXPECT_NE(run("logs out -f").output.find("checkpoint step="), std::string::npos) << "it ends with the run";
   EXPECT_NE(run("stop out").output.find("no run goes on here"), std::string::npos);
   const std::string runs = run("runs .").output;
