@@ -644,6 +644,23 @@ TEST_F(Hosts, OfAnAllocationHaveTheRestartsToo) {
   expect_end_of(12);
 }
 
+/// The hosts see nothing of each other's folders, nor of the launcher's.
+TEST_F(Hosts, WithFoldersOfTheirOwnKeepTheirProcesses) {
+  ssh("mkdir -p host.$login && cd host.$login && exec \"$@\"");
+  const Ran ran = launch(
+      "--workdir own --max-restarts 2 --set no_evaluation=true --set "
+      "env.MILLRACE_FAILPOINTS=forward:rank=1:hit=40:action=kill");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("from step-00000008; 1 of 2 ranks keep their processes"), std::string::npos)
+      << ran.output;
+  for (const char* host : {"127.0.0.2", "127.0.0.3"}) {
+    EXPECT_EQ(calls_of(host), 1) << host;
+    EXPECT_FALSE(fs::exists(folder_ / ("host." + std::string(host)) / "own/own"))
+        << "the next run is there, too";
+  }
+  expect_end_of(12);
+}
+
 TEST_F(Hosts, TrainOnWithASmallerPlanWithoutASpare) {
   ASSERT_EQ(
       run("profile --model mlp --width 16 --microbatch 4 --repetitions 2 --blocks 1 --out profile.json").code,
