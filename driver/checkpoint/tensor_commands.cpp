@@ -395,6 +395,10 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
   if (!unused) return exit_with(ExitCode::Usage, unused.problems());
   const std::int64_t step = like ? like->manifest->step : 0;
   const fs::path folder = fs::path(out) / run_files::kCheckpoints;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))  // imports that were killed
+    if (entry.path().filename().string().find(".tmp.") != std::string::npos)
+      fs::remove_all(entry.path(), ignored);
   const fs::path temporary = folder / (step_name(step) + ".tmp." + run);
   for (const fs::path& one : {folder, temporary})
     if (const Status made = make_private_folder(one); !made)
@@ -404,7 +408,6 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
     const Json manifest = manifest_of(like ? &*like : nullptr, flags.model, run, shard);
     return publish_checkpoint(folder, temporary, sealed_manifest(manifest), Retention{.newest = 0});
   };
-  std::error_code ignored;
   try {
     if (const Status written = write(); !written) {
       fs::remove_all(temporary, ignored);

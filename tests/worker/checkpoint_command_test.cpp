@@ -139,7 +139,10 @@ TEST_F(CheckpointCommand, ImportsWhatARunGoesOnFrom) {
   train("--stages 2 --steps 4 --checkpoint-at-end --output-dir out");
   train("--stages 2 --steps 8 --output-dir whole --save-weights whole.safetensors --resume out");
   expect("export out w.safetensors", 0, {});
+  fs::create_directories(folder_ /
+                         "next/checkpoints/step-00000004.tmp.feed");  // of an import that was killed
   expect("import w.safetensors next --like out", 0, {"next/checkpoints/step-00000004", "step 4"});
+  EXPECT_EQ(steps("next/checkpoints"), std::vector<std::string>{step_name(4)});
   expect("verify next", 0, {"valid"});
   expect("diff next out", 0, {" 0 differ"});
   // Another plan goes on from it, as from the checkpoint that it is like.
