@@ -153,6 +153,8 @@ CommandSpec export_spec(ExportFlags& f) {
           .interrupted = "nothing was written"};
 }
 
+constexpr const char* kSplit = "`millrace split` makes a checkpoint of each";
+
 /// Whether the checkpoint is of several jobs, whose tensors have the job in their names.
 bool is_array(const ManifestHead& manifest) {
   const Json* settings = manifest.json.find("settings");
@@ -212,8 +214,8 @@ int export_tensors(const ExportFlags& flags, const std::vector<std::string>& pat
   const Result<SavedTensors> saved = open_saved_tensors(paths[0]);
   if (!saved) return exit_with(ExitCode::Checkpoint, saved.problems());
   if (is_array(*saved->manifest) && !flags.all)
-    return exit_with(ExitCode::Checkpoint, {{saved->path, "is of several jobs",
-                                             "`millrace split` makes a checkpoint of each; or give --all"}});
+    return exit_with(ExitCode::Checkpoint,
+                     {{saved->path, "is of several jobs", std::string(kSplit) + "; or give --all"}});
   std::map<std::string, const SavedTensor*> tensors;
   if (flags.all) {
     for (const auto& [name, tensor] : saved->tensors) tensors[name] = &tensor;
@@ -278,6 +280,15 @@ std::map<std::string, const SavedTensor*> weights_of(const SavedTensors& file) {
   return weights;
 }
 
+/// "a, b, c and 39 more".
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i)
+    text += (i == 0 ? "" : ", ") + escaped(names[i]);
+  return names.size() <= kShown ? text : text + " and " + std::to_string(names.size() - kShown) + " more";
+}
+
 /// Replaces tensors of `like` by those of the file. Problems: names that `like` lacks or the file lacks,
 /// other shapes or types.
 Result<std::map<std::string, const SavedTensor*>> replaced(const SavedTensors& like,
@@ -302,15 +313,16 @@ Result<std::map<std::string, const SavedTensor*>> replaced(const SavedTensors& l
   std::erase_if(given, [&](const auto& one) {
     return one.first.ends_with("num_batches_tracked") && !result.contains(one.first);
   });
-  for (const auto& [name, tensor] : result) {
-    if (is_weight(name) && !given.contains(name))
-      problems.push_back(
-          {file.path, "has no tensor " + escaped(name), "the weights of " + like.path + " are needed"});
-  }
+  std::vector<std::string> missing, others;
+  for (const auto& [name, tensor] : result)
+    if (is_weight(name) && !given.contains(name)) missing.push_back(name);
+  if (!missing.empty())
+    problems.push_back(
+        {file.path, "has no tensor " + some_of(missing), "the weights of " + like.path + " are needed"});
   for (const auto& [name, tensor] : given) {
     const auto own = result.find(name);
     if (own == result.end()) {
-      problems.push_back({file.path, escaped(name) + " is no tensor of " + like.path, "leave it out"});
+      others.push_back(name);
     } else if (shape_text(tensor->shape) != shape_text(own->second->shape)) {
       problems.push_back({file.path,
                           escaped(name) + " is " + shape_text(tensor->shape) + ", in " + like.path +
@@ -320,6 +332,11 @@ Result<std::map<std::string, const SavedTensor*>> replaced(const SavedTensors& l
       own->second = tensor;
     }
   }
+  if (!others.empty())
+    problems.push_back(
+        {file.path,
+         some_of(others) + (others.size() == 1 ? " is no tensor of " : " are no tensors of ") + like.path,
+         "leave out what is not of this model"});
   if (!problems.empty()) return problems;
   return result;
 }
@@ -364,6 +381,8 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
   std::optional<WorkingLine> working("makes the checkpoint");
   const Result<SavedTensors> file = open_saved_tensors(paths[0], flags.key);
   if (!file) return exit_with(ExitCode::InputData, file.problems());
+  if (flags.like.empty() && file->manifest && is_array(*file->manifest))
+    return exit_with(ExitCode::InputData, {{file->path, "is of several jobs", kSplit}});
   std::optional<SavedTensors> like;
   if (!flags.like.empty()) {
     Result<SavedTensors> opened = open_saved_tensors(flags.like);
@@ -374,6 +393,7 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
     like = *std::move(opened);
   }
   std::map<std::string, const SavedTensor*> tensors = weights_of(*file);
+  if (!like && file->manifest) std::erase_if(tensors, [](const auto& one) { return !is_weight(one.first); });
   if (like) {
     Result<std::map<std::string, const SavedTensor*>> joined = replaced(*like, *file);
     if (!joined) return exit_with(ExitCode::InputData, joined.problems());

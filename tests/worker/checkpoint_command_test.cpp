@@ -153,6 +153,8 @@ TEST_F(CheckpointCommand, ImportsWhatARunGoesOnFrom) {
   expect("import w.safetensors start --model mlp", 0, {"step 0"});
   train("--stages 1 --steps 0 --seed 9 --save-weights from.safetensors --init-from start");
   EXPECT_TRUE(bytes("from.safetensors") == bytes("w.safetensors"));
+  expect("import out started --model mlp", 0, {"step 0"});  // the state of the rule is left out
+  expect("diff started w.safetensors", 0, {" 0 differ"});
   // What does not fit.
   expect("import w.safetensors next --like out", 2, {"next", "an earlier run"});
   expect("import w.safetensors out --like out --overwrite", 2, {"would delete", "--like"});
@@ -166,7 +168,8 @@ TEST_F(CheckpointCommand, ImportsWhatARunGoesOnFrom) {
   }
   expect("verify next", 0, {"valid"});
   const std::string pytorch = MILLRACE_SOURCE_DIR "/tests/driver/state_dicts/";
-  expect("import " + pytorch + "ordered.pt other --like out", 3, {"has no tensor", "is no tensor of"});
+  expect("import " + pytorch + "ordered.pt other --like out", 3,
+         {"has no tensor", " more. Hint: the weights of ", " more are no tensors of "});
   expect("import " + pytorch + "module.pt other --model mlp", 3, {"Sequential", "refused"});
   EXPECT_FALSE(fs::exists(folder_ / "other"));
   expect("import " + pytorch + "ordered.pt pt --model linear", 0, {"9 tensors"});
