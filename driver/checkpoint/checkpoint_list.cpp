@@ -101,7 +101,9 @@ void add_branch(std::vector<ListedCheckpoint>& to, const fs::path& folder, const
   const Result<Latest> latest = read_latest(folder);
   const std::size_t first = to.size();
   for (const fs::path& step : steps) {
-    to.push_back(listed(step, branch, check));
+    ListedCheckpoint one = listed(step, branch, check);
+    if (!fs::exists(step, error)) continue;  // a run has deleted it meanwhile
+    to.push_back(std::move(one));
     to.back().is_latest = latest && latest->step == step.filename().string();
   }
   const std::span<ListedCheckpoint> own(to.begin() + static_cast<std::ptrdiff_t>(first), to.end());

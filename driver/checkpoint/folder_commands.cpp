@@ -206,7 +206,7 @@ int prune(const PruneFlags& flags, const std::string& path) {
     bytes += one.bytes;
     if (!one.branch.empty()) branches.insert(one.within);
     std::error_code error;
-    if (!flags.dry_run) fs::remove_all(one.folder, error);
+    if (!flags.dry_run) error = remove_checkpoint(one.folder, newest->run);
     if (error) problems.push_back({one.folder.string(), "cannot be deleted: " + error.message(), {}});
   }
   for (const fs::path& branch : branches) {

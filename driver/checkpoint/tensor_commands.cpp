@@ -81,6 +81,11 @@ std::vector<Difference> differences(const SavedTensors& a, const SavedTensors& b
 }
 
 int diff(const DiffFlags& flags, const std::vector<std::string>& paths) {
+  std::error_code error;
+  for (const std::string& path : paths)
+    if (!fs::exists(path, error))
+      return exit_with(ExitCode::Usage,
+                       {{path, "is not there", "give a folder of checkpoints or a file of weights"}});
   std::optional<WorkingLine> working("compares the tensors");
   Result<SavedTensors> a = open_saved_tensors(paths[0]), b = open_saved_tensors(paths[1]);
   Problems problems;
@@ -148,6 +153,8 @@ CommandSpec export_spec(ExportFlags& f) {
           .interrupted = "nothing was written"};
 }
 
+constexpr const char* kSplit = "`millrace split` makes a checkpoint of each";
+
 /// Whether the checkpoint is of several jobs, whose tensors have the job in their names.
 bool is_array(const ManifestHead& manifest) {
   const Json* settings = manifest.json.find("settings");
@@ -207,8 +214,8 @@ int export_tensors(const ExportFlags& flags, const std::vector<std::string>& pat
   const Result<SavedTensors> saved = open_saved_tensors(paths[0]);
   if (!saved) return exit_with(ExitCode::Checkpoint, saved.problems());
   if (is_array(*saved->manifest) && !flags.all)
-    return exit_with(ExitCode::Checkpoint, {{saved->path, "is of several jobs",
-                                             "`millrace split` makes a checkpoint of each; or give --all"}});
+    return exit_with(ExitCode::Checkpoint,
+                     {{saved->path, "is of several jobs", std::string(kSplit) + "; or give --all"}});
   std::map<std::string, const SavedTensor*> tensors;
   if (flags.all) {
     for (const auto& [name, tensor] : saved->tensors) tensors[name] = &tensor;
@@ -273,6 +280,15 @@ std::map<std::string, const SavedTensor*> weights_of(const SavedTensors& file) {
   return weights;
 }
 
+/// "a, b, c and 39 more".
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i)
+    text += (i == 0 ? "" : ", ") + escaped(names[i]);
+  return names.size() <= kShown ? text : text + " and " + std::to_string(names.size() - kShown) + " more";
+}
+
 /// Replaces tensors of `like` by those of the file. Problems: names that `like` lacks or the file lacks,
 /// other shapes or types.
 Result<std::map<std::string, const SavedTensor*>> replaced(const SavedTensors& like,
@@ -297,15 +313,16 @@ Result<std::map<std::string, const SavedTensor*>> replaced(const SavedTensors& l
   std::erase_if(given, [&](const auto& one) {
     return one.first.ends_with("num_batches_tracked") && !result.contains(one.first);
   });
-  for (const auto& [name, tensor] : result) {
-    if (is_weight(name) && !given.contains(name))
-      problems.push_back(
-          {file.path, "has no tensor " + escaped(name), "the weights of " + like.path + " are needed"});
-  }
+  std::vector<std::string> missing, others;
+  for (const auto& [name, tensor] : result)
+    if (is_weight(name) && !given.contains(name)) missing.push_back(name);
+  if (!missing.empty())
+    problems.push_back(
+        {file.path, "has no tensor " + some_of(missing), "the weights of " + like.path + " are needed"});
   for (const auto& [name, tensor] : given) {
     const auto own = result.find(name);
     if (own == result.end()) {
-      problems.push_back({file.path, escaped(name) + " is no tensor of " + like.path, "leave it out"});
+      others.push_back(name);
     } else if (shape_text(tensor->shape) != shape_text(own->second->shape)) {
       problems.push_back({file.path,
                           escaped(name) + " is " + shape_text(tensor->shape) + ", in " + like.path +
@@ -315,6 +332,11 @@ Result<std::map<std::string, const SavedTensor*>> replaced(const SavedTensors& l
       own->second = tensor;
     }
   }
+  if (!others.empty())
+    problems.push_back(
+        {file.path,
+         some_of(others) + (others.size() == 1 ? " is no tensor of " : " are no tensors of ") + like.path,
+         "leave out what is not of this model"});
   if (!problems.empty()) return problems;
   return result;
 }
@@ -359,6 +381,8 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
   std::optional<WorkingLine> working("makes the checkpoint");
   const Result<SavedTensors> file = open_saved_tensors(paths[0], flags.key);
   if (!file) return exit_with(ExitCode::InputData, file.problems());
+  if (flags.like.empty() && file->manifest && is_array(*file->manifest))
+    return exit_with(ExitCode::InputData, {{file->path, "is of several jobs", kSplit}});
   std::optional<SavedTensors> like;
   if (!flags.like.empty()) {
     Result<SavedTensors> opened = open_saved_tensors(flags.like);
@@ -369,6 +393,7 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
     like = *std::move(opened);
   }
   std::map<std::string, const SavedTensor*> tensors = weights_of(*file);
+  if (!like && file->manifest) std::erase_if(tensors, [](const auto& one) { return !is_weight(one.first); });
   if (like) {
     Result<std::map<std::string, const SavedTensor*>> joined = replaced(*like, *file);
     if (!joined) return exit_with(ExitCode::InputData, joined.problems());
@@ -378,13 +403,24 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
   if (like && flags.overwrite && is_within(like->path, out))
     return exit_with(ExitCode::Usage, {{"--overwrite", "would delete " + like->path + ", which --like names",
                                         "give another DIR"}});
+  for (const char* deleted : {run_files::kCheckpoints, run_files::kBest})
+    if (flags.overwrite && is_within(file->path, fs::path(out) / deleted))
+      return exit_with(ExitCode::Usage, {{"--overwrite", "would delete " + file->path + ", which is imported",
+                                          "give another DIR"}});
+  const std::string run = new_run_id();
+  if (const Status made = make_private_folder(out); !made) return exit_with(ExitCode::Usage, made.problems());
+  const Result<RunLock> lock = RunLock::acquire(out, run);
+  if (!lock) return exit_with(ExitCode::Usage, lock.problems());
   const Status unused = flags.overwrite ? remove_earlier_run(out) : check_unused(out);
   if (!unused) return exit_with(ExitCode::Usage, unused.problems());
-  const std::string run = new_run_id();
   const std::int64_t step = like ? like->manifest->step : 0;
   const fs::path folder = fs::path(out) / run_files::kCheckpoints;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))  // imports that were killed
+    if (entry.path().filename().string().find(".tmp.") != std::string::npos)
+      fs::remove_all(entry.path(), ignored);
   const fs::path temporary = folder / (step_name(step) + ".tmp." + run);
-  for (const fs::path& one : {fs::path(out), folder, temporary})
+  for (const fs::path& one : {folder, temporary})
     if (const Status made = make_private_folder(one); !made)
       return exit_with(ExitCode::Usage, made.problems());
   const auto write = [&]() -> Status {
@@ -392,7 +428,6 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
     const Json manifest = manifest_of(like ? &*like : nullptr, flags.model, run, shard);
     return publish_checkpoint(folder, temporary, sealed_manifest(manifest), Retention{.newest = 0});
   };
-  std::error_code ignored;
   try {
     if (const Status written = write(); !written) {
       fs::remove_all(temporary, ignored);

@@ -21,6 +21,7 @@
 #include "driver/hosts/delivered_checkpoint.h"
 #include "driver/hosts/frames.h"
 #include "driver/hosts/heartbeats.h"
+#include "driver/hosts/kept_ranks.h"
 #include "driver/hosts/machine.h"
 #include "driver/hosts/own_shards.h"
 #include "driver/hosts/program_paths.h"
@@ -45,7 +46,9 @@ constexpr std::size_t kMostStatusBytes = 4096;     // smaller files are sent aga
 struct AgentRank {
   int rank = 0;
   ChildProcess process;
+  RankProcess told{};  ///< what it was started with
   bool alive = true;
+  bool has_joined = false;  ///< it has met the others: it notices by itself that one is lost
   bool was_suspended = false;
   std::string silence{};  ///< why it was killed: it gave no sign of life
 };
@@ -123,19 +126,48 @@ class ResultFiles {
   std::map<fs::path, fs::file_time_type> seen_;
 };
 
+void write_all(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(STDOUT_FILENO, bytes.data(), bytes.size());
+    if (n > 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(n));
+    } else if (n < 0 && errno == EAGAIN) {
+      pollfd room{STDOUT_FILENO, POLLOUT, 0};
+      ::poll(&room, 1, kPollMs);
+    } else if (n == 0 || errno != EINTR) {
+      throw Disconnected();
+    }
+  }
+}
+void send(FrameType type, const Json& json) {
+  write_all(to_bytes(type, json.dump()));
+}
+
+/// What lasts as long as the connection.
+struct Connection {
+  SignalGuard signals{};
+  FrameReader frames{};
+  KeptRanks kept{};  ///< processes of the job before
+};
+
+/// Runs one job.
 class Agent {
  public:
-  int run() {
-    ::fcntl(STDIN_FILENO, F_SETFL, O_NONBLOCK);
-    write_all(kAgentGreeting);
-    char host[256] = {};
-    ::gethostname(host, sizeof host - 1);
-    send(FrameType::Hello, Json::object({{"version", MILLRACE_VERSION}, {"host", std::string(host)}}));
+  explicit Agent(Connection& connection)
+      : signals_(connection.signals), frames_(connection.frames), kept_(connection.kept) {}
+
+  /// The job that the launcher has sent behind the one that was run.
+  const std::optional<std::string>& next_job() const { return next_job_; }
+
+  /// `job`: its frame; empty: it is still to come.
+  int run(const std::optional<std::string>& job) {
     try {
+      if (job) prepare(*job);
       while (!finished_) {
         wait();
         for ([[maybe_unused]] const int signal : signals_.read()) take_signal();
         read_launcher();
+        if (next_job_) return static_cast<int>(ExitCode::Done);
         read_ranks();
         send_news();
       }
@@ -165,28 +197,13 @@ class Agent {
   }
 
   /// The launcher may have been told by the scheduler, too.
-  void take_signal_of_launcher(int signal) {
+  void take_signal_of_launcher(int signal, bool to_joined = true) {
     const bool again = scheduler_stops_ && !launcher_stops_ && (signal == SIGTERM || signal == SIGINT);
     launcher_stops_ = true;
-    pass_on(again ? SIGHUP : signal);
+    pass_on(again ? SIGHUP : signal, to_joined);
   }
 
   // ---- the launcher
-
-  void write_all(std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t n = ::write(STDOUT_FILENO, bytes.data(), bytes.size());
-      if (n > 0) {
-        bytes.remove_prefix(static_cast<std::size_t>(n));
-      } else if (n < 0 && errno == EAGAIN) {
-        pollfd room{STDOUT_FILENO, POLLOUT, 0};
-        ::poll(&room, 1, kPollMs);
-      } else if (n == 0 || errno != EINTR) {
-        throw Disconnected();
-      }
-    }
-  }
-  void send(FrameType type, const Json& json) { write_all(to_bytes(type, json.dump())); }
 
   void read_launcher() {
     char buffer[1 << 16];
@@ -198,19 +215,25 @@ class Agent {
       if (n < 0) throw Disconnected();
       frames_.add({buffer, static_cast<std::size_t>(n)});
     }
-    while (const std::optional<Frame> frame = frames_.next()) take(*frame);
+    while (!next_job_) {
+      const std::optional<Frame> frame = frames_.next();
+      if (!frame) break;
+      take(*frame);
+    }
   }
 
   void take(const Frame& frame) {
     switch (frame.type) {
       case FrameType::Job:
-        return prepare(frame.payload);
+        return take_job(frame.payload);
       case FrameType::File:
         return take_file(frame.payload);
       case FrameType::Go:
         return start(frame.payload);
       case FrameType::Signal:
         return take_signal_of_launcher(number_of<int>(frame.payload).value_or(0));
+      case FrameType::PeerLost:
+        return take_signal_of_launcher(SIGTERM, false);
       case FrameType::Collect:
         return collect(frame.payload);
       case FrameType::Finish:
@@ -229,14 +252,24 @@ class Agent {
 
   // ---- before the ranks start
 
+  void take_job(const std::string& payload) {
+    if (started_ && !has_ended_) throw Disconnected();
+    if (job_.ranks.empty())
+      prepare(payload);
+    else
+      next_job_ = payload;
+  }
+
   void prepare(const std::string& payload) {
     Result<AgentJob> job = agent_job_from(parsed(payload));
     if (!job) throw RefusedJob{job.problems()};
     job_ = *std::move(job);
     Problems problems;
     std::error_code error;
-    fs::create_directories(job_.directory, error);
-    if (::chdir(job_.directory.c_str()) != 0)
+    static const fs::path home = fs::current_path(error);  // of every job of this connection
+    const fs::path directory = home / job_.directory;
+    fs::create_directories(directory, error);
+    if (::chdir(directory.c_str()) != 0)
       throw RefusedJob{
           {Problem{job_.directory, std::strerror(errno), "workdir: give a folder of every host"}}};
     if (job_.worker.empty())
@@ -366,12 +399,19 @@ class Agent {
       for (const auto& [name, value] : added->members())
         if (value.is_string()) rank.environment.emplace_back(name, value.as_string());
       rank.environment.emplace_back("MILLRACE_LAUNCHER_PID", std::to_string(::getpid()));
-      try {
-        ranks_.push_back({rank.rank, start_child("rank " + std::to_string(rank.rank), rank.argv,
-                                                 rank.environment, signals_.old_mask())});
-      } catch (const ConfigError& error) {
-        throw RefusedJob{{Problem{"", error.what(), error.hint()}}};
-      }
+      ranks_.push_back({.rank = rank.rank, .process = process_for(rank), .told = rank});
+    }
+    kept_.end();  // the job before may have had more ranks
+  }
+
+  /// A process that was kept, or a new one.
+  ChildProcess process_for(const RankProcess& rank) {
+    if (std::optional<ChildProcess> kept = kept_.take(rank)) return *std::move(kept);
+    try {
+      return start_child("rank " + std::to_string(rank.rank), rank.argv, rank.environment,
+                         signals_.old_mask(), job_.keeps_ranks ? ChildInput::Orders : ChildInput::None);
+    } catch (const ConfigError& error) {
+      throw RefusedJob{{Problem{"", error.what(), error.hint()}}};
     }
   }
 
@@ -380,7 +420,7 @@ class Agent {
   void wait() const {
     std::vector<pollfd> polled{{STDIN_FILENO, POLLIN, 0}, {signals_.descriptor(), POLLIN, 0}};
     for (const AgentRank& rank : ranks_) {
-      for (const Descriptor* stream : {&rank.process.out, &rank.process.err})
+      for (const Descriptor* stream : {&rank.process.out, &rank.process.err, &rank.process.orders})
         if (stream->is_open()) polled.push_back({stream->get(), POLLIN, 0});
     }
     if (own_shards_) polled.push_back({own_shards_->descriptor(), POLLIN, 0});
@@ -393,7 +433,7 @@ class Agent {
       drain(rank, rank.process.out, FrameType::Output);
       drain(rank, rank.process.err, FrameType::ErrorOutput);
       if (!rank.alive) continue;
-      const std::optional<ChildEnd> end = end_of(rank.process.pid);
+      const std::optional<ChildEnd> end = end_of_run(rank);
       if (!end) {
         kill_if_silent(rank);
         continue;
@@ -401,16 +441,32 @@ class Agent {
       rank.alive = false;
       drain(rank, rank.process.out, FrameType::Output);
       drain(rank, rank.process.err, FrameType::ErrorOutput);
-      rank.process.out.close();  // a grandchild may hold the other end for ever
-      rank.process.err.close();
+      const pid_t pid = rank.process.pid;
+      if (end->is_kept) {
+        kept_.keep(rank.told, std::move(rank.process));
+      } else {
+        rank.process.out.close();  // a grandchild may hold the other end for ever
+        rank.process.err.close();
+        rank.process.orders.close();
+      }
       if (results_) send_status();
       send(FrameType::Exit, Json::object({{"rank", rank.rank},
-                                          {"pid", std::int64_t{rank.process.pid}},
+                                          {"pid", std::int64_t{pid}},
                                           {"status", end->status},
                                           {"signal", end->signal},
                                           {"suspended", rank.was_suspended},
-                                          {"silence", rank.silence}}));
+                                          {"silence", rank.silence},
+                                          {"kept", end->is_kept}}));
     }
+  }
+
+  /// How the process ended, or its run, if it waits for the next one; empty: it runs.
+  static std::optional<ChildEnd> end_of_run(AgentRank& rank) {
+    while (const std::optional<char> said = next_word(rank.process.orders)) {
+      rank.has_joined = rank.has_joined || *said == kHasJoined;
+      if (*said == kWaits) return ChildEnd{.status = static_cast<int>(ExitCode::Peer), .is_kept = true};
+    }
+    return end_of(rank.process.pid);
   }
 
   void kill_if_silent(AgentRank& rank) {
@@ -435,12 +491,12 @@ class Agent {
     }
   }
 
-  void pass_on(int signal) {
+  void pass_on(int signal, bool to_joined = true) {
     if (signal < 1 || signal >= NSIG) throw Disconnected();
     for (AgentRank& rank : ranks_) {
       if (!rank.alive) continue;
       rank.was_suspended = rank.was_suspended || is_suspended(rank.process.pid);
-      ::kill(-rank.process.pid, signal);
+      if (to_joined || !rank.has_joined) ::kill(-rank.process.pid, signal);
     }
   }
 
@@ -466,7 +522,7 @@ class Agent {
 
   /// One piece of a checkpoint at a time, so that the ranks' output goes on.
   void send_news() {
-    if (results_ && clock_.now() >= next_status_) send_status();
+    if (results_ && !has_ended_ && clock_.now() >= next_status_) send_status();
     const std::optional<std::string> manifest = own_shards_ ? own_shards_->look() : std::nullopt;
     if (manifest) write_all(to_bytes(FrameType::Saved, *manifest));
     if (own_shards_ && own_shards_->is_sending()) {
@@ -510,8 +566,10 @@ class Agent {
   }
 
   SteadyClock clock_;
-  SignalGuard signals_;
-  FrameReader frames_;
+  const SignalGuard& signals_;
+  FrameReader& frames_;
+  KeptRanks& kept_;
+  std::optional<std::string> next_job_;
   AgentJob job_;
   std::set<std::string> missing_;  ///< inputs that are still to come
   std::vector<AgentRank> ranks_;
@@ -526,6 +584,26 @@ class Agent {
   bool scheduler_stops_ = false, launcher_stops_ = false;
 };
 
+/// Greets the launcher and runs its jobs, one after the other.
+int serve() {
+  Connection connection;
+  ::fcntl(STDIN_FILENO, F_SETFL, O_NONBLOCK);
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  try {
+    write_all(kAgentGreeting);
+    send(FrameType::Hello, Json::object({{"version", MILLRACE_VERSION}, {"host", std::string(host)}}));
+  } catch (const Disconnected&) {
+    return static_cast<int>(ExitCode::Peer);
+  }
+  for (std::optional<std::string> job;;) {
+    Agent agent(connection);
+    const int code = agent.run(job);
+    job = agent.next_job();
+    if (!job) return code;
+  }
+}
+
 }  // namespace
 
 CommandSpec agent_spec() {
@@ -538,7 +616,7 @@ CommandSpec agent_spec() {
 int agent_command(const std::vector<std::string>& args) {
   return run_command(agent_spec(), args, [](const Arguments&, const Problems& problems) {
     if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-    return Agent().run();
+    return serve();
   });
 }
 

@@ -11,9 +11,9 @@ namespace millrace {
 
 CommandSpec agent_spec();
 
-/// Serves one job. The ranks end when the connection does: SIGTERM, and SIGKILL after two seconds. Returns 0
-/// if all ranks were run to their ends, whatever those were, 2 if they were refused, and 5 if the launcher
-/// went away.
+/// Serves a job, and others after it: processes may outlive the failure of another rank. The ranks end when
+/// the connection does: SIGTERM, and SIGKILL after two seconds. Returns 0 if all ranks were run to their
+/// ends, whatever those were, 2 if they were refused, and 5 if the launcher went away.
 int agent_command(const std::vector<std::string>& args);
 
 }  // namespace millrace

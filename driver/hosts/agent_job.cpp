@@ -50,6 +50,7 @@ Json to_json(const AgentJob& job) {
                        {"device", job.device},
                        {"host", job.host},
                        {"heartbeat_ms", job.heartbeat_ms},
+                       {"keeps_ranks", job.keeps_ranks},
                        {"checkpoint", Json::object({{"folder", job.checkpoint.folder},
                                                     {"manifest", job.checkpoint.manifest}})},
                        {"inputs", inputs},
@@ -67,6 +68,7 @@ Result<AgentJob> agent_job_from(const Json& json) {
   job.device = in.string("device");
   job.host = in.whole("host", 0, 1 << 20);
   job.heartbeat_ms = in.whole("heartbeat_ms", 0, 1 << 30);
+  job.keeps_ranks = in.boolean("keeps_ranks", false);
   if (const Json* checkpoint = in.object("checkpoint")) {
     ObjectReader of(*checkpoint, problems);
     job.checkpoint = {.folder = of.string("folder"), .manifest = of.string("manifest")};

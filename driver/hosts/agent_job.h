@@ -36,6 +36,7 @@ struct AgentJob {
   std::string device;      ///< "cpu", "cuda"
   int host = 0;            ///< position among the job's hosts
   int heartbeat_ms = 0;    ///< a rank without a sign of life for so long is lost; 0: none is
+  bool keeps_ranks = false;  ///< processes may outlive this job, for the next one of the connection
   AgentCheckpoint checkpoint;
   std::filesystem::path
       checkpoint_source;  ///< the launcher's own step folder of `checkpoint`; it is not sent

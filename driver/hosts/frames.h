@@ -14,13 +14,14 @@ namespace millrace {
 inline constexpr const char* kAgentGreeting = "\nmillrace-agent-1\n";
 
 enum class FrameType : char {
-  // The launcher sends these. All are JSON but File, Signal and Finish.
-  Job = 'J',      ///< what to run (agent_job.h)
-  File = 'F',     ///< the path of an input, a zero byte, a piece of its content; the last piece is empty
-  Go = 'G',       ///< {environment, resume}: what the ranks get too, such as where they meet; they start
-  Signal = 'S',   ///< a number in decimal digits, for all ranks
-  Collect = 'T',  ///< {step}: the shards of this checkpoint are wanted
-  Finish = 'Z',   ///< nothing more is wanted of this host
+  // The launcher sends these. All are JSON but File, Signal, PeerLost and Finish.
+  Job = 'J',       ///< what to run (agent_job.h); another one may follow when all ranks have ended
+  File = 'F',      ///< the path of an input, a zero byte, a piece of its content; the last piece is empty
+  Go = 'G',        ///< {environment, resume}: what the ranks get too, such as where they meet; they start
+  Signal = 'S',    ///< a number in decimal digits, for all ranks
+  PeerLost = 'L',  ///< a rank of the job has failed: the others end, and some may be kept for the next job
+  Collect = 'T',   ///< {step}: the shards of this checkpoint are wanted
+  Finish = 'Z',    ///< nothing more is wanted of this host
   // The agent sends these. All are JSON but Refused, Output, ErrorOutput, Result, Saved, Shard and Ended.
   Hello = 'H',  ///< {version, host}
   Need = 'N',   ///< {paths}: the inputs that this host lacks
@@ -29,7 +30,7 @@ enum class FrameType : char {
   Refused = '!',      ///< why the agent cannot run these ranks: a problem a line
   Output = 'o',       ///< rank (4 bytes), what it wrote to stdout
   ErrorOutput = 'e',  ///< rank (4 bytes), what it wrote to stderr
-  Exit = 'X',         ///< {rank, pid, status, signal, suspended}: how a rank ended
+  Exit = 'X',         ///< {rank, pid, status, signal, suspended, silence, kept}: how a rank ended
   Result = 'C',       ///< the path of a file below the output folder, a zero byte, its content
   Saved = 'K',        ///< the manifest of a checkpoint whose shards of this host's ranks are on its disk
   Shard = 'P',  ///< "STEP/FILE", a zero byte, a piece of its content; the last piece is empty. "STEP/" is

@@ -60,7 +60,7 @@ std::string command_to_try(const std::vector<std::string>& command) {
 HostConnection::~HostConnection() {
   if (process_.pid < 0) return;
   process_.in.close();  // the agent ends its ranks
-  if (done_ || !open_) {
+  if (done_ || !open_ || ended_) {
     // Nothing is left to do there. The agent ends by itself, and so does ssh.
     for (int i = 0; i < 100 && !end_of(process_.pid); ++i) {
       if (::waitpid(process_.pid, nullptr, WNOHANG) < 0) return;
@@ -76,7 +76,13 @@ HostConnection::~HostConnection() {
   ::waitpid(process_.pid, nullptr, 0);
 }
 
+void HostConnection::again(AgentJob job) {
+  job_ = std::move(job);
+  ready_ = shared_ = started_ = ended_ = false;
+}
+
 void HostConnection::start(const sigset_t& mask) {
+  if (open_) return send(FrameType::Job, to_json(job_).dump());
   process_ = start_child("the connection to " + name_, command_, {}, mask, ChildInput::Pipe);
   ::fcntl(process_.in.get(), F_SETFL, O_NONBLOCK);
   open_ = true;
@@ -130,11 +136,16 @@ void HostConnection::go(const std::vector<std::pair<std::string, std::string>>& 
   for (const auto& [name, value] : environment) variables[name] = value;
   Json go = Json::object({{"environment", variables}});
   if (!resume.empty()) go["resume"] = resume;
+  started_ = true;
   send(FrameType::Go, go.dump());
 }
 
 void HostConnection::signal(int number) {
   send(FrameType::Signal, std::to_string(number));
+}
+
+void HostConnection::end_ranks() {
+  send(FrameType::PeerLost, "");
 }
 
 void HostConnection::collect(const std::string& step) {
@@ -146,6 +157,7 @@ void HostConnection::finish() {
 }
 
 void HostConnection::descriptors(std::vector<pollfd>& to) const {
+  if (!open_) return;
   for (const Descriptor* stream : {&process_.out, &process_.err})
     if (stream->is_open()) to.push_back({stream->get(), POLLIN, 0});
   if ((!outgoing_.empty() || !files_.empty()) && process_.in.is_open())
@@ -215,7 +227,8 @@ bool HostConnection::read(HostEvents& events) {
                        static_cast<pid_t>(number_member(json, "pid")),
                        {.status = static_cast<int>(number_member(json, "status")),
                         .signal = static_cast<int>(number_member(json, "signal")),
-                        .silence = text_member(json, "silence")},
+                        .silence = text_member(json, "silence"),
+                        .is_kept = true_member(json, "kept")},
                        true_member(json, "suspended"));
         } else if (frame->type == FrameType::Refused) {
           loss_ = escaped(frame->payload);

@@ -48,6 +48,7 @@ class HostConnection {
   ~HostConnection();
 
   const std::string& name() const { return name_; }
+  const std::vector<std::string>& command() const { return command_; }
   const AgentJob& job() const { return job_; }
   bool shares_output() const { return shared_; }
   int port() const { return port_; }
@@ -57,13 +58,22 @@ class HostConnection {
   /// What the host said of itself when it was ready.
   const Machine& machine() const { return machine_; }
 
+  /// Whether the agent can be given another job: its ranks have ended, or were not started.
+  bool is_idle() const { return open_ && (ended_ || (ready_ && !started_)); }
+  /// Gives it that job, with prepare_hosts(). It may keep processes of the one before.
+  void again(AgentJob job);
+
   // ---- while the ranks run
   /// Starts the ranks with `environment` on top of what the job says. `resume` takes the place of their
   /// --resume; empty: it stays.
   void go(const std::vector<std::pair<std::string, std::string>>& environment, const std::string& resume);
   void signal(int number);
+  /// Ends the ranks because another one is lost. Those that may be kept end their runs by themselves.
+  void end_ranks();
   /// Asks for the shards of a checkpoint that the host has saved.
   void collect(const std::string& step);
+  /// The host answers no more: nothing is expected of it.
+  void give_up() { open_ = false; }
   /// Lets the agent end, when its ranks have.
   void finish();
   bool has_ended() const { return ended_; }  ///< its ranks, and their results are here
@@ -106,7 +116,7 @@ class HostConnection {
   };
   std::deque<Outgoing> files_;
   std::int64_t received_ = 0, sent_ = 0;  ///< bytes
-  bool ended_ = false, finishing_ = false;
+  bool started_ = false, ended_ = false, finishing_ = false;
   std::string errors_;  ///< the last of what the connecting process wrote to stderr
   std::string loss_;
   Problems problems_;  ///< why this host cannot run its ranks

@@ -71,6 +71,7 @@ struct ChildEnd {
   int status = 0;         ///< of exit(); meaningless if `signal` is set
   int signal = 0;         ///< the signal that ended it, or 0
   std::string silence{};  ///< it was killed because it gave no sign of life: since when, and why
+  bool is_kept = false;   ///< only its run ended: the process waits for the next one
 };
 /// Returns the end of the leader of process group `pid`, and kills what is left of its group; empty: it runs.
 std::optional<ChildEnd> end_of(pid_t pid);

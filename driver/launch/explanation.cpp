@@ -148,18 +148,23 @@ Explanation explain(std::vector<Flight> flights, std::optional<RunFailure> failu
 Result<Explanation> explain_run(const fs::path& folder) {
   const fs::path round = newest_round(folder);
   std::vector<Flight> flights;
+  Problems unread;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(round, error)) {
     if (!run_files::kFlight.rank_of(entry.path().filename().string())) continue;
     Result<Flight> flight = read_flight(entry.path().string());
-    if (!flight) return flight.problems();
-    flights.push_back(*std::move(flight));
+    if (flight)
+      flights.push_back(*std::move(flight));
+    else
+      append(unread, flight.problems());
   }
+  if (flights.empty() && !unread.empty()) return unread;
   if (flights.empty())
     return Problem{folder.string(), "holds no record of a rank (" + run_files::kFlight.of(0) + ")",
                    "give the output folder of a run that came to its first step"};
   std::ranges::sort(flights, {}, &Flight::rank);
   Explanation result = explain(std::move(flights), failure_of(round));
+  result.unread = std::move(unread);
   const Flight* root = result.root.size() == 1 ? flight_of(result.flights, result.root.front()) : nullptr;
   if (root && !result.failure && is_locked(folder) && is_suspended(static_cast<pid_t>(root->pid)))
     result.why += "; process " + std::to_string(root->pid) + " is suspended (SIGSTOP or a debugger)";
@@ -181,6 +186,7 @@ std::string to_text(const Explanation& e, std::size_t records) {
     text += "  " + name_of(e, wait.from) + (wait.gave_up ? " gave up after " : " waits since ") +
             printed("%.2f s", wait.seconds) + " for rank " + std::to_string(wait.to) + ": " +
             escaped(wait.what) + (wait.sent ? " (which was sent)" : "") + "\n";
+  for (const Problem& problem : e.unread) text += "not read: " + to_string(problem) + "\n";
   for (const Flight& flight : e.flights) {
     text += "\n" + name_of(e, flight.rank) + ", process " + std::to_string(flight.pid) + ", the last of " +
             std::to_string(flight.records.size()) + " records; seconds before the newest sign of all ranks\n";
@@ -202,7 +208,8 @@ std::string to_text(const Explanation& e, std::size_t records) {
 }
 
 Json to_json(const Explanation& e, std::size_t records) {
-  Json root = Json::array(), waits = Json::array(), ranks = Json::array();
+  Json root = Json::array(), waits = Json::array(), ranks = Json::array(), unread = Json::array();
+  for (const Problem& problem : e.unread) unread.push_back(to_string(problem));
   for (const int rank : e.root) root.push_back(rank);
   for (const RankWait& wait : e.waits)
     waits.push_back(Json::object({{"from", wait.from},
@@ -239,7 +246,8 @@ Json to_json(const Explanation& e, std::size_t records) {
                        {"exit_code", e.failure ? Json(e.failure->exit_code) : Json()},
                        {"hint", e.failure ? Json(e.failure->hint) : Json()},
                        {"waits", std::move(waits)},
-                       {"ranks", std::move(ranks)}});
+                       {"ranks", std::move(ranks)},
+                       {"unread", std::move(unread)}});
 }
 
 }  // namespace millrace

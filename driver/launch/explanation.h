@@ -31,13 +31,15 @@ struct Explanation {
       root;  ///< the rank at the root; several: they wait for each other in this order; empty: nobody waits
   std::string why;             ///< what is known of the root
   std::int64_t newest_ns = 0;  ///< time of the newest sign, nanoseconds since 1970
+  Problems unread{};           ///< records that cannot be read
 };
 
 /// Finds the waits in `flights` and the rank at their root. `failure` wins over the graph, unless it is of a
 /// rank that only lost its peer. Pure.
 Explanation explain(std::vector<Flight> flights, std::optional<RunFailure> failure);
 
-/// Reads the newest round of an output folder and explains it. A Problem if no rank has left a record.
+/// Reads the newest round of an output folder and explains it. A Problem if no rank has left a record that
+/// can be read.
 Result<Explanation> explain_run(const std::filesystem::path& folder);
 
 /// Returns the explanation with the last `records` records of each rank.

@@ -226,7 +226,8 @@ Status settle_resume(JobSpec& job) {
   return Ok{};
 }
 
-Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankProcess>& processes) {
+Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankProcess>& processes,
+                                   Survivors* kept) {
   const JobHosts& hosts = job.hosts;
   if (const Status reachable = check_meeting(hosts); !reachable) return reachable.problems();
   const std::string probe = ".shared-" + new_run_id();
@@ -256,6 +257,7 @@ Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankPro
     }
     told.host = static_cast<int>(h);
     told.heartbeat_ms = static_cast<int>(heartbeat_of(job).count());
+    told.keeps_ranks = kept != nullptr;
     if (resumed) {
       told.checkpoint = {.folder = resumed->folder, .manifest = resumed->manifest};
       told.checkpoint_source = resumed->source;
@@ -267,9 +269,14 @@ Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankPro
       append(problems, command.problems());
       break;  // the others would say the same
     }
-    options.hosts.push_back(
-        std::make_unique<HostConnection>(host.name, *std::move(command), std::move(told)));
+    std::unique_ptr<HostConnection> connection = kept ? kept->take(*command) : nullptr;
+    if (connection)
+      connection->again(std::move(told));
+    else
+      connection = std::make_unique<HostConnection>(host.name, *std::move(command), std::move(told));
+    options.hosts.push_back(std::move(connection));
   }
+  if (kept) kept->hosts.clear();
   if (!problems.empty()) {
     fs::remove(probe_path, error);
     return problems;

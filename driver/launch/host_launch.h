@@ -28,8 +28,10 @@ Status settle_resume(JobSpec& job);
 
 /// Makes the options of run_ranks() for a job with hosts, and puts a file into the output folder by which
 /// hosts see whether they share it. Problem: a path of the program that a login shell may not be given, or a
-/// first host that other hosts cannot reach by its name.
-Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankProcess>& processes);
+/// first host that other hosts cannot reach by its name. Takes the connections of `kept` that fit, and ends
+/// the others.
+Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankProcess>& processes,
+                                   Survivors* kept = nullptr);
 
 /// Returns the files and folders that arguments of `train` name, by themselves or behind `=`: hosts need
 /// them.

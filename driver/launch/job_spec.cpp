@@ -689,8 +689,12 @@ Result<JobSpec> job_from(const Json& json, const std::string& source,
 Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides,
                          const std::string& worker) {
   const Result<Json> json = read_yaml(path);
-  if (!json) return json.problems();
-  if (const Json* format = json->is_object() ? json->find("format") : nullptr;
+  return json ? load_job(*json, path, overrides, worker) : json.problems();
+}
+
+Result<JobSpec> load_job(const Json& json, const std::string& path, const std::vector<JobOverride>& overrides,
+                         const std::string& worker) {
+  if (const Json* format = json.is_object() ? json.find("format") : nullptr;
       format && format->is_string() && format->as_string().starts_with("millrace-"))
     return Problem{path, "is a file of " + format->as_string() + " and no job",
                    format->as_string().starts_with("millrace-plan-")
@@ -707,7 +711,7 @@ Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>
     if (models) known[asked] = *models;
     return models;
   };
-  return job_from(*json, path, overrides, ask, worker);
+  return job_from(json, path, overrides, ask, worker);
 }
 
 namespace {

@@ -88,6 +88,9 @@ inline std::chrono::milliseconds heartbeat_of(const JobSpec& job) {
 /// `worker`: of a job that names none.
 Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides,
                          const std::string& worker = {});
+/// The same of a file that has been read.
+Result<JobSpec> load_job(const Json& json, const std::string& path, const std::vector<JobOverride>& overrides,
+                         const std::string& worker = {});
 Result<JobSpec> job_from(const Json& json, const std::string& source,
                          const std::vector<JobOverride>& overrides, const AskForModels& ask,
                          const std::string& worker = {});

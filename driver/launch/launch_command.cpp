@@ -1,5 +1,6 @@
 #include "driver/launch/launch_command.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -10,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 #include <tuple>
 
 #include "data/files/data_kinds.h"
@@ -460,13 +460,13 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
 }
 
 Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const std::string& resume_command,
-                       const std::string& command, KeptRanks* kept) {
+                       const std::string& command, Survivors* kept) {
   JobSpec job = given;
   if (!job.hosts.entries.empty()) {
     if (const Status settled = settle_resume(job); !settled) return settled.problems();
   }
   const std::string run = new_run_id();
-  const Result<RunLock> lock = prepare_output(job, run);
+  Result<RunLock> lock = prepare_output(job, run);
   if (!lock) return lock.problems();
   if (const Status written = write_file_atomically(fs::path(job.output_dir) / kRunManifest,
                                                    run_manifest(job, run, command).dump(2) + "\n");
@@ -483,7 +483,7 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
   LaunchOptions options;
   if (!job.hosts.entries.empty()) {
     processes = host_processes(job, std::move(processes), new_run_id() + new_run_id());
-    Result<LaunchOptions> made = host_options(job, processes);
+    Result<LaunchOptions> made = host_options(job, processes, kept);
     if (!made) return made.problems();
     options = *std::move(made);
   }
@@ -496,7 +496,7 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
   LaunchOutcome outcome = run_ranks(processes, std::move(options), clock);
   note_failure(outcome, job);
   std::string message = final_message(outcome, job, resume_command) + write_explanation(outcome, job);
-  return JobEnd{std::move(outcome), std::move(message)};
+  return JobEnd{std::move(outcome), std::move(message), *std::move(lock)};
 }
 
 std::string worker_of(const JobSpec& job) {
@@ -585,6 +585,11 @@ bool becomes_batch_job(const JobSpec& job) {
   return job.hosts.on == "slurm" && job.hosts.entries.empty() && !is_in_slurm_allocation();
 }
 
+/// The hosts of a job that lists none are those of the allocation.
+Status find_hosts(JobSpec& job) {
+  return job.hosts.on.empty() || !job.hosts.entries.empty() ? Ok{} : place_on_hosts(job);
+}
+
 /// This command, but for what concerns who starts it.
 std::vector<std::string> words_of_launch(const std::vector<std::string>& args) {
   std::error_code error;
@@ -628,21 +633,45 @@ void requeue_if_stopped_by_slurm(const JobSpec& job, const LaunchOutcome& outcom
                                                 : to_string(requeued.problems()) + "\n");
 }
 
+/// Waits before a restart. Returns the signal that asks for an end, or 0.
+int wait_before_restart(std::chrono::milliseconds delay) {
+  const SignalGuard signals;
+  pollfd polled{.fd = signals.descriptor(), .events = POLLIN, .revents = 0};
+  for (const TimePoint end = steady_clock().now() + delay;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - steady_clock().now());
+    ::poll(&polled, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
+    if (const std::vector<int> came = signals.read(); !came.empty()) return came.front();
+    if (left.count() <= 0) return 0;
+  }
+}
+
+/// What a signal does to a job that waits for its restart. Returns the exit code.
+int end_before_restart(const JobSpec& job, int signal, const std::string& resume_command) {
+  print_without_waiting(STDERR_FILENO, "millrace launch: stopped by signal " + std::to_string(signal) +
+                                           " before the restart\n" + way_on(job, resume_command));
+  if (!can_go_on(job.output_dir)) return 128 + signal;
+  requeue_if_stopped_by_slurm(job, {.interrupt = signal});
+  return static_cast<int>(ExitCode::Requeue);
+}
+
 /// One run of the job, to its end. Returns how to go on, if there is a way; `code` is the run's exit code.
+/// `lock` holds the folder afterwards: `millrace stop` finds a job that waits for its restart.
 std::optional<Restarts::Again> run_once(const JobSpec& job, const std::string& worker,
                                         const std::vector<std::string>& args, Restarts& restarts,
-                                        KeptRanks& kept, int& code) {
+                                        Survivors& kept, RunLock& lock, int& code) {
+  lock = RunLock();
   try {
     std::vector<std::string> typed{"millrace", "launch"};
     typed.insert(typed.end(), args.begin(), args.end());
     // A GPU that was in a broken transfer is not trusted again.
     const bool may_keep = job.restarts.most > 0 && device_of(job) == ComputeDevice::Cpu;
-    const Result<JobEnd> end =
+    Result<JobEnd> end =
         run_job(job, worker, resume_command_of(args, job), command_line(typed), may_keep ? &kept : nullptr);
     if (!end) {
       code = exit_with(ExitCode::Usage, end.problems());
       return std::nullopt;
     }
+    lock = std::move(end->lock);
     print_without_waiting(STDERR_FILENO, end->message);
     code = end->outcome.exit_code();
     if (const std::optional<std::int64_t> step = keep_what_is_left(end->outcome, job))
@@ -656,7 +685,9 @@ std::optional<Restarts::Again> run_once(const JobSpec& job, const std::string& w
     for (const std::string& line : split(error.what(), '\n')) lines.push_back({"millrace launch", line, {}});
     if (!lines.empty()) lines.back().hint = error.hint();
     code = exit_with(error.code(), lines);
-    return restarts.after_failed_start(job);
+    if (Result<RunLock> again = RunLock::acquire(job.output_dir, new_run_id())) lock = *std::move(again);
+    const auto* unready = dynamic_cast<const UnreadyHosts*>(&error);
+    return restarts.after_failed_start(job, unready ? unready->hosts() : std::vector<std::size_t>());
   }
 }
 
@@ -694,7 +725,8 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
       problems.push_back(std::move(problem));
     }
   }
-  Result<JobSpec> job = load_job(file, overrides, worker_here);
+  const Result<Json> text = read_yaml(file);  // a restart is of this text, whatever becomes of the file
+  Result<JobSpec> job = text ? load_job(*text, file, overrides, worker_here) : text.problems();
   if (!job) append(problems, job.problems());
   const bool is_batch = job && becomes_batch_job(*job);
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
@@ -708,11 +740,8 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
     std::fputs(text->c_str(), stdout);
     return 0;
   }
-  const bool has_engine = !job->hosts.on.empty();
-  if (has_engine && !is_batch && job->hosts.entries.empty()) {
-    if (const Status placed = place_on_hosts(*job); !placed)
-      return exit_with(ExitCode::Usage, placed.problems());
-  }
+  if (const Status placed = is_batch ? Ok{} : find_hosts(*job); !placed)
+    return exit_with(ExitCode::Usage, placed.problems());
   const std::string worker = worker_of(*job);
   if (const Problems found = check_job(*job, worker); !found.empty())
     return exit_with(ExitCode::Usage, found);
@@ -727,21 +756,26 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
     return 0;
   }
   Restarts restarts(*job);
-  KeptRanks kept;
+  Survivors kept;
+  RunLock lock;
   int code = 0;
   for (;;) {
-    const std::optional<Restarts::Again> again = run_once(*job, worker, args, restarts, kept, code);
+    const std::optional<Restarts::Again> again = run_once(*job, worker, args, restarts, kept, lock, code);
     if (!again) break;
     print_without_waiting(STDERR_FILENO, again->text + "\n");
-    std::this_thread::sleep_for(again->delay);
+    if (const int signal = wait_before_restart(again->delay); signal != 0) {
+      code = end_before_restart(*job, signal, resume_command_of(args, *job));
+      break;
+    }
     overrides.insert(overrides.end(), again->overrides.begin(), again->overrides.end());
-    job = load_job(file, overrides, worker_here);
-    if (!job) return exit_with(ExitCode::Usage, job.problems());
+    job = load_job(*text, file, overrides, worker_here);
+    const Status placed = job ? find_hosts(*job) : job.problems();
+    if (!placed) return exit_with(ExitCode::Usage, placed.problems());
   }
   kept.end();
-  if (restarts.breaker_is_open())
-    print_without_waiting(STDERR_FILENO,
-                          "millrace launch: three starts in a row came no further than the ones before\n");
+  lock = RunLock();
+  if (!restarts.why_not().empty())
+    print_without_waiting(STDERR_FILENO, "millrace launch: " + restarts.why_not() + "\n");
   // A failed run's files are worth exporting too; its exit code stays.
   const int exported =
       exports && code != static_cast<int>(ExitCode::Usage) ? exporter.run(job->output_dir, *flags.log) : 0;

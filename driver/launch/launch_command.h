@@ -7,6 +7,7 @@
 #include "driver/cli/cli.h"
 #include "driver/launch/job_spec.h"
 #include "driver/launch/launcher.h"
+#include "runtime/base/run_folder.h"
 
 namespace millrace {
 
@@ -40,12 +41,13 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
 struct JobEnd {
   LaunchOutcome outcome;
   std::string message;  ///< how it ended, for the user
+  RunLock lock;         ///< of the output folder
 };
 /// Runs the ranks of a job on this host to their end; see run_ranks. Its output folder is the job's
-/// meanwhile. `command`: what was typed, for the manifest. `kept`: LaunchOptions::kept. Problem: the folder
-/// is in use, or holds an earlier run.
+/// meanwhile, and as long as the result holds it. `command`: what was typed, for the manifest. `kept`:
+/// LaunchOptions::kept. Problem: the folder is in use, or holds an earlier run.
 Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command,
-                       const std::string& command = "", KeptRanks* kept = nullptr);
+                       const std::string& command = "", Survivors* kept = nullptr);
 
 /// The program that trains this job: the one it names, else by its `device`.
 std::string worker_of(const JobSpec& job);

@@ -182,12 +182,18 @@ class Launch final : private HostEvents {
   }
 
   /// Connects to the hosts and lets their ranks start. Returns false if a signal came first. Throws
-  /// ConfigError.
+  /// UnreadyHosts.
   bool start_hosts() {
     if (options_.hosts.empty()) return true;
     const Result<int> ready = prepare_hosts(options_.hosts, options_.host_deadline, signals_, clock_);
     if (options_.hosts_ready) options_.hosts_ready(ready && *ready == 0);
-    if (!ready) throw ConfigError(to_string(ready.problems()));
+    if (!ready) {
+      std::vector<std::size_t> unready;
+      for (std::size_t h = 0; h < options_.hosts.size(); ++h)
+        if (!options_.hosts[h]->is_idle()) unready.push_back(h);
+      keep_hosts();
+      throw UnreadyHosts(to_string(ready.problems()), std::move(unready));
+    }
     interrupt_ = *ready;
     if (interrupt_ != 0) return false;
     const HostConnection& first = *options_.hosts.front();
@@ -245,6 +251,7 @@ class Launch final : private HostEvents {
     err_.finish(kStoryPatience, signals_.descriptor());
     if (!out_.finish(kResultsPatience, signals_.descriptor()))
       err_.write("millrace: nobody reads the results; what is missing is in the logs\n");
+    if (hosts_rest_) keep_hosts();
     return outcome();
   }
 
@@ -252,7 +259,7 @@ class Launch final : private HostEvents {
   /// A process that was kept, or a new one.
   ChildProcess process_for(const std::string& name, const RankProcess& rank) {
     if (options_.kept) {
-      if (std::optional<ChildProcess> kept = options_.kept->take(rank)) return std::move(*kept);
+      if (std::optional<ChildProcess> kept = options_.kept->ranks.take(rank)) return std::move(*kept);
     }
     return start_child(name, rank.argv, rank.environment, signals_.old_mask(),
                        options_.kept ? ChildInput::Orders : ChildInput::None);
@@ -288,19 +295,9 @@ class Launch final : private HostEvents {
   /// Hears which ranks have met the others, and which wait to be started again.
   void hear_ranks() {
     for (Running& rank : ranks_) {
-      char said = 0;
-      while (rank.orders.is_open()) {
-        const ssize_t n = ::recv(rank.orders.get(), &said, 1, MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EAGAIN) break;
-        if (n <= 0) {
-          rank.orders.close();
-        } else if (said == kHasJoined) {
-          rank.has_joined = true;
-        } else if (said == kWaits) {
-          rank.result.is_kept = true;
-          ended(rank, {.status = static_cast<int>(ExitCode::Peer), .signal = 0});
-        }
+      while (const std::optional<char> said = next_word(rank.orders)) {
+        rank.has_joined = rank.has_joined || *said == kHasJoined;
+        if (*said == kWaits) ended(rank, {.status = static_cast<int>(ExitCode::Peer), .is_kept = true});
       }
     }
   }
@@ -332,11 +329,23 @@ class Launch final : private HostEvents {
     if (!std::exchange(is_finishing_, true) || bytes != bytes_seen_)
       give_up_hosts_at_ = clock_.now() + kGatheringPatience;
     bytes_seen_ = bytes;
-    if (all_ended && !(collector && collector->is_busy()))
+    if (all_ended && !(collector && collector->is_busy())) {
+      hosts_rest_ =
+          options_.kept && std::ranges::any_of(ranks_, [](const Running& r) { return r.result.is_kept; });
+      if (hosts_rest_) return false;
       for (const auto& host : options_.hosts) host->finish();
+    }
     if (clock_.now() < give_up_hosts_at_) return true;
     if (collector) collector->give_up("the hosts send no more");
     return false;
+  }
+
+  /// Gives up the connections that the next run can use.
+  void keep_hosts() {
+    if (!options_.kept) return;
+    for (auto& host : options_.hosts)
+      if (host->is_idle()) options_.kept->hosts.push_back(std::move(host));
+    std::erase(options_.hosts, nullptr);
   }
 
   void gather_checkpoints() {
@@ -427,10 +436,12 @@ class Launch final : private HostEvents {
   void give_up_silent_hosts() {
     if (!lost_at_ || clock_.now() < *lost_at_) return;
     lost_at_.reset();
-    hurries_ = true;
     for (Running& rank : ranks_) {
       if (!rank.alive || rank.host < 0) continue;
-      rank.result.lost = "host " + options_.hosts[rank.host]->name() + " is lost: it answers no more";
+      HostConnection& host = *options_.hosts[rank.host];
+      host.give_up();
+      if (options_.collector) options_.collector->lost(rank.host);
+      rank.result.lost = "host " + host.name() + " is lost: it answers no more";
       ended(rank, {.status = static_cast<int>(ExitCode::Peer), .signal = 0});
     }
   }
@@ -467,6 +478,7 @@ class Launch final : private HostEvents {
   void ended(Running& rank, const ChildEnd& end) {
     RankExit& result = rank.result;
     rank.alive = false;
+    result.is_kept = end.is_kept && options_.kept;
     if (!end.silence.empty()) result.lost = end.silence;
     result.signal = result.lost.empty() ? end.signal : 0;
     result.status = result.lost.empty() ? end.status : static_cast<int>(ExitCode::Peer);
@@ -481,15 +493,15 @@ class Launch final : private HostEvents {
         (stopping_ && result.exit_code() == static_cast<int>(ExitCode::Requeue));
     for (Stream* stream : {&rank.out, &rank.err}) {
       stream->drain();
-      if (!result.is_kept) stream->finish();
+      if (!result.is_kept || rank.host >= 0) stream->finish();
     }
-    if (result.is_kept)
-      options_.kept->keep(rank.process, {.pid = result.pid,
-                                         .in = Descriptor(),
-                                         .out = rank.out.release(),
-                                         .err = rank.err.release(),
-                                         .orders = std::move(rank.orders),
-                                         .argv = std::move(rank.argv)});
+    if (result.is_kept && rank.host < 0)
+      options_.kept->ranks.keep(rank.process, {.pid = result.pid,
+                                               .in = Descriptor(),
+                                               .out = rank.out.release(),
+                                               .err = rank.err.release(),
+                                               .orders = std::move(rank.orders),
+                                               .argv = std::move(rank.argv)});
     rank.orders.close();
     result.last_lines = rank.err.last_lines();
     if (!result.failed()) return;
@@ -508,7 +520,7 @@ class Launch final : private HostEvents {
     stopping_ = true;
     for (const Running& rank : ranks_)
       if (rank.alive && rank.host < 0 && !rank.has_joined) ::kill(-rank.result.pid, SIGTERM);
-    for (const auto& host : options_.hosts) host->signal(SIGTERM);
+    for (const auto& host : options_.hosts) host->end_ranks();
     kill_at_ = clock_.now() + options_.grace;
   }
 
@@ -564,6 +576,7 @@ class Launch final : private HostEvents {
   TimePoint look_at_{};  ///< when to look at it again: with thousands of ranks that takes a while
   int interrupt_ = 0;
   int num_ended_ = 0;
+  bool hosts_rest_ = false;    ///< their agents can be given the next run
   bool hurries_ = false;       ///< hosts that have something left are not waited for
   bool is_finishing_ = false;  ///< only the hosts' results are still to come
   std::int64_t bytes_seen_ = 0;
@@ -571,6 +584,20 @@ class Launch final : private HostEvents {
 };
 
 }  // namespace
+
+std::unique_ptr<HostConnection> Survivors::take(const std::vector<std::string>& command) {
+  const auto found =
+      std::ranges::find_if(hosts, [&](const auto& host) { return host->command() == command; });
+  if (found == hosts.end()) return nullptr;
+  std::unique_ptr<HostConnection> host = std::move(*found);
+  hosts.erase(found);
+  return host;
+}
+
+void Survivors::end() {
+  ranks.end();
+  hosts.clear();
+}
 
 int LaunchOutcome::exit_code() const {
   if (first_failure >= 0) return exits[first_failure].exit_code();

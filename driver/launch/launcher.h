@@ -13,10 +13,11 @@
 
 #include "driver/hosts/heartbeats.h"
 #include "driver/hosts/host_connection.h"
+#include "driver/hosts/kept_ranks.h"
 #include "driver/hosts/rank_process.h"
 #include "driver/launch/checkpoint_collector.h"
-#include "driver/launch/kept_ranks.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/error.h"
 
 namespace millrace {
 
@@ -51,6 +52,27 @@ struct LaunchOutcome {
   int exit_code() const;
 };
 
+/// What outlives a run of a job that starts again.
+struct Survivors {
+  KeptRanks ranks{};                                     ///< of this host
+  std::vector<std::unique_ptr<HostConnection>> hosts{};  ///< whose agents may have kept ranks, too
+
+  /// Gives up the connection that was made by this command; null: there is none.
+  std::unique_ptr<HostConnection> take(const std::vector<std::string>& command);
+  void end();
+};
+
+/// Hosts that cannot run their ranks.
+class UnreadyHosts : public ConfigError {
+ public:
+  UnreadyHosts(const std::string& what, std::vector<std::size_t> hosts)
+      : ConfigError(what), hosts_(std::move(hosts)) {}
+  const std::vector<std::size_t>& hosts() const { return hosts_; }  ///< positions in LaunchOptions::hosts
+
+ private:
+  std::vector<std::size_t> hosts_;
+};
+
 struct LaunchOptions {
   std::chrono::milliseconds grace{2000};  ///< from SIGTERM to SIGKILL after a failure
   std::chrono::milliseconds interrupt_grace{
@@ -61,10 +83,10 @@ struct LaunchOptions {
   /// SIGTERM is put off, up to four times `interrupt_grace`.
   std::function<std::string()> progress;
   bool append_logs = false;
-  /// Holds the ranks of this host that outlive the failure of another one, between two runs; null: none does.
-  KeptRanks* kept = nullptr;
+  /// Holds the ranks that outlive the failure of another one, between two runs; null: none does.
+  Survivors* kept = nullptr;
   /// The hosts of ranks that are no processes of this one (RankProcess::host); empty: all are. They end with
-  /// the call.
+  /// the call, but for those that go to `kept`.
   std::vector<std::unique_ptr<HostConnection>> hosts{};
   /// Called when all hosts have looked at the run's folder, with whether all can start their ranks.
   std::function<void(bool)> hosts_ready{};

@@ -9,13 +9,18 @@
 #include "runtime/base/error.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
+#include "runtime/base/run_folder.h"
+#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/quantities.h"
 #include "runtime/saved/rescued.h"
 
 namespace millrace {
 namespace {
 
 constexpr int kFruitless = 3;
+constexpr double kLeastTime = 10;          // seconds of a run
 constexpr const char* kWhere = "restart";  // what messages of a changed job name
 constexpr std::chrono::milliseconds kFirstDelay{1000}, kLongestDelay{60'000};
 
@@ -81,7 +86,17 @@ std::optional<std::int64_t> keep_what_is_left(const LaunchOutcome& outcome, cons
   });
 }
 
-Restarts::Restarts(const JobSpec& job) : spares_(job.restarts.spares) {}
+Restarts::Restarts(const JobSpec& job) : spares_(job.restarts.spares) {
+  if (const std::string* limit = job.find("time-limit")) time_limit_ = parse_duration(*limit);
+}
+
+bool Restarts::leave_time(Again& again) {
+  if (!time_limit_) return true;
+  const double left = *time_limit_ - Seconds(steady_clock().now() - start_ + again.delay).count();
+  if (left < kLeastTime) return false;
+  again.overrides.push_back({"time-limit", printed("%.1fs", left), kWhere});
+  return true;
+}
 
 std::optional<Restarts::Again> Restarts::after(const LaunchOutcome& outcome, const JobSpec& job) {
   if (!may_be_mended(outcome)) return std::nullopt;
@@ -89,8 +104,9 @@ std::optional<Restarts::Again> Restarts::after(const LaunchOutcome& outcome, con
   return again(job, lost_hosts(outcome, job), static_cast<int>(kept));
 }
 
-std::optional<Restarts::Again> Restarts::after_failed_start(const JobSpec& job) {
-  return made_ > 0 ? again(job, {}) : std::nullopt;  // the first start tells the user what is wrong
+std::optional<Restarts::Again> Restarts::after_failed_start(const JobSpec& job,
+                                                            const std::vector<std::size_t>& unready) {
+  return made_ > 0 ? again(job, unready) : std::nullopt;  // the first start tells the user what is wrong
 }
 
 std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::vector<std::size_t>& lost,
@@ -102,13 +118,27 @@ std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::ve
   furthest_ = std::max(furthest_, step);
   if (fruitless_ >= kFruitless) {
     breaker_ = true;
+    why_not_ = "three starts in a row came no further than the ones before";
     return std::nullopt;
   }
   Again again{.delay = std::min(kFirstDelay * (1 << std::min(fruitless_, 6)), kLongestDelay),
-              .overrides = {{"resume", kResumeAuto, kWhere}, {"overwrite", "false", kWhere}},
+              .overrides = {},
               .text = {}};
-  const std::string from = state.checkpoint.empty() ? "the start" : state.checkpoint;
+  const std::string* resume = job.find("resume");
+  const bool is_named = resume && *resume != kResumeAuto;
+  // Until the ranks have taken the folder, what is in it is another run's.
+  const bool has_folder = !state.ranks.empty();
+  const bool as_told =
+      (is_named && !(has_folder && can_go_on(job.output_dir))) || (!has_folder && job.find("overwrite"));
+  if (!as_told) again.overrides.push_back({"resume", kResumeAuto, kWhere});
+  if (has_folder || !as_told) again.overrides.push_back({"overwrite", "false", kWhere});
+  std::string from = state.checkpoint.empty() ? "the start" : state.checkpoint;
+  if (as_told) from = is_named ? *resume : "the start";
   if (kept > 0 && fruitless_ == 0) again.delay = {};
+  if (!leave_time(again)) {
+    why_not_ = "the time limit leaves too little for a restart";
+    return std::nullopt;
+  }
   const std::string when =
       again.delay.count() == 0 ? "at once" : "in " + std::to_string(again.delay.count() / 1000) + " s";
   again.text = "millrace launch: restart " + std::to_string(++made_) + " of " +

@@ -10,6 +10,7 @@
 
 #include "driver/launch/job_spec.h"
 #include "driver/launch/launcher.h"
+#include "runtime/base/clock.h"
 
 namespace millrace {
 
@@ -31,11 +32,11 @@ class Restarts {
   /// Says what to do after a run that has ended. Nothing: it is done, was stopped, cannot be mended by
   /// another try, or has no restarts left.
   std::optional<Again> after(const LaunchOutcome& outcome, const JobSpec& job);
-  /// The same where hosts could not start their ranks at all.
-  std::optional<Again> after_failed_start(const JobSpec& job);
+  /// The same where hosts, by position, could not start their ranks at all.
+  std::optional<Again> after_failed_start(const JobSpec& job, const std::vector<std::size_t>& unready);
 
-  /// Whether the job failed again and again without getting on.
-  bool breaker_is_open() const { return breaker_; }
+  /// Why a job that may have restarts left is not started again; empty: there is no such reason.
+  const std::string& why_not() const { return why_not_; }
   /// The exit code of the whole: `code` of the last run, or kBreakerExit.
   int exit_code(int code) const { return breaker_ ? kBreakerExit : code; }
 
@@ -45,11 +46,17 @@ class Restarts {
   /// ranks, if it has one that fits; else the lost hosts are tried again.
   void replace(const JobSpec& job, const std::vector<std::size_t>& lost, Again& again);
 
+  /// Leaves the next run what is left of the job's time limit. Returns false if that is too little.
+  bool leave_time(Again& again);
+
+  TimePoint start_ = steady_clock().now();
+  std::optional<double> time_limit_;  ///< seconds, of all runs together
   std::vector<HostEntry> spares_;
   int made_ = 0;
   int fruitless_ = 0;           ///< restarts in a row that came no further
   std::int64_t furthest_ = -1;  ///< step that some run has reached
   bool breaker_ = false;
+  std::string why_not_;
 };
 
 /// Joins what the ranks that are left had (runtime/saved/rescued.h) into the newest checkpoint, if the job is

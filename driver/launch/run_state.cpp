@@ -137,7 +137,9 @@ RunState read_run_state(const fs::path& folder) {
   std::error_code error;
   for (int rank = 0; fs::exists(round / run_files::kStatus.of(rank), error); ++rank) {
     state.ranks.push_back(status_of(round, rank));
-    state.changed = std::max(state.changed, fs::last_write_time(round / run_files::kStatus.of(rank), error));
+    const fs::file_time_type written = fs::last_write_time(round / run_files::kStatus.of(rank), error);
+    // Not the later one of both: the clock of files counts from a time to come.
+    if (!error && (state.changed == fs::file_time_type{} || written > state.changed)) state.changed = written;
     const std::int64_t step = number_of<std::int64_t>(state.ranks.back().step).value_or(-1);
     state.step = rank == 0 ? step : std::min(state.step, step);
   }

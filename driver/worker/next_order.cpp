@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "driver/launch/kept_ranks.h"
+#include "driver/hosts/kept_ranks.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 #include "runtime/base/numbers.h"

@@ -61,8 +61,10 @@ void restore_signals() {
 /// Asks the run to stop before its time is over. The thread ends with the object.
 class TimeLimit {
  public:
-  explicit TimeLimit(Seconds limit)
-      : thread_([this, left = limit - std::min(limit / 10, kMostForSaving)](const std::stop_token& ended) {
+  /// `limit` counts from `begun`.
+  TimeLimit(Seconds limit, TimePoint begun)
+      : thread_([this, left = limit - std::min(limit / 10, kMostForSaving) -
+                              Seconds(steady_clock().now() - begun)](const std::stop_token& ended) {
           std::unique_lock lock(mutex_);
           wake_.wait_for(lock, ended, left, [] { return false; });
           if (ended.stop_requested()) return;
@@ -134,6 +136,7 @@ enum class Purpose { Train, Judge };
 /// One run of the command.
 int train_once(const std::vector<std::string>& args, const Accelerator& accelerator, const Additions& own,
                Purpose purpose) {
+  const TimePoint begun = steady_clock().now();
   return guarded([&] {
     GivenOptions ignored;
     const CommandSpec plain = with_additions(train_spec(), own, ignored);
@@ -222,7 +225,7 @@ int train_once(const std::vector<std::string>& args, const Accelerator& accelera
     if (rounds.flags.options.saves()) {  // else there is nowhere to save: the signals just end it
       for (Round& round : rounds.all) round.spec.options.stop = &stop_flag;
       stop_on_signals();
-      if (rounds.flags.time_limit) time_limit.emplace(*rounds.flags.time_limit);
+      if (rounds.flags.time_limit) time_limit.emplace(*rounds.flags.time_limit, begun);
     } else if (job->rank == 0 && purpose == Purpose::Train) {
       tell_when_interrupted(
           "millrace train: stopped before its end; no weights were saved: give --output-dir DIR");

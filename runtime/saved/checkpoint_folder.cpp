@@ -70,21 +70,15 @@ std::vector<fs::path> step_folders(const fs::path& folder) {
   return result;
 }
 
-/// Removes this run's oldest checkpoints. Checkpoints that cannot be read or are another run's stay. The name
-/// goes first: a removal that is cut off leaves an unfinished folder, which the next run removes, and no step
-/// without a manifest.
+/// Removes this run's oldest checkpoints. Checkpoints that cannot be read or are another run's stay.
 void prune(const fs::path& folder, const std::string& run, const Retention& keep) {
   if (keep.newest == 0) return;
   int kept = 0;
-  std::error_code ignored;
   for (const fs::path& step : step_folders(folder)) {
     const Result<ManifestHead> head = read_manifest_head(step);
     if (!head || head->run != run || ++kept <= keep.newest) continue;
     const bool stays = keep.every != 0 && head->step % keep.every == 0;
-    const fs::path unfinished = step.string() + ".tmp." + run;
-    if (stays || !reach_file_call()) continue;
-    fs::rename(step, unfinished, ignored);
-    if (reach_file_call()) fs::remove_all(unfinished, ignored);
+    if (!stays && reach_file_call()) remove_checkpoint(step, run);
   }
 }
 
@@ -287,6 +281,16 @@ Status publish_checkpoint(const fs::path& folder, const fs::path& temporary, con
   fs::remove_all(temporary, ignored);  // the folder that was replaced
   prune(folder, head->run, keep);
   return Ok{};
+}
+
+std::error_code remove_checkpoint(const fs::path& step, const std::string& run) {
+  std::error_code error;
+  const fs::path gone = step.string() + ".tmp." + run;
+  fs::remove_all(gone, error);
+  fs::rename(step, gone, error);
+  const bool is_renamed = !error;
+  fs::remove_all(is_renamed ? gone : step, error);
+  return error;
 }
 
 Status go_on_from(const fs::path& folder, const std::string& run, std::int64_t step) {

@@ -86,6 +86,10 @@ enum class Shards { All, OfThisHost };
 Status publish_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& temporary,
                           const std::string& manifest, const Retention& keep, Shards shards = Shards::All);
 
+/// Deletes a checkpoint of `run`. A reader finds all of it or nothing; what a process that is killed
+/// meanwhile leaves looks like a save of the run that did not end.
+std::error_code remove_checkpoint(const std::filesystem::path& step, const std::string& run);
+
 /// Makes the checkpoint of `step` the newest of `run` in `folder`, or else the last one before it; without
 /// either `folder` has no newest. Later checkpoints belong to a branch that
 /// the run leaves. They are moved into abandoned-1 (2, ...) in `folder`, with a `latest` of their own, and a

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -244,6 +245,19 @@ TEST_F(Checkpoints, EveryNthStaysBesideTheNewest) {
   expect({.newest = 1, .every = 20}, {20, 35});
   expect({.newest = 1, .every = 1}, {10, 15, 20, 25, 30, 35});
   expect({.newest = 0, .every = 20}, {10, 15, 20, 25, 30, 35});
+}
+
+/// Else who lists checkpoints meanwhile finds a damaged one, and a process that is killed leaves one.
+TEST_F(Checkpoints, AnOldOneIsGoneBeforeItsFilesAre) {
+  ASSERT_FALSE(save("aa", 4));
+  const int events = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  ASSERT_GE(::inotify_add_watch(events, step_folder(4).c_str(), IN_DELETE | IN_MOVE_SELF), 0);
+  ASSERT_FALSE(save("aa", 5, {.newest = 1}));
+  alignas(inotify_event) char buffer[4096] = {};
+  EXPECT_GE(::read(events, buffer, sizeof buffer), static_cast<ssize_t>(sizeof(inotify_event)));
+  EXPECT_TRUE(reinterpret_cast<const inotify_event*>(buffer)->mask & IN_MOVE_SELF) << "the first event";
+  ::close(events);
+  EXPECT_EQ(entries(), (std::vector<std::string>{"latest", "step-00000005"}));
 }
 
 TEST_F(Checkpoints, AReturnToAnOlderStepMovesTheLaterOnesAside) {

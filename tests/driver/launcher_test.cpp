@@ -71,7 +71,13 @@ TEST_F(Launcher, AllDone) {
 
 TEST_F(Launcher, ARefusalInTheSameWordsIsShownOnce) {
   const std::string refuse = "echo 'error: no such layer' >&2; echo 'Hint: name another' >&2; ";
-  const LaunchOutcome outcome = run({refuse + "exit 2", refuse + "echo 'error: and no such rank' >&2; exit 2",
+  // The first one that ends would end the other one.
+  const auto end_after = [](const char* own, const char* other) {
+    return std::string("> $FOLDER/said.") + own + "; while [ ! -e $FOLDER/said." + other +
+           " ]; do :; done; exit 2";
+  };
+  const LaunchOutcome outcome = run({refuse + end_after("0", "1"),
+                                     refuse + "echo 'error: and no such rank' >&2; " + end_after("1", "0"),
                                      "echo same >&2", "echo same >&2"});
   EXPECT_EQ(outcome.exit_code(), 2);
   const std::string err = folder_.read("console.err");
@@ -126,7 +132,7 @@ constexpr const char* kLost =
     "echo $$ > $FOLDER/pid; mv $FOLDER/pid $FOLDER/pid.1\nkill -9 $$";
 
 TEST_F(Launcher, ARankThatWaitsIsKeptForTheNextRun) {
-  KeptRanks kept;
+  Survivors kept;
   const LaunchOutcome first = run({kKept, kLost}, {.kept = &kept});
   EXPECT_EQ(first.exit_code(), 137);
   ASSERT_EQ(first.first_failure, 1);
@@ -148,7 +154,7 @@ TEST_F(Launcher, ARankThatWaitsIsKeptForTheNextRun) {
 }
 
 TEST_F(Launcher, AKeptRankThatIsKilledGetsANewProcess) {
-  KeptRanks kept;
+  Survivors kept;
   const LaunchOutcome first = run({kKept, kLost}, {.kept = &kept});
   ASSERT_TRUE(first.exits[0].is_kept);
   ::kill(first.exits[0].pid, SIGKILL);
@@ -162,7 +168,7 @@ TEST_F(Launcher, AKeptRankThatIsKilledGetsANewProcess) {
 TEST_F(Launcher, KeptRanksEndWithTheirList) {
   pid_t left = -1;
   {
-    KeptRanks kept;
+    Survivors kept;
     const LaunchOutcome outcome = run({kKept, kLost}, {.kept = &kept});
     ASSERT_TRUE(outcome.exits[0].is_kept);
     left = outcome.exits[0].pid;
@@ -172,7 +178,7 @@ TEST_F(Launcher, KeptRanksEndWithTheirList) {
 
 /// It has met its peer, but does not notice that it is gone.
 TEST_F(Launcher, ARankThatMayBeKeptIsKilledAfterTheGrace) {
-  KeptRanks kept;
+  Survivors kept;
   const LaunchOutcome outcome = run(
       {std::string("printf J >&3; ") + kForever, "while ! [ -e $FOLDER/ready.0 ]; do :; done; kill -9 $$"},
       {.grace = std::chrono::milliseconds(200), .kept = &kept});

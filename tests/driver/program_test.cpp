@@ -178,6 +178,49 @@ TEST_F(Program, LaunchStartsAFailedJobAgain) {
   EXPECT_NE(folder_.read("out/args").find("--resume=auto"), std::string::npos);
 }
 
+/// Its first rank is killed before the job has a checkpoint of its own.
+TEST_F(Program, LaunchStartsAgainFromWhereItWasTold) {
+  folder_.write("job.yaml", "model: mlp\nranks: 1\nsteps: 3\nmax_restarts: 1\n");
+  const std::string killed = "\nkill -9 $$",
+                    begun = "\necho '{\"rank\":0,\"step\":1}' > out/status.rank0.json";
+  const auto second_run = [&](const std::string& first, const std::string& flags) {
+    worker("echo \"$@\" > out/args\n[ -e out/ran ] && rm out/ran && exit 0\ntouch out/ran" + first + killed);
+    const Answer answer = millrace("launch job.yaml --output-dir out " + flags);
+    EXPECT_EQ(answer.code, 0) << answer.text;
+    return folder_.read("out/args") + answer.text;
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  std::filesystem::create_directories(folder_.path("other/checkpoints/step-00000002"));
+  const std::string resumed = second_run(begun, "--set resume=other");
+  EXPECT_TRUE(has(resumed, "--resume=other") && has(resumed, "in 1 s, from other")) << resumed;
+  // The ranks had not yet deleted the earlier run that is to go.
+  std::filesystem::create_directories(folder_.path("out/checkpoints/step-00000005"));
+  const std::string fresh = second_run("", "--overwrite");
+  EXPECT_TRUE(has(fresh, "--overwrite") && has(fresh, "from the start")) << fresh;
+  EXPECT_FALSE(has(fresh, "--resume")) << fresh;
+  // They had, and saved.
+  const std::string own = second_run(begun, "--overwrite");
+  EXPECT_TRUE(has(own, "--resume=auto") && has(own, "from step-00000005")) << own;
+  EXPECT_FALSE(has(own, "--overwrite")) << own;
+}
+
+TEST_F(Program, LaunchLeavesARestartWhatIsLeftOfTheTime) {
+  folder_.write("job.yaml", "model: mlp\nranks: 1\nsteps: 3\nmax_restarts: 1\n");
+  worker("echo \"$@\" > out/args\n[ -e out/ran ] && rm out/ran && exit 0\ntouch out/ran\nkill -9 $$");
+  const Answer enough = millrace("launch job.yaml --output-dir out --set time_limit=2h");
+  EXPECT_EQ(enough.code, 0) << enough.text;
+  const std::string args = folder_.read("out/args"), flag = "--time-limit=";
+  ASSERT_NE(args.find(flag), std::string::npos) << args;
+  const double left = std::stod(args.substr(args.find(flag) + flag.size()));
+  EXPECT_LE(left, 7199) << "it begins a second later";
+  EXPECT_GT(left, 7000);
+  const Answer late = millrace("launch job.yaml --output-dir out --set time_limit=10s");
+  EXPECT_EQ(late.code, 137) << late.text;
+  EXPECT_NE(late.text.find("the time limit leaves too little for a restart"), std::string::npos) << late.text;
+}
+
 TEST_F(Program, LaunchGivesUpWhereRestartsDoNotHelp) {
   folder_.write("job.yaml", kJob);
   worker("exit 6");  // numbers that are not finite: another run has the same

@@ -130,8 +130,13 @@ def replicas(rig):
     rig.reference(job)
     places = ["backward", "forward", "update", "reduce", "send", "wait"]
     kept = tried = same = 0
-    for rank, place in rig.pick([(rank, place) for place in places for rank in RANKS], 1):
-        run = rig.launch(job, "--max-restarts", "2", failpoints=f"{place}:rank={rank}:step=12:delay={2 if rig.quick else 0.5},"
+    client = rig.folder / "client"  # in the place of ssh: the hosts are this machine, and each has an agent
+    client.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift 2\nexec "$@"\n')
+    client.chmod(0o755)
+    on_hosts = ["--client", client, "--hosts", "127.0.0.2:2,127.0.0.3:2"]
+    cases = [(rank, place, []) for place in places for rank in RANKS] + [(rank, "reduce", on_hosts) for rank in RANKS]
+    for rank, place, where in rig.pick(cases, 1):
+        run = rig.launch(job, "--max-restarts", "2", *where, failpoints=f"{place}:rank={rank}:step=12:delay={2 if rig.quick else 0.5},"
                          f"end:rank={(rank + 1) % 4}:delay=0.5")  # so that the processes can be looked at
         run.until(run.fired)
         before = {other: run.pid(other) for other in RANKS if other != rank}
@@ -143,7 +148,8 @@ def replicas(rig):
         kept += run.says("the ranks that are left have the whole model after step 12: it is saved") or run.says(
             "the ranks that are left have the whole model after step 13: it is saved")
         resumed = run.time_of("resumed step=")
-        trial = rig.ended(f"rank {rank} in {place}", run, at, run.code == 0 and resumed, result(run.out) == rig.reference(job))
+        name = f"rank {rank} in {place}{' on hosts' if where else ''}"
+        trial = rig.ended(name, run, at, run.code == 0 and resumed, result(run.out) == rig.reference(job))
         yield dataclasses.replace(trial, seconds=resumed - at if resumed and at else None)
     if not rig.quick:
         yield Trial("without a step lost", kept > tried / 2, note=f"{kept} of {tried}")

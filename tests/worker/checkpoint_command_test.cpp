@@ -139,7 +139,10 @@ TEST_F(CheckpointCommand, ImportsWhatARunGoesOnFrom) {
   train("--stages 2 --steps 4 --checkpoint-at-end --output-dir out");
   train("--stages 2 --steps 8 --output-dir whole --save-weights whole.safetensors --resume out");
   expect("export out w.safetensors", 0, {});
+  fs::create_directories(folder_ /
+                         "next/checkpoints/step-00000004.tmp.feed");  // of an import that was killed
   expect("import w.safetensors next --like out", 0, {"next/checkpoints/step-00000004", "step 4"});
+  EXPECT_EQ(steps("next/checkpoints"), std::vector<std::string>{step_name(4)});
   expect("verify next", 0, {"valid"});
   expect("diff next out", 0, {" 0 differ"});
   // Another plan goes on from it, as from the checkpoint that it is like.
@@ -150,12 +153,23 @@ TEST_F(CheckpointCommand, ImportsWhatARunGoesOnFrom) {
   expect("import w.safetensors start --model mlp", 0, {"step 0"});
   train("--stages 1 --steps 0 --seed 9 --save-weights from.safetensors --init-from start");
   EXPECT_TRUE(bytes("from.safetensors") == bytes("w.safetensors"));
+  expect("import out started --model mlp", 0, {"step 0"});  // the state of the rule is left out
+  expect("diff started w.safetensors", 0, {" 0 differ"});
   // What does not fit.
   expect("import w.safetensors next --like out", 2, {"next", "an earlier run"});
   expect("import w.safetensors out --like out --overwrite", 2, {"would delete", "--like"});
+  expect("import out/checkpoints/step-00000004/stage0.safetensors out --model mlp --overwrite", 2,
+         {"would delete", "which is imported"});
   expect("import w.safetensors other", 2, {"--like", "--model"});
+  {
+    const auto other = RunLock::acquire(folder_ / "next", "feed");
+    ASSERT_TRUE(other);
+    expect("import w.safetensors next --like out --overwrite", 2, {"next", "in use by run feed"});
+  }
+  expect("verify next", 0, {"valid"});
   const std::string pytorch = MILLRACE_SOURCE_DIR "/tests/driver/state_dicts/";
-  expect("import " + pytorch + "ordered.pt other --like out", 3, {"has no tensor", "is no tensor of"});
+  expect("import " + pytorch + "ordered.pt other --like out", 3,
+         {"has no tensor", " more. Hint: the weights of ", " more are no tensors of "});
   expect("import " + pytorch + "module.pt other --model mlp", 3, {"Sequential", "refused"});
   EXPECT_FALSE(fs::exists(folder_ / "other"));
   expect("import " + pytorch + "ordered.pt pt --model linear", 0, {"9 tensors"});
@@ -176,7 +190,7 @@ TEST_F(CheckpointCommand, SaysHowFarTwoCheckpointsAreApart) {
     EXPECT_GT(one.find("different")->as_int(), 0);
     EXPECT_GT(one.find("largest")->as_double(), 0);
   }
-  expect("diff out missing", 4, {"missing"});
+  expect("diff out missing", 2, {"missing", "is not there"});
 }
 
 }  // namespace

@@ -99,6 +99,17 @@ TEST_F(Explain, AHangThatLasts) {
   EXPECT_TRUE(hangs()) << now.dump();
 }
 
+/// A disk that is full, or a rank that is killed as it starts, leaves half a record.
+TEST_F(Explain, ARecordThatCannotBeReadIsLeftOut) {
+  launch("backward:rank=2:step=5:action=kill");
+  write("out/flight.rank1.bin", "");
+  const Json now = explained();
+  EXPECT_EQ(root_of(now), std::vector<std::int64_t>{2}) << now.dump();
+  EXPECT_NE(now.find("unread")->dump().find("flight.rank1.bin"), std::string::npos) << now.dump();
+  for (const char* rank : {"0", "2"}) write("out/flight.rank" + std::string(rank) + ".bin", "");
+  EXPECT_EQ(run("explain out").code, 2) << "none is left";
+}
+
 TEST_F(Explain, AFolderWithoutRecordsIsRefused) {
   fs::create_directory(folder_ / "empty");
   const Ran ran = run("explain empty");

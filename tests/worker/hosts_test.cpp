@@ -2,8 +2,14 @@
 // host from another folder, so that only the frames join the two sides. One runs sshd in network namespaces.
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <map>
+#include <set>
+#include <sstream>
 #include <thread>
+#include <vector>
 
 #include "runtime/base/json.h"
 #include "tests/worker/job_fixture.h"
@@ -60,12 +66,24 @@ class Hosts : public Jobs {
     EXPECT_NE(all.find(last.substr(1)), std::string::npos) << all << "\n" << last;
   }
 
-  /// The connection to 127.0.0.3 breaks after the first checkpoint. `last_words` are ssh's.
-  void break_second_host(const std::string& last_words) {
-    ssh("[ $login != 127.0.0.3 ] && exec \"$@\"\nexec 3<&0\n\"$@\" <&3 & agent=$!\n"
+  /// The connection to 127.0.0.3 breaks after the first checkpoint. `last_words` are ssh's; it says `later`
+  /// to all that come after.
+  void break_second_host(const std::string& last_words, const std::string& later = ":") {
+    ssh("[ $login != 127.0.0.3 ] && exec \"$@\"\n[ -e broken ] && { " + later +
+        "; }\nexec 3<&0\n\"$@\" <&3 & agent=$!\n"
         "while [ ! -e " +
         (folder_ / "out/checkpoints/latest").string() + " ]; do sleep 0.02; done\n" + last_words +
-        "kill -9 $agent; exit 255");
+        "touch broken; kill -9 $agent; exit 255");
+  }
+
+  /// Rank 1 stops itself in step 9 of 12, until its host is lost. A later process of it does fewer forwards.
+  static constexpr const char* kHeld =
+      " --set no_evaluation=true --set env.MILLRACE_FAILPOINTS=forward:rank=1:hit=40:action=stop";
+
+  /// How often a host was called.
+  std::ptrdiff_t calls_of(const std::string& host) {
+    std::istringstream logins(bytes("logins"));
+    return std::count(std::istream_iterator<std::string>(logins), {}, host);
   }
 };
 
@@ -533,13 +551,114 @@ TEST_F(Hosts, ASuspendedRankOfAnotherHostIsLost) {
 
 TEST_F(Hosts, ASpareTakesThePlaceOfALostHost) {
   break_second_host("echo 'Connection to 127.0.0.3 closed by remote host.' >&2; ");
-  const Ran ran =
-      launch("--max-restarts 2 --spare-hosts 127.0.0.4 --set steps=2000 --set checkpoint_every=200");
+  const std::string broken = bytes("ssh");
+  write("ssh", broken.substr(0, broken.find("[ $login")) + "[ $login = 127.0.0.4 ] && exit 255\n" +
+                   broken.substr(broken.find("[ $login")));
+  fs::permissions(folder_ / "ssh", fs::perms::owner_all);
+  const Ran ran = launch("--max-restarts 3 --spare-hosts 127.0.0.4,127.0.0.5" + std::string(kHeld));
   ASSERT_EQ(ran.code, 0) << ran.output;
-  EXPECT_NE(ran.output.find("restart 1 of 2 in 1 s, from step-"), std::string::npos) << ran.output;
-  EXPECT_NE(ran.output.find("127.0.0.4 takes the place of 127.0.0.3"), std::string::npos) << ran.output;
-  EXPECT_NE(bytes("logins").find("127.0.0.4\n"), std::string::npos);
-  expect_end_of(2000);
+  for (const char* part : {"restart 1 of 3 at once, from step-",
+                           "; 1 of 2 ranks keep their processes; 127.0.0.4 takes the place of 127.0.0.3",
+                           "host 127.0.0.4: it ended without an answer", "restart 2 of 3 in 2 s, from step-",
+                           "; 127.0.0.5 takes the place of 127.0.0.4"})
+    EXPECT_NE(ran.output.find(part), std::string::npos) << part << " in\n" << ran.output;
+  for (const char* host : {"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"})
+    EXPECT_EQ(calls_of(host), 1) << host;
+  expect_end_of(12);
+}
+
+/// The rank of the other host keeps its process, also while the lost one is out of reach.
+TEST_F(Hosts, ALostHostIsTriedAgain) {
+  const std::string rank_0 =
+      "for p in /proc/[0-9]*; do [ \"$(readlink $p/cwd)\" = " + folder_.string() +
+      " ] && tr '\\0' '\\n' <$p/environ | grep -qx RANK=0 && echo $p; done >>rank_0 2>/dev/null; ";
+  break_second_host(rank_0,
+                    "[ -e down ] && { " + rank_0 + "exec \"$@\"; }; touch down; echo is down >&2; exit 255");
+  const Ran ran = launch("--max-restarts 3" + std::string(kHeld));
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  for (const char* part : {"; 1 of 2 ranks keep their processes; there is no spare host",
+                           "host 127.0.0.3: is down", "restart 2 of 3 in 2 s"})
+    EXPECT_NE(ran.output.find(part), std::string::npos) << part << " in\n" << ran.output;
+  EXPECT_EQ(calls_of("127.0.0.2"), 1);
+  EXPECT_EQ(calls_of("127.0.0.3"), 3);
+  const std::string processes = bytes("rank_0"), first = processes.substr(0, processes.find('\n') + 1);
+  EXPECT_EQ(processes, first + first);
+  expect_end_of(12);
+}
+
+/// Rank 1 is killed twice: it does two forwards a step, and its third process does four.
+TEST_F(Hosts, RanksThatAreLeftKeepTheirProcesses) {
+  write("job.yaml",
+        "model: mlp\nwidth: 16\nstages: 2\nreplicas: 2\nmicrobatches: 4\nmicrobatch: 2\nsteps: 6\nseed: 3\n"
+        "threads: 1\ndeterministic: true\ncheckpoint-every: 2\nno-evaluation: true\ntimeout: 60\n"
+        "save-weights: out.safetensors\n");
+  const Ran ran = launch("--max-restarts 5 --set env.MILLRACE_FAILPOINTS=forward:rank=1:hit=5:action=kill",
+                         "127.0.0.2:2,127.0.0.3:2");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("restart 2 of 5 at once, from step-"), std::string::npos) << ran.output;
+  // The table of each failure has a line for each rank: its number, its stage and its process.
+  std::map<std::string, std::vector<std::string>> processes;
+  std::istringstream lines(ran.output);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.size() < 4 || line.find("/logs/rank_") == std::string::npos) continue;
+    std::istringstream words(line.substr(4));
+    std::string rank, stage, process;
+    words >> rank >> stage >> process;
+    processes[rank].push_back(process);
+  }
+  ASSERT_EQ(processes.size(), 4u) << ran.output;
+  for (const auto& [rank, all] : processes) {
+    EXPECT_GE(all.size(), 2u) << ran.output;
+    EXPECT_EQ(std::set<std::string>(all.begin(), all.end()).size(), rank == "1" ? all.size() : 1u)
+        << rank << ran.output;
+  }
+  for (const char* host : {"127.0.0.2", "127.0.0.3"}) EXPECT_EQ(calls_of(host), 1) << host;
+  ASSERT_EQ(
+      run("train --model mlp --width 16 --stages 2 --replicas 2 --microbatches 4 --microbatch 2 --steps 6 "
+          "--seed 3 --threads 1 --deterministic --no-evaluation --save-weights whole.safetensors")
+          .code,
+      0);
+  EXPECT_TRUE(bytes("out.safetensors") == bytes("whole.safetensors"));
+  EXPECT_NE(std::system(("ls -ld /proc/[0-9]*/cwd 2>/dev/null | grep -q " + folder_.string()).c_str()), 0)
+      << "processes are left";
+}
+
+/// Rank 1 is killed in step 9, with a checkpoint of step 8. A later process of it does fewer forwards.
+TEST_F(Hosts, OfAnAllocationHaveTheRestartsToo) {
+  write("nodes", "127.0.0.2\n127.0.0.3\n");
+  write("mpirun",
+        "#!/bin/sh\necho $4 >>logins; echo 'steps: 1' >job.yaml  # the job is what it was\nshift 6; exec "
+        "\"$@\"\n");
+  fs::permissions(folder_ / "mpirun", fs::perms::owner_all);
+  const Ran ran = run("launch job.yaml --output-dir out --on mpi --client " + (folder_ / "mpirun").string() +
+                          " --max-restarts 2 --set no_evaluation=true --set "
+                          "env.MILLRACE_FAILPOINTS=forward:rank=1:hit=40:action=kill",
+                      "PBS_NODEFILE=nodes");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("from step-00000008; 1 of 2 ranks keep their processes"), std::string::npos)
+      << ran.output;
+  for (const char* host : {"127.0.0.2", "127.0.0.3"}) EXPECT_EQ(calls_of(host), 1) << host;
+  const Result<Json> manifest = read_json((folder_ / "out/launch-manifest.json").string());
+  ASSERT_TRUE(manifest);
+  EXPECT_EQ(manifest->find("hosts")->size(), 2u) << manifest->dump();
+  expect_end_of(12);
+}
+
+/// The hosts see nothing of each other's folders, nor of the launcher's.
+TEST_F(Hosts, WithFoldersOfTheirOwnKeepTheirProcesses) {
+  ssh("mkdir -p host.$login && cd host.$login && exec \"$@\"");
+  const Ran ran = launch(
+      "--workdir own --max-restarts 2 --set no_evaluation=true --set "
+      "env.MILLRACE_FAILPOINTS=forward:rank=1:hit=40:action=kill");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("from step-00000008; 1 of 2 ranks keep their processes"), std::string::npos)
+      << ran.output;
+  for (const char* host : {"127.0.0.2", "127.0.0.3"}) {
+    EXPECT_EQ(calls_of(host), 1) << host;
+    EXPECT_FALSE(fs::exists(folder_ / ("host." + std::string(host)) / "own/own"))
+        << "the next run is there, too";
+  }
+  expect_end_of(12);
 }
 
 TEST_F(Hosts, TrainOnWithASmallerPlanWithoutASpare) {
@@ -548,11 +667,10 @@ TEST_F(Hosts, TrainOnWithASmallerPlanWithoutASpare) {
       0);
   ASSERT_EQ(run("plan --profile profile.json --ranks 1 --microbatches 4 --out one.json").code, 0);
   break_second_host("");
-  const Ran ran =
-      launch("--max-restarts 2 --set smaller_plans=one.json --set steps=2000 --set checkpoint_every=200");
+  const Ran ran = launch("--max-restarts 2 --set smaller_plans=one.json" + std::string(kHeld));
   ASSERT_EQ(ran.code, 0) << ran.output;
   EXPECT_NE(ran.output.find("one.json on 127.0.0.2:1"), std::string::npos) << ran.output;
-  expect_end_of(2000);
+  expect_end_of(12);
 }
 
 TEST_F(Hosts, ASignalToTheLauncherSavesOnAllHosts) {

@@ -54,6 +54,9 @@ TEST_F(RunCommands, FollowADetachedRunToItsStop) {
   EXPECT_NE(stopped.output.find("out: stopped at step "), std::string::npos) << stopped.output;
   EXPECT_NE(stopped.output.find("newest checkpoint step-"), std::string::npos) << stopped.output;
   EXPECT_EQ(state(), "stopped");
+  const std::string sign = run("status out").output;
+  EXPECT_EQ(sign.find("last sign of life unknown"), std::string::npos) << sign;
+  EXPECT_NE(sign.find(" ago"), std::string::npos) << sign;
   EXPECT_NE(run("logs out -f").output.find("checkpoint step="), std::string::npos) << "it ends with the run";
   EXPECT_NE(run("stop out").output.find("no run goes on here"), std::string::npos);
   const std::string runs = run("runs .").output;
@@ -65,6 +68,20 @@ TEST_F(RunCommands, FollowADetachedRunToItsStop) {
   const std::string command = manifest->find("command")->as_string();
   EXPECT_TRUE(command.starts_with("millrace launch job.yaml ")) << command;
   EXPECT_EQ(command.find("resume="), std::string::npos) << "it is what was typed";
+}
+
+/// Rank 1 is killed before it trains: nothing runs for two seconds, and the folder is still the job's.
+TEST_F(RunCommands, StopAJobThatWaitsForItsRestart) {
+  ASSERT_EQ(run("launch job.yaml --output-dir out --detach --max-restarts 5 --set "
+                "env.MILLRACE_FAILPOINTS=model:rank=1:action=kill")
+                .code,
+            0);
+  for (int i = 0; i < 600 && bytes("out/launch.err").find("restart 1 of 5 in 2 s") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const Ran stopped = run("stop out");
+  EXPECT_EQ(stopped.code, 0) << stopped.output << bytes("out/launch.err");
+  EXPECT_EQ(stopped.output.find("no run goes on here"), std::string::npos) << stopped.output;
+  EXPECT_NE(state(), "running");
 }
 
 TEST_F(RunCommands, KillEndsAtOnce) {

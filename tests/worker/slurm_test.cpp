@@ -59,6 +59,8 @@ TEST_F(Slurm, BatchJobsAndAllocationsTrainAsOneProcess) {
   on_cluster(R"sh(
 keep batch $millrace launch job.yaml --on slurm --output-dir batch
 keep inside salloc -N2 -n3 $millrace launch job.yaml --on slurm --output-dir inside
+keep again salloc -N2 -n3 $millrace launch job.yaml --on slurm --output-dir again --max-restarts 2 --set no_evaluation=true \
+  --set env.MILLRACE_FAILPOINTS=forward:rank=1:hit=40:action=kill  # in step 9; a later process does fewer
 keep small salloc -n1 $millrace launch job.yaml --on slurm --output-dir small
 keep refused $millrace launch job.yaml --on slurm --output-dir refused --set slurm.partition=none
 )sh");
@@ -69,6 +71,12 @@ keep refused $millrace launch job.yaml --on slurm --output-dir refused --set slu
   EXPECT_NE(bytes("batch/job.sbatch").find("#SBATCH --nodes=3\n"), std::string::npos);
   expect_code("inside", 0);
   EXPECT_EQ(losses("inside"), losses("one"));
+  expect_code("again", 0);
+  EXPECT_NE(bytes("again.txt").find("from step-00000008; 2 of 3 ranks keep their processes"),
+            std::string::npos)
+      << bytes("again.txt");
+  const std::string one = losses("one"), rest = losses("again");
+  EXPECT_NE(one.find(rest.substr(1)), std::string::npos) << one << "\n" << rest;
   expect_code("small", 2);
   EXPECT_NE(bytes("small.txt").find("3 ranks, the hosts have room for 1"), std::string::npos)
       << bytes("small.txt");

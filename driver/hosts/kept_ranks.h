@@ -1,5 +1,6 @@
-// Ranks whose processes outlive the failure of another rank: what the launcher and they say to each other,
-// and the launcher's list of them between two runs of a job. LibTorch-free.
+// Ranks whose processes outlive the failure of another rank: what they and their parent say to each other,
+// and the parent's list of them between two runs of a job. The parent is the launcher, or the agent of
+// another host. LibTorch-free.
 #pragma once
 
 #include <chrono>
@@ -17,6 +18,9 @@ namespace millrace {
 /// A rank says these bytes over the socket that kOrders names.
 inline constexpr char kHasJoined = 'J';  ///< it has met the others: if one is lost, it wants to be kept
 inline constexpr char kWaits = 'W';  ///< its run has ended because a peer is lost, and it waits for an order
+
+/// What a rank has said next over its socket; empty: nothing now. Closes a socket whose rank is gone.
+std::optional<char> next_word(Descriptor& orders);
 
 /// How long a rank waits: longer than the longest delay before a restart.
 inline constexpr std::chrono::seconds kOrderPatience{180};

@@ -1,4 +1,4 @@
-#include "driver/launch/kept_ranks.h"
+#include "driver/hosts/kept_ranks.h"
 
 #include <signal.h>
 #include <sys/socket.h>
@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
@@ -16,11 +17,14 @@ namespace {
 
 constexpr timeval kSendPatience{.tv_sec = 2, .tv_usec = 0};
 
-/// The environment without what each run has its own of.
+/// What each run has its own of: where its ranks meet, and as which run.
+constexpr const char* kOfRun[] = {"MILLRACE_STORE", "MILLRACE_RUN", "MILLRACE_TOKEN", "MASTER_ADDR",
+                                  "MASTER_PORT"};
+
 std::vector<std::pair<std::string, std::string>> lasting(const RankProcess& rank) {
   auto variables = rank.environment;
   std::erase_if(variables,
-                [](const auto& one) { return one.first == "MILLRACE_STORE" || one.first == "MILLRACE_RUN"; });
+                [](const auto& one) { return std::ranges::find(kOfRun, one.first) != std::end(kOfRun); });
   return variables;
 }
 
@@ -49,6 +53,18 @@ void kill_now(const ChildProcess& process) {
 }
 
 }  // namespace
+
+std::optional<char> next_word(Descriptor& orders) {
+  while (orders.is_open()) {
+    char said = 0;
+    const ssize_t n = ::recv(orders.get(), &said, 1, MSG_DONTWAIT);
+    if (n > 0) return said;
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) break;
+    orders.close();
+  }
+  return std::nullopt;
+}
 
 std::string text_of(const RankOrder& order) {
   Json argv = Json::array(), environment = Json::array();
