@@ -289,6 +289,7 @@ std::error_code remove_checkpoint(const fs::path& step, const std::string& run) 
   fs::remove_all(gone, error);
   fs::rename(step, gone, error);
   const bool is_renamed = !error;
+  if (!reach_file_call()) return error;
   fs::remove_all(is_renamed ? gone : step, error);
   return error;
 }
