@@ -383,7 +383,7 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
   const std::string run = new_run_id();
   const std::int64_t step = like ? like->manifest->step : 0;
   const fs::path folder = fs::path(out) / run_files::kCheckpoints;
-  const fs::path temporary = folder / (step_name(step) + ".tmp." + run);
+  const fs::path temporary = folder / unfinished_step_name(step, run);
   for (const fs::path& one : {fs::path(out), folder, temporary})
     if (const Status made = make_private_folder(one); !made)
       return exit_with(ExitCode::Usage, made.problems());

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 // suffix of a folder that is being replaced: see replace_folder
 constexpr const char* kReplaced = ".replaced";
+constexpr const char* kUnfinished = ".tmp.";  // and the run behind it
 // The last member of a manifest: the hash of every byte before it.
 constexpr const char* kSealBegin = ",\n \"sha256\": \"";
 constexpr const char* kSealEnd = "\"\n}\n";
@@ -81,7 +82,7 @@ void prune(const fs::path& folder, const std::string& run, const Retention& keep
     const Result<ManifestHead> head = read_manifest_head(step);
     if (!head || head->run != run || ++kept <= keep.newest) continue;
     const bool stays = keep.every != 0 && head->step % keep.every == 0;
-    const fs::path unfinished = step.string() + ".tmp." + run;
+    const fs::path unfinished = folder / unfinished_step_name(head->step, run);
     if (stays || !reach_file_call()) continue;
     fs::rename(step, unfinished, ignored);
     if (reach_file_call()) fs::remove_all(unfinished, ignored);
@@ -126,6 +127,10 @@ Status set_aside_later(const fs::path& folder, const std::string& run, std::int6
 
 std::string step_name(std::int64_t step) {
   return printed("step-%08lld", static_cast<long long>(step));
+}
+
+std::string unfinished_step_name(std::int64_t step, const std::string& run) {
+  return step_name(step) + kUnfinished + run;
 }
 
 std::string shard_name(int stage) {
@@ -294,7 +299,7 @@ Status go_on_from(const fs::path& folder, const std::string& run, std::int64_t s
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with("step-")) continue;
-    if (name.ends_with(".tmp." + run)) unfinished.push_back(entry.path());
+    if (name.ends_with(kUnfinished + run)) unfinished.push_back(entry.path());
     if (name.ends_with(kReplaced)) replaced.push_back(entry.path());
   }
   for (const fs::path& path : unfinished) fs::remove_all(path, error);
