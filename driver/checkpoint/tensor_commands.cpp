@@ -419,7 +419,7 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
   for (const auto& entry : fs::directory_iterator(folder, ignored))  // imports that were killed
     if (entry.path().filename().string().find(".tmp.") != std::string::npos)
       fs::remove_all(entry.path(), ignored);
-  const fs::path temporary = folder / (step_name(step) + ".tmp." + run);
+  const fs::path temporary = folder / unfinished_step_name(step, run);
   for (const fs::path& one : {folder, temporary})
     if (const Status made = make_private_folder(one); !made)
       return exit_with(ExitCode::Usage, made.problems());

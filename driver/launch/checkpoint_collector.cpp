@@ -75,7 +75,7 @@ void CheckpointCollector::begin(Announced&& what) {
   if (const Status made = make_private_folder(options_.folder); !made)
     return give_up(to_string(made.problems()));
   if (const Status taken = take_folder(); !taken) return give_up(to_string(taken.problems()));
-  current_->temporary = options_.folder / (step_name(head.step) + ".tmp." + head.run);
+  current_->temporary = options_.folder / unfinished_step_name(head.step, head.run);
   std::error_code ignored;
   fs::remove_all(current_->temporary, ignored);
   if (const Status made = make_private_folder(current_->temporary); !made)

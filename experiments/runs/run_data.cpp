@@ -289,10 +289,6 @@ class Reader {
 
   void read_steps(const fs::path& path, RankRun& rank) {
     std::ifstream log(path);  // line by line: the log of a long run does not fit into memory
-    if (!log) {
-      run_.notes.push_back(path.string() + ": cannot be opened");
-      return;
-    }
     std::map<std::int64_t, StepLine> steps;
     int damaged = 0, parts = 0;
     bool begins = false;
@@ -333,6 +329,7 @@ class Reader {
         steps.insert_or_assign(steps.end(), step.step, std::move(step));
       }
     }
+    if (!log.eof()) run_.notes.push_back(path.string() + ": cannot be read, or not to its end");
     rank.steps.reserve(steps.size());
     for (auto& [number, step] : steps) rank.steps.push_back(std::move(step));
     if (damaged > 0)

@@ -361,7 +361,7 @@ std::optional<RankProblem> save_checkpoint(Communicator& world, const std::strin
                                            const CheckpointInfo& info, int num_stages,
                                            const std::vector<StageTensors>& mine,
                                            const SaveOptions& options) {
-  const fs::path temporary = fs::path(folder) / (step_name(info.step) + ".tmp." + info.run);
+  const fs::path temporary = fs::path(folder) / unfinished_step_name(info.step, info.run);
   const std::string what = "saving step " + std::to_string(info.step);
   const bool publishes = options.host ? options.host->first_rank : world.rank() == RankId(0);
   std::vector<std::pair<int, FileDigest>> written;

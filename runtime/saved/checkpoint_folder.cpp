@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 // suffix of a folder that is being replaced: see replace_folder
 constexpr const char* kReplaced = ".replaced";
+constexpr const char* kUnfinished = ".tmp.";  // and the run behind it
 // The last member of a manifest: the hash of every byte before it.
 constexpr const char* kSealBegin = ",\n \"sha256\": \"";
 constexpr const char* kSealEnd = "\"\n}\n";
@@ -120,6 +121,10 @@ Status set_aside_later(const fs::path& folder, const std::string& run, std::int6
 
 std::string step_name(std::int64_t step) {
   return printed("step-%08lld", static_cast<long long>(step));
+}
+
+std::string unfinished_step_name(std::int64_t step, const std::string& run) {
+  return step_name(step) + kUnfinished + run;
 }
 
 std::string shard_name(int stage) {
@@ -285,7 +290,7 @@ Status publish_checkpoint(const fs::path& folder, const fs::path& temporary, con
 
 std::error_code remove_checkpoint(const fs::path& step, const std::string& run) {
   std::error_code error;
-  const fs::path gone = step.string() + ".tmp." + run;
+  const fs::path gone = step.parent_path() / (step_of(step) + kUnfinished + run);
   fs::remove_all(gone, error);
   fs::rename(step, gone, error);
   const bool is_renamed = !error;
@@ -300,7 +305,7 @@ Status go_on_from(const fs::path& folder, const std::string& run, std::int64_t s
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with("step-")) continue;
-    if (name.ends_with(".tmp." + run)) unfinished.push_back(entry.path());
+    if (name.ends_with(kUnfinished + run)) unfinished.push_back(entry.path());
     if (name.ends_with(kReplaced)) replaced.push_back(entry.path());
   }
   for (const fs::path& path : unfinished) fs::remove_all(path, error);

@@ -21,7 +21,10 @@ inline constexpr const char* kCheckpointFormat = "millrace-checkpoint-2";
 inline constexpr const char* kManifest = "manifest.json";
 
 std::string step_name(std::int64_t step);  ///< "step-00000500"
-std::string shard_name(int stage);         ///< "stage0.safetensors"
+/// "step-00000500.tmp.RUN": the folder in which a run writes a checkpoint, or deletes one. What is left of it
+/// goes when the run goes on (go_on_from).
+std::string unfinished_step_name(std::int64_t step, const std::string& run);
+std::string shard_name(int stage);  ///< "stage0.safetensors"
 
 /// A file of a checkpoint, as the manifest lists it.
 struct ShardEntry {

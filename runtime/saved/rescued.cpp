@@ -72,7 +72,7 @@ Status publish_parts(const fs::path& checkpoints, const fs::path& folder) {
 }  // namespace
 
 fs::path rescue_folder(const fs::path& checkpoints, std::int64_t step, const std::string& run) {
-  return checkpoints / (step_name(step) + ".tmp." + run);
+  return checkpoints / unfinished_step_name(step, run);
 }
 
 std::string rescued_shard_name(int rank, int stage) {

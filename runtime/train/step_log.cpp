@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -34,6 +35,19 @@ bool is_before(const std::string& line, std::int64_t step, const std::string& pa
   return is_below("step", step) || is_below("after_step", step + 1);
 }
 
+/// Returns where the last line of `text` ends that is of a step before `step`. Nothing: there is none.
+std::optional<std::size_t> end_of_lines_before(const std::string& text, std::int64_t step,
+                                               const std::string& path) {
+  // An unfinished line at the end does not count.
+  for (std::size_t end = text.rfind('\n') + 1; end > 0;) {
+    const std::size_t newline = end > 1 ? text.rfind('\n', end - 2) : std::string::npos;
+    const std::size_t begin = newline + 1;  // 0 where there is no line before
+    if (is_before(text.substr(begin, end - 1 - begin), step, path)) return end;
+    end = begin;
+  }
+  return std::nullopt;
+}
+
 /// Cuts a log off behind its last line of a step before `step`. It reads the log from its end, so that going
 /// on takes as long after a million steps as after ten. A file that cannot be cut stays as it is: readers
 /// take the later of two lines of a step.
@@ -42,22 +56,17 @@ void cut_from(const std::filesystem::path& path, std::int64_t step) {
   const std::uintmax_t size = std::filesystem::file_size(path, error);
   if (error) return;
   std::ifstream file(path, std::ios::binary);
-  std::uintmax_t kept = 0;
-  for (std::uintmax_t window = 64 * 1024; kept == 0; window *= 4) {
-    const std::uintmax_t from = size > window ? size - window : 0;
+  std::optional<std::size_t> end;
+  std::uintmax_t from = size;
+  // The first line of a tail may lack its beginning. It is no JSON then, and no step's.
+  for (std::uintmax_t window = 64 * 1024; !end && from > 0; window *= 4) {
+    from = size > window ? size - window : 0;
     std::string tail(size - from, '\0');
     file.seekg(static_cast<std::streamoff>(from));
     if (!file.read(tail.data(), static_cast<std::streamsize>(tail.size()))) return;
-    // The first line of a window is cut off, unless the window is the whole file.
-    const std::size_t first = from > 0 ? tail.find('\n') + 1 : 0;
-    for (std::size_t end = tail.rfind('\n') + 1; end > first && kept == 0;) {
-      const std::size_t before = end > 1 ? tail.rfind('\n', end - 2) : std::string::npos;
-      const std::size_t begin = before == std::string::npos ? 0 : before + 1;
-      if (is_before(tail.substr(begin, end - 1 - begin), step, path.string())) kept = from + end;
-      end = begin;
-    }
-    if (from == 0) break;
+    end = end_of_lines_before(tail, step, path.string());
   }
+  const std::uintmax_t kept = from + end.value_or(0);
   if (kept == size) return;
   std::filesystem::resize_file(path, kept, error);
   if (error) log_warning(path.string() + ": cannot be cut: " + error.message());

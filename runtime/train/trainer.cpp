@@ -267,10 +267,10 @@ void Trainer::Impl::finish() {
       reports.paused(SpanKind::Eval, from);
   }
   if (report.stopped) {
+    const std::string step = "step " + std::to_string(t.done);
     if (t.owns_loss())
-      log_warning(t.options.saves() ? "asked to stop: saving step " + std::to_string(t.done) +
-                                          ", from which --resume goes on"
-                                    : "asked to stop after step " + std::to_string(t.done));
+      log_warning(t.options.saves() ? "asked to stop: saving " + step + ", from which --resume goes on"
+                                    : "asked to stop after " + step);
     if (t.options.saves()) checkpoints->save();
   } else {
     checkpoints->settle();

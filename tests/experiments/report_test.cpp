@@ -299,7 +299,7 @@ TEST_F(Report, EmbedsItsData) {
   EXPECT_EQ(data->find("model")->as_string(), "vgg16");
   EXPECT_EQ(data->find("losses")->items().size(), 240u);
   EXPECT_EQ(data->find("stages")->items().size(), 3u);
-  // Of a long run every third step is in the page, and the last one.
+  // The page of a long run has every third step, and the last one.
   while (run.ranks[3].steps.size() < 25'001) {
     run.ranks[3].steps.push_back(run.ranks[3].steps.back());
     ++run.ranks[3].steps.back().step;
