@@ -1,6 +1,7 @@
 // The file of `millrace experiment`: workloads, and what of each is varied. LibTorch-free.
-//   name, output_dir, seed, repeats, order: listed | shuffled, cache: [warm, cold], variants: [original,
-//   ...], captured workloads: a list of
+//   name, output_dir, seed, repeats, order: listed | shuffled, cache: [warm, cold],
+//   variants: [original, ...], captured
+//   workloads: a list of
 //     name, job (a file or the job itself), ranks: [1, 2], ranks_are: replicas | stages, batch: [2, 4],
 //     microbatches (of each replica), data: a list of what --data takes, or of
 //       {name, path, generate: {flags of `millrace data generate`}, folder, generated}
