@@ -203,7 +203,7 @@ std::string run_of(const fs::path& folder) {
 
 Result<Latest> read_latest(const fs::path& folder) {
   const fs::path path = folder / "latest";
-  const Result<std::string> text = read_file(path, 4096);
+  const Result<std::string> text = read_regular_file(path, 4096);
   if (!text) return text.problems();
   const std::vector<std::string> lines = split(*text, '\n');
   constexpr std::string_view kStep = "step-";
