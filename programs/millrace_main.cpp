@@ -1,5 +1,6 @@
 // millrace: the program that users type. Commands without LibTorch run here and start in milliseconds;
 // `profile` and `train` are handed to millrace-worker beside it.
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -315,6 +316,7 @@ int dispatch(const std::vector<std::string>& args) {
 }  // namespace millrace
 
 int main(int argc, char** argv) {
+  ::signal(SIGXFSZ, SIG_IGN);  // a file that grows over a limit is an error of its write, not the end
   millrace::set_option_names(millrace::OptionNames::Flags);
   try {
     return millrace::code_after_output(millrace::dispatch({argv + 1, argv + argc}));

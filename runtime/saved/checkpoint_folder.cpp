@@ -233,6 +233,9 @@ Result<CheckpointChoice> checkpoints_at(const std::string& path) {
   fs::path folder = path;
   if (fs::is_directory(folder / run_files::kCheckpoints, error)) folder /= run_files::kCheckpoints;
   std::vector<fs::path> all = step_folders(folder);
+  if (all.empty() && fs::exists(folder / ".metadata", error))
+    return Problem{folder.string(), "is a checkpoint of torch.distributed.checkpoint, not of millrace",
+                   "`millrace checkpoint import " + folder.string() + " DIR --model NAME` makes one of it"};
   if (all.empty())
     return Problem{folder.string(), "holds no checkpoint",
                    "a run saves with --epochs, --checkpoint-every N or --checkpoint-at-end"};

@@ -307,6 +307,15 @@ TEST_F(Checkpoints, ADamagedLatestDoesNotHideWholeOnes) {
   EXPECT_EQ(found(), 30) << "a FIFO, for whose writer nobody waits";
 }
 
+TEST_F(Checkpoints, AFolderOfAnotherFormatIsNamed) {
+  write(folder_ / ".metadata", "");
+  const Result<CheckpointChoice> choice = checkpoints_at(folder_.string());
+  ASSERT_FALSE(choice);
+  EXPECT_NE(to_string(choice.problems()).find("is a checkpoint of torch.distributed.checkpoint"),
+            std::string::npos)
+      << to_string(choice.problems());
+}
+
 TEST_F(Checkpoints, SavingAStepAgainReplacesIt) {
   ASSERT_FALSE(save("aa", 5));
   const std::string first = bytes(step_folder(5) / "manifest.json");
