@@ -90,6 +90,11 @@ class Run:
         """When a line with `part` came; None: none did."""
         return next((at for at, line in list(self.lines) if part in line), None)
 
+    def first_word_of_trouble(self, after):
+        """When the first rank or the launcher spoke of a failure."""
+        return next((at for at, line in list(self.lines) if at >= after and ("] error: " in line or "millrace launch: rank" in line)),
+                    float("inf"))
+
     def says(self, *parts):
         return all(part in self.text for part in parts)
 
@@ -214,6 +219,7 @@ class Rig:
         self.references = {}
         self.id = ""
         self.left_out = []  # of the row under way: what cannot be tried here
+        self.seen = []  # seconds from a fault to the first word of it
         self.told = []  # of the row under way: what its numbers do not say
 
     def may_mount(self):
@@ -295,14 +301,19 @@ class Rig:
             shutil.rmtree(run.folder, ignore_errors=True)
         return trial
 
-    def broken(self, name, job, failpoints, codes, says, resumes=True, act=None, **how):
+    def broken(self, name, job, failpoints, codes, says, resumes=True, act=None, seen_within=None, **how):
         """Plants a fault, expects the launch to end with one of `codes` and to say `says`, and goes on with the run.
-        `act(run)` brings the fault about instead; it returns its time, or None."""
+        `act(run)` brings the fault about instead; it returns its time, or None. `seen_within`: seconds until the first
+        rank or the launcher speaks of it, five times as many in the quick battery."""
         self.reference(job)
         run = self.launch(job, failpoints=failpoints, **how)
         at = act(run) if act else None
         run.wait()
         at = at if act else run.fired()
         detected = run.code in codes and run.says(*says)
+        if at and seen_within:
+            seen = run.first_word_of_trouble(at) - at
+            detected = detected and seen <= seen_within * self.some(5, 1)
+            self.seen.append(seen)
         equal, note = self.resumed(run, job) if resumes and run.code != "hung" else (None, "")
         return self.ended(name, run, at, detected, equal, note)
