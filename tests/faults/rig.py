@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -90,10 +91,14 @@ class Run:
         """When a line with `part` came; None: none did."""
         return next((at for at, line in list(self.lines) if part in line), None)
 
-    def first_word_of_trouble(self, after):
-        """When the first rank or the launcher spoke of a failure."""
-        return next((at for at, line in list(self.lines) if at >= after and ("] error: " in line or "millrace launch: rank" in line)),
-                    float("inf"))
+    def seen_at(self, after):
+        """When a failure had been seen, at the latest: a rank spoke of it, or the launcher's summary has its time. That counts
+        from before the first word of a rank."""
+        words = [at for at, line in list(self.lines) if at >= after and ("] error: " in line or "millrace launch: rank" in line)]
+        told = re.search(r"failed first: .*, ([0-9.]+) s after the start", self.text)
+        if told and self.time_of("[rank"):
+            words.append(self.time_of("[rank") + float(told[1]))
+        return max(after, min(words, default=float("inf")))
 
     def says(self, *parts):
         return all(part in self.text for part in parts)
@@ -303,8 +308,8 @@ class Rig:
 
     def broken(self, name, job, failpoints, codes, says, resumes=True, act=None, seen_within=None, **how):
         """Plants a fault, expects the launch to end with one of `codes` and to say `says`, and goes on with the run.
-        `act(run)` brings the fault about instead; it returns its time, or None. `seen_within`: seconds until the first
-        rank or the launcher speaks of it, five times as many in the quick battery."""
+        `act(run)` brings the fault about instead; it returns its time, or None. `seen_within`: seconds until it is
+        seen (Run.seen_at), five times as many in the quick battery."""
         self.reference(job)
         run = self.launch(job, failpoints=failpoints, **how)
         at = act(run) if act else None
@@ -312,7 +317,7 @@ class Rig:
         at = at if act else run.fired()
         detected = run.code in codes and run.says(*says)
         if at and seen_within:
-            seen = run.first_word_of_trouble(at) - at
+            seen = run.seen_at(at) - at
             detected = detected and seen <= seen_within * self.some(5, 1)
             self.seen.append(seen)
         equal, note = self.resumed(run, job) if resumes and run.code != "hung" else (None, "")
