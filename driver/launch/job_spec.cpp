@@ -20,6 +20,7 @@
 #include "runtime/base/text.h"
 #include "runtime/plan/limits.h"
 #include "runtime/plan/replicas.h"
+#include "runtime/plan/smaller_plans.h"
 #include "runtime/schedule/csv.h"
 
 namespace millrace {
@@ -113,6 +114,7 @@ class JobReader {
     job.environment = environment_;
     place_ranks(job);
     place_hosts(job);
+    if (takes_plans_beside()) find_smaller_plans(job);
     job.restarts = restarts_;
     job.heartbeat_s = heartbeat_s_;
     // A job that comes back from the queue goes on where it was.
@@ -328,9 +330,42 @@ class JobReader {
   }
 
   void read_smaller_plans(const std::string& key, const Json& value) {
+    smaller_where_ = place(value);
     restarts_.smaller_plans = split(words(key, value, ","), ',');
+    if (takes_plans_beside()) return;
     for (const std::string& file : restarts_.smaller_plans) {
       if (const Result<Plan> plan = Plan::load(file); !plan) append(problems_, plan.problems());
+    }
+  }
+
+  bool takes_plans_beside() const { return restarts_.smaller_plans == std::vector<std::string>{"auto"}; }
+
+  /// `smaller_plans: auto`: those that `millrace plan --smaller` made beside the job's plan.
+  void find_smaller_plans(const JobSpec& job) {
+    const std::string* path = job.find("plan");
+    const Result<Plan> whole = path ? Plan::load(*path) : Result<Plan>(Problem{});
+    restarts_.smaller_plans.clear();
+    if (!path)
+      problems_.push_back({smaller_where_,
+                           "smaller_plans: auto needs a plan, beside which smaller ones stand",
+                           "plan: plan.json, of `millrace plan --smaller 2 --out plan.json`"});
+    if (!whole) return;  // which is said elsewhere
+    std::error_code ignored;
+    for (int lost = 1;; ++lost) {
+      const std::string file = smaller_plan_file(*path, lost);
+      if (lost > 1 && !std::filesystem::exists(file, ignored)) return;
+      const Result<Plan> plan = Plan::load(file);
+      const std::string hint = "smaller_plans: auto takes it; `millrace plan --smaller 2 --out " + *path +
+                               "` makes both, with the flags that made " + *path;
+      if (!plan) {
+        for (Problem problem : plan.problems())
+          problems_.push_back({std::move(problem.where), std::move(problem.what), hint});
+        return;
+      }
+      if (plan->graph_fingerprint != whole->graph_fingerprint || plan->microbatches != whole->microbatches)
+        problems_.push_back(
+            {file, "was not made with " + *path + ": its profile or its microbatches are others", hint});
+      restarts_.smaller_plans.push_back(file);
     }
   }
 
@@ -606,6 +641,7 @@ class JobReader {
   std::vector<Flag> flags_;
   std::string worker_;  ///< empty: millrace's
   JobRestarts restarts_;
+  std::string smaller_where_;
   double heartbeat_s_ = JobSpec().heartbeat_s;
   JobHosts hosts_;
   std::string hosts_where_;

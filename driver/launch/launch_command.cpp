@@ -287,7 +287,7 @@ std::string final_message(const LaunchOutcome& outcome, const JobSpec& job,
 
 struct LaunchFlags {
   std::optional<std::string> worker, output_dir, log;
-  std::optional<std::string> max_restarts, spare_hosts;
+  std::optional<std::string> max_restarts, spare_hosts, smaller_plans;
   std::optional<std::string> on, hosts, workdir, millrace, client, container, container_runtime, mounts;
   std::vector<std::string> sets;
   std::optional<PrintedForm> print;
@@ -339,6 +339,10 @@ CommandSpec spec_of(LaunchFlags& f) {
       flag("Hosts", "spare-hosts", "LIST",
            "With --max-restarts: hosts that take the places of lost ones, in this order.",
            into::text(f.spare_hosts)),
+      flag("Hosts", "smaller-plans", "auto|LIST",
+           "With --max-restarts: plans with which the job goes on where no spare is left; auto: those that "
+           "`millrace plan --smaller` wrote beside the job's plan.",
+           into::text(f.smaller_plans)),
       flag("", "print", "slurm|torchrun|mpi|kubernetes|trainjob",
            "Print the job as a script, commands or a manifest for another launcher, and start nothing. "
            "Manifests "
@@ -717,7 +721,8 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
                                    {"container-runtime", &flags.container_runtime},
                                    {"mounts", &flags.mounts},
                                    {"max-restarts", &flags.max_restarts},
-                                   {"spare-hosts", &flags.spare_hosts}}) {
+                                   {"spare-hosts", &flags.spare_hosts},
+                                   {"smaller-plans", &flags.smaller_plans}}) {
     if (*value) overrides.push_back({key, **value});
   }
   if (flags.output_dir) overrides.push_back({"output-dir", *flags.output_dir});

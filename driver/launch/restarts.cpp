@@ -181,6 +181,9 @@ void Restarts::replace(const JobSpec& job, const std::vector<std::size_t>& lost,
     again.text += "; " + file + " on " + joined(left);
     again.overrides.back().value = joined(left);
     again.overrides.push_back({"plan", file, kWhere});
+    again.overrides.push_back({"ranks", std::to_string(plan->num_ranks()), kWhere});
+    // `auto` would be the plans beside this one.
+    again.overrides.push_back({"smaller-plans", joined(job.restarts.smaller_plans), kWhere});
     return;
   }
   again.text += "; there is no spare host and no smaller plan that fits: the lost host is tried again";

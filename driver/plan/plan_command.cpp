@@ -27,6 +27,7 @@
 #include "runtime/plan/device_presets.h"
 #include "runtime/plan/limits.h"
 #include "runtime/plan/quantities.h"
+#include "runtime/plan/smaller_plans.h"
 #include "runtime/plan/spread_tables.h"
 #include "runtime/rules/rule_table.h"
 #include "runtime/schedule/simulate.h"
@@ -52,6 +53,7 @@ struct PlanFlags {
   bool rule_given = false;
   std::optional<std::int64_t> batch;
   std::int64_t steps = 1;
+  int smaller = 0;         ///< hosts that may be lost
   PlannerOptions options;  ///< without what has an optional here
   bool explain = false;
   std::vector<std::string> compare;
@@ -176,6 +178,11 @@ PlannerOptions planner_options(const PlanFlags& flags, Problems& problems) {
   if (flags.memory) options.memory_per_rank = *flags.memory;
   if (flags.ranks && flags.cluster)
     problems.push_back({"--ranks", "the cluster file says how many ranks there are", "give one of the two"});
+  if (flags.smaller > 0 && !flags.out)
+    problems.push_back({"--smaller", "writes its plans beside the one of --out", "give --out plan.json"});
+  if (flags.smaller > 0 && (flags.jobs || !flags.compare.empty()))
+    problems.push_back({"--smaller", "does not go with " + std::string(flags.jobs ? "--jobs" : "--compare"),
+                        "leave one of the two out"});
   return options;
 }
 
@@ -282,8 +289,9 @@ PipeDreamConf conf_of(const Plan& plan) {
   return conf;
 }
 
-/// --out, --emit-conf, --draw.
-Problems write_files(const PlanFlags& flags, const Plan& plan, const LayerGraph& graph) {
+/// --out and the plans beside it, --emit-conf, --draw.
+Problems write_files(const PlanFlags& flags, const Plan& plan, const LayerGraph& graph,
+                     const std::vector<Plan>& smaller = {}) {
   Problems problems;
   std::size_t places = 0;
   for (const PlanStage& stage : plan.stages) places += stage.ranks.size();
@@ -302,7 +310,13 @@ Problems write_files(const PlanFlags& flags, const Plan& plan, const LayerGraph&
   if (flags.out) {
     if (const Status free = may_replace(*flags.out, "millrace-plan"); !free) return free.problems();
   }
+  std::vector<std::string> beside;
+  for (std::size_t lost = 1; lost <= smaller.size(); ++lost) {
+    beside.push_back(smaller_plan_file(*flags.out, static_cast<int>(lost)));
+    if (const Status free = may_replace(beside.back(), "millrace-plan"); !free) return free.problems();
+  }
   write(flags.out, [&] { return plan.to_json(); });
+  for (std::size_t i = 0; i < smaller.size(); ++i) write(beside[i], [&] { return smaller[i].to_json(); });
   write(flags.emit_conf, [&] { return to_json(conf_of(plan)); });
   write(flags.draw, [&] { return partition_svg(plan, graph); });
   return problems;
@@ -496,6 +510,29 @@ Result<PlannerAnswer> answer_of(const PlanFlags& flags, const LayerGraph& graph,
   return answer;
 }
 
+/// --smaller: a plan for what is left without one host, one without two, and so on. All have the microbatches
+/// of the whole cluster's plan, so that a job may change from one to the other.
+Result<std::vector<Plan>> smaller_plans(const PlanFlags& flags, const LayerGraph& graph,
+                                        const ClusterSpec& cluster, const PlannerOptions& options) {
+  std::vector<Plan> plans;
+  for (int lost = 1; lost <= flags.smaller; ++lost) {
+    const Result<ClusterSpec> left = without_hosts(cluster, lost);
+    Problems problems = left ? Problems() : left.problems();
+    if (left) {
+      PlannerOptions of_left = options;
+      if (of_left.stages > left->num_ranks()) of_left.stages = 0;
+      Result<PlannerAnswer> answer = answer_of(flags, graph, *left, of_left);
+      if (answer) plans.push_back(std::move(answer->plan));
+      if (!answer) problems = answer.problems();
+    }
+    for (Problem& problem : problems)
+      problem.where =
+          "--smaller " + std::to_string(lost) + (problem.where.empty() ? "" : ": " + problem.where);
+    if (!problems.empty()) return problems;
+  }
+  return plans;
+}
+
 /// --profile, with the times of --from-run.
 Result<LayerGraph> profile_of(const PlanFlags& flags) {
   if (!flags.from_run) return load_profile(*flags.profile);
@@ -590,10 +627,13 @@ int plan_for_layers(const PlanFlags& flags, Problems problems) {
   options.progress = [&](std::string_view what, double part) { progress.show(what, part); };
   if (flags.jobs) return plan_for_jobs(flags, *graph, *cluster, options, progress);
   const Result<PlannerAnswer> answer = answer_of(flags, *graph, *cluster, options);
+  const Result<std::vector<Plan>> smaller =
+      answer ? smaller_plans(flags, *graph, *cluster, options) : std::vector<Plan>();
   progress.clear();
   if (!answer) return exit_with(ExitCode::Usage, answer.problems());
+  if (!smaller) return exit_with(ExitCode::Usage, smaller.problems());
   const Plan& plan = answer->plan;
-  if (problems = write_files(flags, plan, *graph); !problems.empty())
+  if (problems = write_files(flags, plan, *graph, *smaller); !problems.empty())
     return exit_with(ExitCode::Usage, problems);
   std::vector<Sensitivity> changes;
   if (flags.explain) changes = sensitivity(*answer, *graph, *cluster, options);
@@ -608,6 +648,11 @@ int plan_for_layers(const PlanFlags& flags, Problems problems) {
   } else if (!answer->others.empty()) {
     std::printf("runner-up: %s\n", comparison_text(*answer, answer->others.front()).c_str());
     if (const std::string lead = lead_text(*answer); !lead.empty()) std::printf("%s\n", lead.c_str());
+  }
+  for (int lost = 1; lost <= flags.smaller; ++lost) {
+    const Plan& one = (*smaller)[static_cast<std::size_t>(lost) - 1];
+    std::printf("without %d of the hosts: %s, predicted step %.3f ms (%s)\n", lost, spread_text(one).c_str(),
+                one.predicted_step_s * 1e3, smaller_plan_file(*flags.out, lost).c_str());
   }
   if (!answer->search.finished && !flags.explain)
     std::printf("a work limit was met: --effort %g looks further\n", options.effort * kMoreEffort);
@@ -695,6 +740,11 @@ CommandSpec spec_of(PlanFlags& f) {
            into::text(f.emit_conf)),
       flag(kOurs, "draw", "FILE", "Write the partitioned graph as SVG.", into::svg_file(f.draw)),
       flag(kOurs, "out", "FILE", "Write the plan (JSON) here.", into::text(f.out), 'o'),
+      flag(kOurs, "smaller", "N",
+           "Plan also for the cluster without 1 to N of its hosts (without --cluster: of its ranks), with as "
+           "many microbatches, and write these plans beside --out: plan.minus1.json, ... A job goes on with "
+           "them when it has lost hosts (`smaller_plans: auto`).",
+           into::integer(f.smaller, 0, kMostRanks)),
       flag(kPipeDreams, "pipedream",
            "Plan a PipeDream graph.txt as PipeDream's planner does, over stages that exist.",
            into::on(f.pipedream)),
@@ -717,6 +767,7 @@ CommandSpec spec_of(PlanFlags& f) {
       "millrace plan --profile profile.json --cluster cluster.yaml --batch 256 --device h100-80g",
       "millrace plan --from-run run --profile profile.json --ranks 2 --out better.json",
       "millrace plan --profile profile.json --cluster cluster.yaml --explain --draw plan.svg",
+      "millrace plan --profile profile.json --cluster cluster.yaml --smaller 2 --out plan.json",
       "millrace plan --profile profile.json --ranks 2 --compare plan.json other.json",
       "millrace plan --profile profile.json --ranks 2 --jobs 12 --memory 8GiB --out plan.json",
       "millrace plan --pipedream --profile graph.txt --machines 8,2 --bandwidth 25e9,3.125e9 --format json"};

@@ -7,6 +7,7 @@
 
 #include "driver/cli/cli.h"
 #include "driver/cli/compute_specs.h"
+#include "runtime/plan/smaller_plans.h"
 #include "tests/driver/temporary_folder.h"
 
 namespace millrace {
@@ -283,6 +284,32 @@ TEST(JobSpec, RanksComeFromThePlan) {
   EXPECT_NE(problems_of(plan + "model: vgg16\n").find("is a plan for mlp, the job trains vgg16"),
             std::string::npos);
   EXPECT_NE(problems_of("plan: /no/such/plan.json\n").find("/no/such/plan.json"), std::string::npos);
+}
+
+TEST(JobSpec, SmallerPlansAreFoundBesideThePlan) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("plan.json"), yaml = "plan: " + path + "\nsmaller_plans: auto\n";
+  ASSERT_TRUE(two_stages().save(path));
+  const std::string none = problems_of(yaml);
+  EXPECT_NE(none.find("plan.minus1.json"), std::string::npos) << none;
+  EXPECT_NE(none.find("Hint: smaller_plans: auto takes it; `millrace plan --smaller 2"), std::string::npos)
+      << none;
+  Plan one = uniform_plan("mlp", {"a", "b", "c"}, 1, 1, 4, ScheduleKind::OneFOneB);
+  ASSERT_TRUE(one.save(smaller_plan_file(path, 1)));
+  const Result<JobSpec> found = job(yaml);
+  ASSERT_TRUE(found) << to_string(found.problems());
+  EXPECT_EQ(found->restarts.smaller_plans, std::vector<std::string>{folder.path("plan.minus1.json")});
+  EXPECT_NE(to_yaml(*found).find("plan.minus1.json"), std::string::npos) << "the resolved job names them";
+  EXPECT_TRUE(job("plan: " + path + "\n")->restarts.smaller_plans.empty()) << "only a job that asks for them";
+  one.microbatches = 8;
+  ASSERT_TRUE(one.save(smaller_plan_file(path, 1)));
+  EXPECT_NE(problems_of(yaml).find("plan.minus1.json: was not made with"), std::string::npos);
+  one.microbatches = 4;
+  one.graph_fingerprint = "of another profile";
+  ASSERT_TRUE(one.save(smaller_plan_file(path, 1)));
+  EXPECT_NE(problems_of(yaml).find("plan.minus1.json: was not made with"), std::string::npos);
+  const std::string without = problems_of("model: mlp\nsmaller_plans: auto\n");
+  EXPECT_NE(without.find("job.yaml:2:16: smaller_plans: auto needs a plan"), std::string::npos) << without;
 }
 
 TEST(JobSpec, WithoutAPlanRanksAreStagesTimesReplicas) {

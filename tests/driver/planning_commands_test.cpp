@@ -14,6 +14,7 @@
 #include "runtime/plan/layer_graph.h"
 #include "runtime/plan/pipedream_formats.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/smaller_plans.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/trace/trace.h"
 
@@ -350,6 +351,43 @@ TEST_F(PlanningCommands, SaysWhatBoundedNothingAndWhatKeepsRanksIdle) {
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.errors.find("did you mean 'h100-80g'?"), std::string::npos) << unknown.errors;
   EXPECT_EQ(run(plan_command, {"--profile", path, "--memory", "0"}).code, 2);
+}
+
+TEST_F(PlanningCommands, PlansAheadForLostHosts) {
+  const std::string path = profile(), out = (folder_ / "plan.json").string();
+  const std::string cluster = file("cluster.yaml",
+                                   "memory: 2GB\nhosts: [{name: a, devices: 2, bandwidth: 1e9}, {name: b}, "
+                                   "{name: c}]\nnetwork: {bandwidth: 1e9}\n");
+  const std::vector<std::string> args{"--profile", path, "--cluster", cluster, "--out", out, "--smaller"};
+  const auto planned = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), args.begin(), args.end());
+    return run(plan_command, more);
+  };
+  const Outcome two = planned({"2", "-m", "6", "--schedule", "1f1b"});
+  ASSERT_EQ(two.code, 0) << two.errors;
+  EXPECT_NE(two.output.find("without 2 of the hosts: 1 stage on 1 ranks"), std::string::npos) << two.output;
+  const Result<Plan> whole = Plan::load(out);
+  ASSERT_TRUE(whole);
+  for (const auto& [lost, ranks] : {std::pair(1, 2), {2, 1}}) {
+    const Result<Plan> plan = Plan::load(smaller_plan_file(out, lost));
+    ASSERT_TRUE(plan) << to_string(plan.problems());
+    EXPECT_EQ(plan->num_ranks(), ranks) << "the host with two devices goes first";
+    EXPECT_EQ(plan->microbatches, 6);
+    EXPECT_EQ(plan->graph_fingerprint, whole->graph_fingerprint);
+  }
+  EXPECT_NE(planned({"3"}).errors.find("--smaller 3: cluster: of 3 hosts none is left"), std::string::npos)
+      << planned({"3"}).errors;
+
+  // 600 MB of weights, with gradients and momentum 1.8 GB: they fit one rank of 2 GB, but not one of 1 GB.
+  std::filesystem::remove(out);
+  const Outcome full = planned({"2", "--memory", "1GB"});
+  EXPECT_EQ(full.code, 2);
+  EXPECT_NE(full.errors.find("--smaller 2: "), std::string::npos) << full.errors;
+  EXPECT_FALSE(std::filesystem::exists(out)) << "all or nothing";
+  const Outcome nowhere = run(plan_command, {"--profile", path, "--ranks", "3", "--smaller", "1"});
+  EXPECT_EQ(nowhere.code, 2);
+  EXPECT_NE(nowhere.errors.find("give --out plan.json"), std::string::npos) << nowhere.errors;
+  EXPECT_EQ(planned({"1", "--jobs", "2"}).code, 2);
 }
 
 // The device's memory is what forbids: 600 MB of weights, gradients and momentum take 1.8 GB on a rank.

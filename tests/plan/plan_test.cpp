@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/plan/plan.h"
+#include "runtime/plan/smaller_plans.h"
 
 namespace millrace {
 namespace {
@@ -232,6 +233,39 @@ network: {bandwidth: 1e9, latency: 5e-5}
 links:
   - {between: [right, left], bandwidth: 1e10, latency: 1e-5}
 )";
+
+TEST(ClusterSpec, LosesHosts) {
+  const auto left = [](const std::string& yaml, int lost) {
+    const Result<ClusterSpec> spec = ClusterSpec::parse(yaml, "c");
+    const Result<ClusterSpec> less = spec ? without_hosts(*spec, lost) : spec;
+    if (!less) return to_string(less.problems());
+    EXPECT_TRUE(ClusterSpec::parse(less->to_yaml(), "less")) << less->to_yaml();
+    std::string text = std::to_string(less->num_ranks());
+    for (const ClusterHost& host : less->hosts) text += " " + host.name;
+    for (const RankLink& link : less->rank_links)
+      text += " " + std::to_string(link.from.value) + "-" + std::to_string(link.to.value);
+    return text;
+  };
+  EXPECT_EQ(without_hosts(ClusterSpec::local(4), 3)->num_ranks(), 1);
+  EXPECT_FALSE(without_hosts(ClusterSpec::local(4), 4));
+  const std::string mixed = std::string(kMixedCluster) +
+                            "rank_links:\n  - {between: [0, 5], bandwidth: 5e8}\n"
+                            "  - {between: [1, 2], bandwidth: 5e8}\n";
+  EXPECT_EQ(left(mixed, 1), "3 left far 0-2") << "right has the most devices; ranks are numbered anew";
+  EXPECT_EQ(left(mixed, 2), "1 far");
+  EXPECT_NE(left(mixed, 3).find("of 3 hosts none is left"), std::string::npos) << left(mixed, 3);
+  const std::string levels = "levels: [{count: 2, bandwidth: 1e10}, {count: 3, bandwidth: 1e9}]\n";
+  EXPECT_EQ(left(levels, 1), "4");
+  EXPECT_EQ(
+      left(levels + "hosts: [{name: a, devices: 2}, {name: b, devices: 2}, {name: c, devices: 2}]\n", 2),
+      "2 a");
+  EXPECT_EQ(
+      left("levels: [{count: 5, bandwidth: 1e9}]\nhosts: [{name: a, devices: 3}, {name: b, devices: 2}]\n",
+           1),
+      "2 b");
+  const std::string across = left(levels + "hosts: [{name: a, devices: 3}, {name: b, devices: 3}]\n", 1);
+  EXPECT_NE(across.find("no components of the outermost level"), std::string::npos) << across;
+}
 
 TEST(ClusterSpec, HostsOfDifferentDevicesAndLinks) {
   const auto spec = ClusterSpec::parse(kMixedCluster, "c");

@@ -673,6 +673,26 @@ TEST_F(Hosts, TrainOnWithASmallerPlanWithoutASpare) {
   expect_end_of(12);
 }
 
+TEST_F(Hosts, TrainOnWithThePlanMadeAheadForOneHostLess) {
+  ASSERT_EQ(
+      run("profile --model mlp --width 16 --microbatch 4 --repetitions 2 --blocks 1 --out profile.json").code,
+      0);
+  const Ran planned = run(
+      "plan --profile profile.json --ranks 3 --straight --schedule 1f1b --microbatches 4 --smaller 2 --out "
+      "plan.json");
+  ASSERT_EQ(planned.code, 0) << planned.output;
+  write("job.yaml",
+        "plan: plan.json\nranks: 3\nwidth: 16\nmicrobatch: 4\nsteps: 12\nseed: 3\ncheckpoint_every: 4\n"
+        "timeout: 20\n");
+  break_second_host("");
+  const Ran ran =
+      launch("--max-restarts 2 --smaller-plans auto" + std::string(kHeld), "127.0.0.2,127.0.0.3,127.0.0.4");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("plan.minus1.json on 127.0.0.2:1,127.0.0.4:1"), std::string::npos) << ran.output;
+  EXPECT_NE(bytes("out/job.yaml").find("ranks: 2\n"), std::string::npos) << bytes("out/job.yaml");
+  expect_end_of(12);
+}
+
 TEST_F(Hosts, ASignalToTheLauncherSavesOnAllHosts) {
   write("job.yaml",
         "model: mlp\nwidth: 16\nstages: 2\nmicrobatch: 4\nmicrobatches: 4\nsteps: 1000000\nseed: 3\ntimeout: "
