@@ -13,7 +13,8 @@ namespace {
 // A state_dict takes some 150 bytes for each tensor. Values take more memory than their text.
 constexpr std::size_t kMostPickleBytes = std::size_t{16} << 20;
 constexpr std::size_t kMostValues = 2'000'000;
-constexpr std::size_t kMostDimensions = 64;  // PyTorch's own limit
+constexpr std::size_t kMostTextBytes = std::size_t{256} << 20;  // a pickle repeats a text in two bytes
+constexpr std::size_t kMostDimensions = 64;                     // PyTorch's own limit
 
 struct StorageType {
   const char* name;
@@ -80,9 +81,14 @@ class Pickle::Reader {
     value.number = number;
     push(value);
   }
+  void set_text(PickleValue& value, std::string_view text) {
+    text_bytes_ += text.size();
+    if (text_bytes_ > kMostTextBytes) fail("repeats texts, to more than 256 MiB");
+    value.text = text;
+  }
   void push_text(std::string_view text) {
     PickleValue& value = make(Kind::Text);
-    value.text = text;
+    set_text(value, text);
     push(value);
   }
   PickleValue& pop() {
@@ -164,6 +170,7 @@ class Pickle::Reader {
   std::vector<PickleValue*> stack_;
   std::vector<std::size_t> marks_;
   std::map<std::uint64_t, PickleValue*> memo_;
+  std::size_t text_bytes_ = 0;
 };
 
 PickleValue& Pickle::Reader::read() {
@@ -318,7 +325,7 @@ void Pickle::Reader::push_global(const std::string& name) {
       name != kParameter)
     fail("needs " + escaped(name) + ", which is refused: only tensors and dicts are read");
   PickleValue& value = make(Kind::Global);
-  value.text = name;
+  set_text(value, name);
   push(value);
 }
 
@@ -330,7 +337,7 @@ void Pickle::Reader::add_to_dict(const std::vector<PickleValue*>& items) {
 void Pickle::Reader::push_object(const PickleValue& of) {
   if (others_ == OtherClasses::Refused) fail("calls " + escaped(of.text) + " in an unknown way");
   PickleValue& value = make(Kind::Object);
-  value.text = of.text;
+  set_text(value, of.text);
   push(value);
 }
 
@@ -356,7 +363,7 @@ void Pickle::Reader::push_storage() {
   }
   PickleValue& value = make(Kind::Storage);
   value.type = known->type;
-  value.text = item(id, 2, Kind::Text, "the key of a storage").text;
+  set_text(value, item(id, 2, Kind::Text, "the key of a storage").text);
   value.number = item(id, 4, Kind::Int, "the size of a storage").number;
   push(value);
 }

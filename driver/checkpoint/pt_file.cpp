@@ -1,6 +1,7 @@
 #include "driver/checkpoint/pt_file.h"
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "data/files/zip.h"
+#include "driver/checkpoint/own_process.h"
 #include "runtime/base/mapped_file.h"
 #include "runtime/base/text.h"
 
@@ -140,6 +142,112 @@ Result<SavedTensors> tensors_of(Archive& archive, const std::string& path, const
   return all;
 }
 
+// ---- what the reader's process tells this one: numbers of 8 bytes, texts behind their lengths
+
+void put(std::string& to, std::uint64_t number) {
+  to.append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+void put(std::string& to, std::string_view text) {
+  put(to, std::uint64_t{text.size()});
+  to += text;
+}
+
+/// The tensors of the file, or the problems.
+std::string told(const Result<SavedTensors>& found, std::string_view bytes) {
+  std::string text;
+  put(text, std::uint64_t{found ? 1U : 0U});
+  if (!found) {
+    for (const Problem& problem : found.problems())
+      for (const std::string* part : {&problem.where, &problem.what, &problem.hint}) put(text, *part);
+    return text;
+  }
+  for (const auto& [name, tensor] : found->tensors) {
+    put(text, name);
+    put(text, static_cast<std::uint64_t>(tensor.shape.type));
+    put(text, std::uint64_t{tensor.shape.shape.size()});
+    for (const std::int64_t size : tensor.shape.shape) put(text, static_cast<std::uint64_t>(size));
+    put(text,
+        tensor.elements.empty() ? 0 : static_cast<std::uint64_t>(tensor.elements.data() - bytes.data()));
+  }
+  return text;
+}
+
+/// Takes what `told` made. The reader may have been made to tell anything, so nothing is believed. It throws
+/// a Problem.
+class Told {
+ public:
+  Told(std::string_view text, std::string_view file, const std::string& path)
+      : text_(text), file_(file), path_(path) {}
+
+  Result<SavedTensors> all() {
+    if (number() == 0) {
+      Problems problems;
+      while (!text_.empty()) {
+        Problem& problem = problems.emplace_back();
+        for (std::string* part : {&problem.where, &problem.what, &problem.hint}) *part = text();
+      }
+      check(!problems.empty());
+      return problems;
+    }
+    SavedTensors all{.path = path_};
+    while (!text_.empty()) {
+      SavedTensor one = tensor();
+      const std::string name = one.shape.name;
+      check(all.tensors.emplace(name, std::move(one)).second);
+    }
+    return all;
+  }
+
+ private:
+  void check(bool right) const {
+    if (!right) throw Problem{path_, "made its reader tell nonsense", "the file was made to do harm"};
+  }
+  std::string_view take(std::uint64_t bytes) {
+    check(bytes <= text_.size());
+    const std::string_view taken = text_.substr(0, bytes);
+    text_.remove_prefix(bytes);
+    return taken;
+  }
+  std::uint64_t number() {
+    std::uint64_t number = 0;
+    std::memcpy(&number, take(sizeof number).data(), sizeof number);
+    return number;
+  }
+  std::string text() { return std::string(take(number())); }
+  SavedTensor tensor() {
+    SavedTensor one{.shape = {.name = text(), .type = ElementType::F32, .shape = {}}, .elements = {}};
+    const std::uint64_t type = number();
+    check(type < names_of(ElementType()).size());
+    one.shape.type = static_cast<ElementType>(type);
+    std::uint64_t bytes = bytes_of(one.shape.type);
+    bool is_empty = false;
+    for (std::uint64_t left = number(); left > 0; --left) {
+      one.shape.shape.push_back(static_cast<std::int64_t>(number()));
+      check(one.shape.shape.back() >= 0);
+      const auto size = static_cast<std::uint64_t>(one.shape.shape.back());
+      is_empty = is_empty || size == 0;
+      if (size > 0) check(!__builtin_mul_overflow(bytes, size, &bytes));
+    }
+    if (is_empty) bytes = 0;
+    const std::uint64_t offset = number();
+    check(offset <= file_.size() && bytes <= file_.size() - offset);
+    one.elements = file_.substr(offset, bytes);
+    return one;
+  }
+
+  std::string_view text_, file_;
+  const std::string& path_;
+};
+
+/// A minute, and more for the sums of large files.
+ProcessLimits limits_of(std::string_view file) {
+  constexpr std::size_t kSlow = 20'000'000;  // bytes a second
+  ProcessLimits limits;
+  limits.processor += std::chrono::seconds(file.size() / kSlow);
+  limits.deadline = 5 * limits.processor;
+  return limits;
+}
+
 }  // namespace
 
 bool is_pt_file(const std::string& path) {
@@ -153,11 +261,22 @@ Result<SavedTensors> open_pt_file(const std::string& path, const std::string& ke
   Result<MappedFile> mapped = MappedFile::open(path);
   if (!mapped) return mapped.problems();
   const auto file = std::make_shared<MappedFile>(*std::move(mapped));
-  Result<Archive> archive = Archive::of(file->bytes(), path);
-  if (!archive) return archive.problems();
-  Result<SavedTensors> all = tensors_of(*archive, path, key);
-  if (all) all->owners.push_back(file);
-  return all;
+  const std::string_view bytes = file->bytes();
+  const Result<std::string> answer =
+      in_own_process([&] { return told(tensors_in(bytes, path, key), bytes); }, limits_of(bytes), path);
+  if (!answer) return answer.problems();
+  try {
+    Result<SavedTensors> all = Told(*answer, bytes, path).all();
+    if (all) all->owners.push_back(file);
+    return all;
+  } catch (const Problem& problem) {
+    return problem;
+  }
+}
+
+Result<SavedTensors> tensors_in(std::string_view bytes, const std::string& path, const std::string& key) {
+  Result<Archive> archive = Archive::of(bytes, path);
+  return archive ? tensors_of(*archive, path, key) : archive.problems();
 }
 
 Result<SavedTensor> tensor_of_archive(std::string_view bytes, const std::string& where) {

@@ -17,8 +17,12 @@ bool is_pt_file(const std::string& path);
 /// Opens a state_dict: a dict or OrderedDict of names and tensors. `key` names the one to take of a file with
 /// dicts in dicts: "model", or "state/model"; empty: the file is one itself. It may hold tensors, dicts,
 /// tuples and plain values; any other class or function is a Problem that names it, but what stands beside
-/// the dict that `key` names is passed over. Tensors must be contiguous and lie in their storages.
+/// the dict that `key` names is passed over. Tensors must be contiguous and lie in their storages. A process
+/// of its own reads the file, with limits of time and memory (own_process.h).
 Result<SavedTensors> open_pt_file(const std::string& path, const std::string& key);
+
+/// What the process of its own does: reads the bytes of such a file. The tensors point into them.
+Result<SavedTensors> tensors_in(std::string_view bytes, const std::string& path, const std::string& key);
 
 /// Reads the one tensor that an archive holds. Its elements are in `archive`; it has no name.
 Result<SavedTensor> tensor_of_archive(std::string_view archive, const std::string& where);

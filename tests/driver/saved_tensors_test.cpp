@@ -2,15 +2,22 @@
 // are.
 #include "driver/checkpoint/saved_tensors.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <random>
+#include <stdexcept>
 
 #include "data/files/zip.h"
+#include "driver/checkpoint/own_process.h"
+#include "driver/checkpoint/pt_file.h"
 #include "runtime/base/files.h"
 #include "tests/driver/temporary_folder.h"
 
@@ -200,7 +207,8 @@ TEST(StateDicts, DamagedFilesDoNoHarm) {
     } else {
       write_with_pickle(whole, damaged, path);
     }
-    if (!open_saved_tensors(path)) ++refused;
+    const std::string bytes = *read_file(path);
+    if (!tensors_in(bytes, path, "")) ++refused;  // in this process, where sanitizers see it
   }
   EXPECT_GT(refused, 300);
   // Values that nest deeper than any stack, and more of them than are taken.
@@ -208,6 +216,42 @@ TEST(StateDicts, DamagedFilesDoNoHarm) {
   EXPECT_FALSE(open_saved_tensors(path));
   write_with_pickle(whole, "\x80\x02(" + std::string(3'000'000, '}') + "t.", path);
   EXPECT_NE(to_string(open_saved_tensors(path).problems()).find("more than 2000000 values"),
+            std::string::npos);
+}
+
+/// A pickle of 1 MiB that asks for 2.4 GB: a text names a class with itself, again and again.
+TEST(StateDicts, APickleDoesNotFillTheMemory) {
+  const TemporaryFolder folder;
+  const std::string whole = *read_file(of_pytorch("types.pt")), path = folder.path("bomb.pt");
+  std::string pickle("\x80\x02X\x00\x00\x10\x00", 7);
+  pickle += std::string(std::size_t{1} << 20, 'a') + std::string("q\x00", 2);
+  for (int i = 0; i < 1200; ++i) pickle += std::string("h\x00h\x00\x93", 5);
+  write_with_pickle(whole, pickle + ".", path);
+  const std::string refusal = why(open_saved_tensors(path, "model"));
+  EXPECT_NE(refusal.find("bomb.pt (data.pkl): repeats texts, to more than"), std::string::npos)
+      << refusal.substr(0, 1000);
+}
+
+TEST(OwnProcess, GivesItsAnswerAndKeepsItsFaults) {
+  const auto answer = [](const std::function<std::string()>& work, const ProcessLimits& limits = {}) {
+    const Result<std::string> found = in_own_process(work, limits, "it");
+    return found ? *found : to_string(found.problems());
+  };
+  EXPECT_EQ(answer([] { return std::string(1'000'000, 'x'); }), std::string(1'000'000, 'x'));
+  EXPECT_EQ(answer([] { return std::string(::open("/dev/null", O_RDONLY) < 0 ? "refused" : "opened"); }),
+            "refused");
+  EXPECT_NE(answer([]() -> std::string { return ::kill(::getpid(), SIGKILL), ""; }).find("by signal 9"),
+            std::string::npos);
+  EXPECT_NE(answer([]() -> std::string { throw std::runtime_error("no"); }).find("ended the process"),
+            std::string::npos);
+  const std::string full = answer([] { return std::string(std::size_t{2} << 30, 'x'); }).substr(0, 1000);
+  EXPECT_TRUE(full.find("it: needs more than 768 MiB of memory to be read") != std::string::npos ||
+              full.find("it: ended the process") != std::string::npos)  // as a sanitizer's allocator does
+      << full;
+  EXPECT_NE(answer([]() -> std::string { return ::pause(), ""; }, {.deadline = std::chrono::milliseconds(50)})
+                .find("was not read within 0.05 s"),
+            std::string::npos);
+  EXPECT_NE(answer([] { return std::string(2 * kMiB, 'x'); }, {.answer = kMiB}).find("more than 1 MiB"),
             std::string::npos);
 }
 
