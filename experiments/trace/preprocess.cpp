@@ -387,7 +387,10 @@ class Preprocessor {
     const Result<Json> report = read_json((folder_ / "capture.json").string());
     const Json* lost = report ? report->find("lost") : nullptr;
     if (!lost)
-      report_.notes.push_back("the capture was cut off (no capture.json): its last second may be missing");
+      report_.notes.push_back(
+          "the capture was cut off, or its disk was full (no capture.json): rows may be missing, and no "
+          "count says how "
+          "many");
     else if (lost->kind() == Json::Kind::Int && lost->as_int() > 0)
       report_.notes.push_back("the capture lost " + std::to_string(lost->as_int()) +
                               " rows: counts and bytes are too small by these");

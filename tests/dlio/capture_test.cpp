@@ -164,6 +164,43 @@ TEST_P(CaptureFaults, BadInputIsToldBeforeAnythingRuns) {
   EXPECT_FALSE(fs::exists(folder_.path("touched")));
 }
 
+/// A reader takes the middle of two stamps for the change of second: nothing may come between them.
+TEST_P(CaptureFaults, TheClocksAreAlignedToTheNanosecond) {
+  ASSERT_EQ(capture("run", "true").code, 0);
+  std::istringstream rows(folder_.read("run/trace_time_align.out"));
+  std::string line;
+  std::getline(rows, line);
+  std::getline(rows, line);
+  std::int64_t before = 0, behind = 0;
+  rows >> before >> line >> behind;
+  EXPECT_EQ(behind - before, 1);
+  for (const auto& row : rows_of(folder_.read("run/cpu.out"), "0.00"))
+    if (row.at(1) == "all") {
+      double percent = 0;
+      for (std::size_t k = 2; k < row.size(); ++k) percent += std::stod(row[k]);
+      EXPECT_GT(percent, 0) << "a row of zeros";
+    }
+}
+
+/// `ulimit -f` counts blocks of 512 bytes: rows beyond it are lost and counted, and the command goes on.
+TEST_P(CaptureFaults, ALimitOfFileSizesIsNoEndOfTheCommand) {
+  const std::string job =
+      "sh -c \"dd if=/dev/zero of=" + folder_.path("out.bin") + " bs=1 count=300 2>/dev/null; exit 7\"";
+  const Answer answer = shell("ulimit -f 16; " + kProgram + " trace capture --method ptrace --out " +
+                              folder_.path("run") + " -- " + job);
+  EXPECT_EQ(answer.code, 7) << answer.text;
+  EXPECT_NE(answer.text.find("rows were lost"), std::string::npos) << answer.text;
+}
+
+/// What cannot begin leaves its folder as it was.
+TEST_P(CaptureFaults, TooFewDescriptorsLeaveNoFolder) {
+  const Answer answer = shell("ulimit -n 10; " + kProgram + " trace capture --method ptrace --out " +
+                              folder_.path("run") + " -- true");
+  EXPECT_EQ(answer.code, 2) << answer.text;
+  EXPECT_NE(answer.text.find("Too many open files"), std::string::npos) << answer.text;
+  EXPECT_FALSE(fs::exists(folder_.path("run")));
+}
+
 TEST_P(CaptureFaults, AFullDiskIsCountedAndTheCommandGoesOn) {
   const char* allowed = std::getenv("MILLRACE_MOUNTS");
   if (!allowed || !*allowed) GTEST_SKIP() << "MILLRACE_MOUNTS is not set (needs root, to mount a small disk)";
