@@ -103,6 +103,17 @@ TEST_P(Capture, IsReadByTheKitsTools) {
   const Answer alike = shell(kProgram + " trace similarity " + folder_.path("processed/run") + " " +
                              folder_.path("processed/run"));
   EXPECT_NE(alike.text.find("tracesim/1  1"), std::string::npos) << alike.text;
+  // The log of a run a minute before is not this one's.
+  std::string log = folder_.read("run/capture.log");
+  for (std::size_t at = 0; (at = log.find("\"time_ms\": ", at)) != std::string::npos; ++at) {
+    const std::size_t from = at + 11, to = log.find(',', from);
+    log.replace(from, to - from, std::to_string(std::stoll(log.substr(from, to - from)) - 60'000));
+  }
+  const Answer other =
+      shell(kProgram + " trace preprocess " + folder_.path("run") + " --workload any --app-log " +
+            folder_.write("other.log", log) + " --out " + folder_.path("other"));
+  EXPECT_EQ(other.code, 3) << other.text;
+  EXPECT_NE(other.text.find("of one run?"), std::string::npos) << other.text;
 }
 
 TEST_P(Capture, FollowsWhatACommandLeavesBehind) {
@@ -190,6 +201,12 @@ TEST_P(CaptureFaults, ALimitOfFileSizesIsNoEndOfTheCommand) {
                               folder_.path("run") + " -- " + job);
   EXPECT_EQ(answer.code, 7) << answer.text;
   EXPECT_NE(answer.text.find("rows were lost"), std::string::npos) << answer.text;
+  // Results that find no place leave nothing behind.
+  const Answer processed = shell("ulimit -f 4; " + kProgram + " trace preprocess " + folder_.path("run") +
+                                 " --workload any --out " + folder_.path("processed"));
+  EXPECT_EQ(processed.code, 3) << processed.text;
+  EXPECT_NE(processed.text.find("File too large"), std::string::npos) << processed.text;
+  EXPECT_TRUE(fs::is_empty(folder_.path("processed")));
 }
 
 /// What cannot begin leaves its folder as it was.
