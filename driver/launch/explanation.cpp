@@ -1,6 +1,9 @@
 #include "driver/launch/explanation.h"
 
+#include <signal.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -101,7 +104,8 @@ std::string doing(const Explanation& of, const Flight& flight) {
   std::int64_t newest = 0;
   for (const FlightRecord& record : flight.records) newest = std::max(newest, last_sign(record));
   const double silent = static_cast<double>(of.newest_ns - newest - flight.unix_minus_clock_ns) * 1e-9;
-  return text + printed("; its last sign came %.2f s before the newest of all ranks", std::max(0.0, silent));
+  if (!text.empty()) text += "; ";
+  return text + printed("its last sign came %.2f s before the newest of all ranks", std::max(0.0, silent));
 }
 
 std::string name_of(const Explanation& of, int rank) {
@@ -122,6 +126,17 @@ const char* to_string(Kind kind) {
 std::vector<FlightRecord> last_of(const Flight& flight, std::size_t records) {
   const std::size_t count = std::min(records, flight.records.size());
   return {flight.records.end() - static_cast<std::ptrdiff_t>(count), flight.records.end()};
+}
+
+/// Of a run that goes on, or hangs: its waits last until now. Other hosts may have another time.
+void count_until_now(Explanation& of) {
+  const auto is_here = [](const Flight& flight) { return ::kill(static_cast<pid_t>(flight.pid), 0) == 0; };
+  if (!std::ranges::all_of(of.flights, is_here)) return;
+  const std::int64_t now =
+      std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double silent = static_cast<double>(std::max<std::int64_t>(0, now - of.newest_ns)) * 1e-9;
+  for (RankWait& wait : of.waits)
+    if (!wait.gave_up) wait.seconds += silent;
 }
 
 }  // namespace
@@ -165,6 +180,7 @@ Result<Explanation> explain_run(const fs::path& folder) {
   std::ranges::sort(flights, {}, &Flight::rank);
   Explanation result = explain(std::move(flights), failure_of(round));
   result.unread = std::move(unread);
+  if (!result.failure && is_locked(folder)) count_until_now(result);
   const Flight* root = result.root.size() == 1 ? flight_of(result.flights, result.root.front()) : nullptr;
   if (root && !result.failure && is_locked(folder) && is_suspended(static_cast<pid_t>(root->pid)))
     result.why += "; process " + std::to_string(root->pid) + " is suspended (SIGSTOP or a debugger)";

@@ -25,6 +25,8 @@
 namespace millrace {
 namespace {
 
+constexpr double kLeastHeartbeat = 2;  ///< seconds; ranks beat every second
+
 // The launcher sets these for every rank; a job that set them too would contradict it.
 constexpr const char* kLauncherVariables[] = {
     "RANK",           "LOCAL_RANK",          "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
@@ -219,6 +221,9 @@ class JobReader {
       if (!seconds)
         problems_.push_back({place(value), key + ": " + seconds.problems().front().what,
                              "write seconds; 0: ranks may be suspended"});
+      if (seconds && *seconds > 0 && *seconds < kLeastHeartbeat)
+        problems_.push_back({place(value), key + ": healthy ranks give a sign of life every second only",
+                             "write at least " + printed("%g", kLeastHeartbeat)});
       heartbeat_s_ = seconds ? *seconds : 0;
     } else if (with_dashes(key) == "spare-hosts") {
       const Result<std::vector<HostEntry>> spares = parse_hosts(words(key, value, ","));

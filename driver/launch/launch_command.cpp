@@ -184,6 +184,8 @@ std::string resume_command_of(const std::vector<std::string>& args, const JobSpe
 std::string way_on(const JobSpec& job, const std::string& resume_command) {
   if (can_go_on(job.output_dir)) return "resume: " + resume_command + "\n";
   if (device_of(job) == ComputeDevice::Emulated) return "";  // it has nothing to save
+  const std::string* every = job.find("checkpoint-every");
+  if (every && *every != "0") return "no checkpoint was saved\n";
   return "Hint: no checkpoint was saved; `checkpoint_every: N` in the job saves one every N steps\n";
 }
 
@@ -427,7 +429,11 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
            (exit.stage < 0 ? "" : " (stage " + std::to_string(exit.stage) + ")");
   };
   // The rank's message stands above, and there is no place in a run to tell of.
-  if (is_refusal(first) && place.step == "-")
+  const bool refused_checkpoint =
+      first.signal == 0 && first.status == static_cast<int>(ExitCode::Checkpoint) &&
+      std::ranges::all_of(outcome.exits,
+                          [&](const RankExit& exit) { return status_of(round, exit.rank).step == "-"; });
+  if ((is_refusal(first) && place.step == "-") || refused_checkpoint)
     return "\nmillrace launch: refused by " + name(first) + ", " + end_text(first) +
            "; nothing was trained. Logs: " + (fs::path(job.output_dir) / "logs").string() + "\n";
   const std::string where = " at step " + place.step + ", action " + place.action;
@@ -451,9 +457,9 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
     const RankStatus status = status_of(round, exit->rank);
     text += (exit == &shown ? "  > " : "    ") + padded(std::to_string(exit->rank), 4) +
             padded(exit->stage < 0 ? "-" : std::to_string(exit->stage), 5) +
-            padded(std::to_string(exit->pid), 8) + padded(status.step, 7) + padded(status.action, 14) +
-            padded(seconds_text(exit->after_s), 10) + padded(end_text(*exit), 30) +
-            log_path(job, exit->rank) + ".err\n";
+            padded(exit->pid < 0 ? "-" : std::to_string(exit->pid), 8) + padded(status.step, 7) +
+            padded(status.action, 14) + padded(seconds_text(exit->after_s), 10) +
+            padded(end_text(*exit), 30) + log_path(job, exit->rank) + ".err\n";
   }
   text += "\n" + way_on(job, resume_command);
   return text;

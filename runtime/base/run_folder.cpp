@@ -68,7 +68,7 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
 
 /// The first line says whose log it is; steps follow.
 bool has_steps(const fs::path& log) {
-  const Result<std::string> text = read_file(log, kGiB);
+  const Result<std::string> text = read_regular_file(log, kGiB);
   return !text || text->find("\"step\":") != std::string::npos;
 }
 

@@ -203,7 +203,7 @@ std::string run_of(const fs::path& folder) {
 
 Result<Latest> read_latest(const fs::path& folder) {
   const fs::path path = folder / "latest";
-  const Result<std::string> text = read_file(path, 4096);
+  const Result<std::string> text = read_regular_file(path, 4096);
   if (!text) return text.problems();
   const std::vector<std::string> lines = split(*text, '\n');
   constexpr std::string_view kStep = "step-";
@@ -233,6 +233,9 @@ Result<CheckpointChoice> checkpoints_at(const std::string& path) {
   fs::path folder = path;
   if (fs::is_directory(folder / run_files::kCheckpoints, error)) folder /= run_files::kCheckpoints;
   std::vector<fs::path> all = step_folders(folder);
+  if (all.empty() && fs::exists(folder / ".metadata", error))
+    return Problem{folder.string(), "is a checkpoint of torch.distributed.checkpoint, not of millrace",
+                   "`millrace checkpoint import " + folder.string() + " DIR --model NAME` makes one of it"};
   if (all.empty())
     return Problem{folder.string(), "holds no checkpoint",
                    "a run saves with --epochs, --checkpoint-every N or --checkpoint-at-end"};

@@ -35,7 +35,7 @@ Status publish_parts(const fs::path& checkpoints, const fs::path& folder) {
     others.push_back(entry.path());
     const std::optional<int> rank = kParts.rank_of(entry.path().filename().string());
     if (!rank) continue;
-    const Result<std::string> text = read_file(entry.path().string());
+    const Result<std::string> text = read_regular_file(entry.path().string());
     if (!text) return text.problems();
     const Result<ManifestHead> head = parse_manifest(*text, entry.path().string());
     if (!head) return head.problems();
@@ -91,7 +91,7 @@ std::optional<std::int64_t> publish_rescued(const fs::path& checkpoints,
   for (const auto& entry : fs::directory_iterator(checkpoints, error)) {
     for (const auto& part : fs::directory_iterator(entry.path(), error)) {
       if (!kParts.rank_of(part.path().filename().string())) continue;
-      const Result<std::string> text = read_file(part.path().string());
+      const Result<std::string> text = read_regular_file(part.path().string());
       const Result<ManifestHead> head =
           text ? parse_manifest(*text, part.path().string()) : Result<ManifestHead>(text.problems());
       if (head) found.emplace_back(head->step, entry.path());

@@ -112,7 +112,7 @@ void FlightRecorder::end(std::uint64_t number, FlightRecord::State state) {
 }
 
 Result<Flight> read_flight(const std::string& path) {
-  const Result<std::string> bytes = read_file(path, kFileBytes);
+  const Result<std::string> bytes = read_regular_file(path, kFileBytes);
   if (!bytes) return bytes.problems();
   if (bytes->size() != kFileBytes || !std::equal(kMagic.begin(), kMagic.end(), bytes->begin()))
     return Problem{path, "is no flight record of this version", {}};

@@ -9,6 +9,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
 #include "runtime/checkpoint/together.h"
 #include "runtime/train/zero_gradients.h"
 
@@ -240,6 +241,9 @@ std::vector<UpdateScalars> Lane::before_update(StageId stage) {
                                     ? std::string()
                                     : first_nonfinite();
       scalars_ = decision_.by_model_norm(first_job_, norms, first);
+      const auto begins_to_skip = [](const JobUpdate& job) { return job.skips_in_a_row == 1; };
+      if (!first.empty() && world_.rank().value == 0 && std::ranges::any_of(decision_.jobs(), begins_to_skip))
+        log_warning("an update is skipped; not finite: " + first);
     }
   }
   if (checks_own_gradients_) require_finite_gradient(held);

@@ -79,7 +79,7 @@ constexpr std::string_view kOwnStep = ",own_step";
 /// lack that column, the column is added: until then a job's own step was the step. If the rows have the
 /// column, `own_steps` becomes true.
 bool cut_rows_from(const std::filesystem::path& path, std::int64_t step, bool& own_steps) {
-  const Result<std::string> text = read_file(path, kGiB);
+  const Result<std::string> text = read_regular_file(path, kGiB);
   if (!text || !text->starts_with("step,job,")) return false;
   const bool has = std::string_view(*text).substr(0, text->find('\n')).ends_with(kOwnStep);
   const bool adds = own_steps && !has;

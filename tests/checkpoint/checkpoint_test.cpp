@@ -6,6 +6,7 @@
 #include <sys/inotify.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <ATen/ops/arange.h>
@@ -301,6 +302,18 @@ TEST_F(Checkpoints, ADamagedLatestDoesNotHideWholeOnes) {
   fs::remove(folder_ / "latest");
   fs::create_directory(folder_ / "latest");
   EXPECT_EQ(found(), 30) << "a folder of that name";
+  fs::remove(folder_ / "latest");
+  ASSERT_EQ(::mkfifo((folder_ / "latest").c_str(), 0600), 0);
+  EXPECT_EQ(found(), 30) << "a FIFO, for whose writer nobody waits";
+}
+
+TEST_F(Checkpoints, AFolderOfAnotherFormatIsNamed) {
+  write(folder_ / ".metadata", "");
+  const Result<CheckpointChoice> choice = checkpoints_at(folder_.string());
+  ASSERT_FALSE(choice);
+  EXPECT_NE(to_string(choice.problems()).find("is a checkpoint of torch.distributed.checkpoint"),
+            std::string::npos)
+      << to_string(choice.problems());
 }
 
 TEST_F(Checkpoints, SavingAStepAgainReplacesIt) {

@@ -352,7 +352,7 @@ TEST(JobSpec, SaysHowLongARankMayBeSilent) {
   EXPECT_EQ(heartbeat_of(*two), std::chrono::milliseconds(2500));
   EXPECT_NE(to_yaml(*two).find("heartbeat: 2.5\n"), std::string::npos) << to_yaml(*two);
   EXPECT_EQ(heartbeat_of(*limit("heartbeat: 0\n")).count(), 0);
-  for (const char* wrong : {"heartbeat: soon\n", "heartbeat: -1\n", "heartbeat: [2]\n"})
+  for (const char* wrong : {"heartbeat: soon\n", "heartbeat: -1\n", "heartbeat: 0.5\n", "heartbeat: [2]\n"})
     EXPECT_FALSE(limit(wrong)) << wrong;
 }
 

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import pathlib
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -33,8 +34,8 @@ def chosen(table, ids):
     by_id = {one.id: one for one in table}
     for given in ids:
         if given.upper() not in by_id:
-            near = difflib.get_close_matches(given.upper(), by_id, 1, 0) or list(by_id)[:1]
-            print(f"error: there is no fault '{given}'. Hint: did you mean {near[0]}? --list shows all", file=sys.stderr)
+            near = "".join(f"did you mean {one}? " for one in difflib.get_close_matches(given.upper(), by_id, 1))
+            print(f"error: there is no fault '{given}'. Hint: {near}--list shows all", file=sys.stderr)
             raise SystemExit(2)
     wanted = {given.upper() for given in ids}
     return [one for one in table if not wanted or one.id in wanted]
@@ -56,6 +57,17 @@ def row(fault, trials, battery):
     return text, passed
 
 
+def seconds_of(text):
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return seconds
+
+
+def interrupted(number, _):
+    raise SystemExit(128 + number)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="scripts/faults", description=__doc__)
     parser.add_argument("ids", nargs="*", metavar="ID", help="only these faults, R1 to S8")
@@ -64,7 +76,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="keep the folders of failed trials here (default: removed)")
     root = pathlib.Path(__file__).resolve().parents[2]
     parser.add_argument("--bin", type=pathlib.Path, default=root / "build/release/bin", help="folder of the programs")
-    parser.add_argument("--soak", type=float, metavar="SECONDS", help="of R26 (default: 6 in the quick battery, else 120)")
+    parser.add_argument("--soak", type=seconds_of, metavar="SECONDS", help="of R26 (default: 6 in the quick battery, else 120)")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is drawn (default: 1)")
     args = parser.parse_args()
     table = chosen(sorted(rig.TABLE, key=lambda one: number(one.id)), args.ids)
@@ -76,8 +88,26 @@ def main():
         print(f"error: {args.bin} holds no millrace-worker. Hint: scripts/build release, or --bin DIR", file=sys.stderr)
         return 2
     folder = args.out.resolve() if args.out else pathlib.Path(tempfile.mkdtemp(prefix="millrace-faults-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    battery = rig.Rig(args.bin.resolve(), folder / f"run-{int(time.time())}", args.quick, args.seed,
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(f"error: --out {args.out}: {error.strerror}. Hint: give a folder that you may write", file=sys.stderr)
+        return 2
+    for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(caught) != signal.SIG_IGN:
+            signal.signal(caught, interrupted)
+    runs = folder / f"run-{int(time.time())}"
+    try:
+        return all_rows(table, args, runs)
+    finally:  # jobs have sessions of their own: a signal to the battery does not reach them
+        for pid, _ in rig.processes_in(runs):
+            rig.kill(pid)
+        if not args.out:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def all_rows(table, args, runs):
+    battery = rig.Rig(args.bin.resolve(), runs, args.quick, args.seed,
                       args.soak or (6 if args.quick else 120))
     print(COLUMNS.format("id", "fault", "tried", "detected", "median s", "worst s", "bit-equal", "leftovers", ""), flush=True)
     failed = skipped = 0
@@ -90,6 +120,8 @@ def main():
             skipped += 1
             print(COLUMNS.format(one.id, one.title[:44], "-", "-", "-", "-", "-", "-", f"skipped: {reason}"), flush=True)
             continue
+        except RuntimeError as error:
+            trials.append(rig.Trial("the battery itself", False, note=str(error)))
         except Exception:  # the other rows still have their say
             trials.append(rig.Trial("the battery itself", False, note=traceback.format_exc()))
         text, passed = row(one, trials, battery)
@@ -99,9 +131,7 @@ def main():
             print(f"     {trial.name}: detected {trial.detected}, equal {trial.equal}, left {trial.leftovers} {trial.note}", flush=True)
     print(f"{len(table) - failed - skipped} passed, {failed} failed, {skipped} skipped in {time.monotonic() - begun:.0f} s, "
           f"seed {args.seed}", flush=True)
-    if not args.out:
-        shutil.rmtree(folder, ignore_errors=True)
-    elif not failed:
+    if args.out and not failed:
         shutil.rmtree(battery.folder, ignore_errors=True)
     return 1 if failed else 0
 

@@ -102,12 +102,17 @@ class Relay:
         return [packet, end_of(packet)]
 
     def __enter__(self):
-        self.devices, self.ended = [], threading.Event()
-        for number, space in enumerate(self.spaces, 1):
-            subprocess.run(["ip", "netns", "add", space], check=True)
-            self.devices.append(self._device_in(space))
-            for words in (f"addr add 10.79.0.{number}/24 dev e0", "link set e0 up", "link set lo up"):
-                subprocess.run(["ip", "-n", space, *words.split()], check=True)
+        self.devices, self.ended, self.made = [], threading.Event(), []
+        try:
+            for number, space in enumerate(self.spaces, 1):
+                self._ip("netns", "add", space)
+                self.made.append(space)
+                self.devices.append(self._device_in(space))
+                for words in (f"addr add 10.79.0.{number}/24 dev e0", "link set e0 up", "link set lo up"):
+                    self._ip("-n", space, *words.split())
+        except BaseException:
+            self._remove()
+            raise
         self.thread = threading.Thread(target=self._carry, daemon=True)
         self.thread.start()
         return self
@@ -115,10 +120,19 @@ class Relay:
     def __exit__(self, *_):
         self.ended.set()
         self.thread.join()
+        self._remove()
+
+    def _remove(self):
         for device in self.devices:
             os.close(device)
-        for space in self.spaces:
+        for space in self.made:
             subprocess.run(["ip", "netns", "delete", space])
+
+    @staticmethod
+    def _ip(*words):
+        done = subprocess.run(["ip", *words], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"a relay has no other end: ip {' '.join(words)}: {done.stderr.strip()}")
 
     @staticmethod
     def _device_in(space):
@@ -126,15 +140,23 @@ class Relay:
         made = []
 
         def make():
-            with open(f"/run/netns/{space}") as there:
-                LIBC.setns(there.fileno(), CLONE_NEWNET)
-            device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-            fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", b"e0", IFF_TUN | IFF_NO_PI))
-            made.append(device)
+            try:
+                with open(f"/run/netns/{space}") as there:
+                    if LIBC.setns(there.fileno(), CLONE_NEWNET) != 0:
+                        raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
+                device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+                made.append(device)
+                fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", b"e0", IFF_TUN | IFF_NO_PI))
+            except OSError as error:
+                made.insert(0, error)
 
         thread = threading.Thread(target=make)
         thread.start()
         thread.join()
+        if isinstance(made[0], OSError):
+            for device in made[1:]:
+                os.close(device)
+            raise RuntimeError(f"a relay has no other end: host {space}: {made[0]}")
         return made[0]
 
     def _carry(self):

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -89,6 +90,15 @@ class Run:
     def time_of(self, part):
         """When a line with `part` came; None: none did."""
         return next((at for at, line in list(self.lines) if part in line), None)
+
+    def seen_at(self, after):
+        """When a failure had been seen, at the latest: a rank spoke of it, or the launcher's summary has its time. That counts
+        from before the first word of a rank."""
+        words = [at for at, line in list(self.lines) if at >= after and ("] error: " in line or "millrace launch: rank" in line)]
+        told = re.search(r"failed first: .*, ([0-9.]+) s after the start", self.text)
+        if told and self.time_of("[rank"):
+            words.append(self.time_of("[rank") + float(told[1]))
+        return max(after, min(words, default=float("inf")))
 
     def says(self, *parts):
         return all(part in self.text for part in parts)
@@ -214,13 +224,19 @@ class Rig:
         self.references = {}
         self.id = ""
         self.left_out = []  # of the row under way: what cannot be tried here
+        self.seen = []  # seconds from a fault to the first word of it
         self.told = []  # of the row under way: what its numbers do not say
 
     def may_mount(self):
         """Whether small disks can be made; if not, the row says so."""
-        if os.geteuid() != 0:
-            self.left_out.append("small disks need root")
-        return os.geteuid() == 0
+        probe = self.fresh()
+        may = os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "faults", probe], capture_output=True).returncode == 0
+        if may:
+            subprocess.run(["umount", "-l", probe], check=True)
+        else:
+            self.left_out.append("small disks need root, and the right to mount")
+        probe.rmdir()
+        return may
 
     def some(self, quick, whole):
         """How many trials: of the quick battery or of the whole one."""
@@ -290,14 +306,19 @@ class Rig:
             shutil.rmtree(run.folder, ignore_errors=True)
         return trial
 
-    def broken(self, name, job, failpoints, codes, says, resumes=True, act=None, **how):
+    def broken(self, name, job, failpoints, codes, says, resumes=True, act=None, seen_within=None, **how):
         """Plants a fault, expects the launch to end with one of `codes` and to say `says`, and goes on with the run.
-        `act(run)` brings the fault about instead; it returns its time, or None."""
+        `act(run)` brings the fault about instead; it returns its time, or None. `seen_within`: seconds until it is
+        seen (Run.seen_at), five times as many in the quick battery."""
         self.reference(job)
         run = self.launch(job, failpoints=failpoints, **how)
         at = act(run) if act else None
         run.wait()
         at = at if act else run.fired()
         detected = run.code in codes and run.says(*says)
+        if at and seen_within:
+            seen = run.seen_at(at) - at
+            detected = detected and seen <= seen_within * self.some(5, 1)
+            self.seen.append(seen)
         equal, note = self.resumed(run, job) if resumes and run.code != "hung" else (None, "")
         return self.ended(name, run, at, detected, equal, note)

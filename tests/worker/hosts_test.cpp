@@ -542,10 +542,10 @@ TEST_F(Hosts, ALostHostEndsTheOthersAndIsNamed) {
 /// Its own agent sees it: no rank waits until the timeout, and no clock of another host counts.
 TEST_F(Hosts, ASuspendedRankOfAnotherHostIsLost) {
   const Ran ran = launch(
-      "--set heartbeat=1 --set timeout=100 --set env.MILLRACE_FAILPOINTS=update:rank=1:step=5:action=stop");
+      "--set heartbeat=2 --set timeout=100 --set env.MILLRACE_FAILPOINTS=update:rank=1:step=5:action=stop");
   EXPECT_EQ(ran.code, 5) << ran.output;
   for (const char* part : {"fires in step 5", "rank 1 (stage 1) failed first: no sign of life for ",
-                           "(limit 1.0 s): suspended (SIGSTOP or a debugger) at step 5"})
+                           "(limit 2.0 s): suspended (SIGSTOP or a debugger) at step 5"})
     EXPECT_NE(ran.output.find(part), std::string::npos) << part << " in\n" << ran.output;
 }
 

@@ -60,6 +60,9 @@ TEST_F(NonfiniteJobs, SkippedStepsAreCounted) {
   EXPECT_EQ(ran.code, 0) << ran.output;
   EXPECT_NE(ran.output.find("1 steps skipped: loss or gradient was not finite"), std::string::npos)
       << ran.output;
+  EXPECT_NE(ran.output.find("an update is skipped; not finite: the gradient of parameter layers.3.linear"),
+            std::string::npos)
+      << ran.output;
   EXPECT_EQ(read_json((folder_ / "out/summary.json").string())->find("skipped_steps")->as_int(), 1);
   const std::string log = bytes("out/steps.rank0.jsonl");
   EXPECT_NE(log.find("\"skipped\":true", log.find("\"step\":5")), std::string::npos) << log;

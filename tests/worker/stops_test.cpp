@@ -287,6 +287,19 @@ TEST_F(Stops, AFileSizeLimitDoesNotEndTheJob) {
     EXPECT_NE(ran.output.find("ulimit -f"), std::string::npos) << "names the limit: " << ran.output;
     fs::remove_all(folder_ / "out");
   }
+  EXPECT_EQ(run("launch job.yaml", "ulimit -f 0; ").code, 2) << "it cannot write, and no signal ends it";
+}
+
+TEST_F(Stops, ARefusedCheckpointIsNotToBeTriedAgain) {
+  write("job.yaml",
+        "model: mlp\nwidth: 32\nstages: 2\nsteps: 4\ncheckpoint-every: 2\nno-evaluation: true\n"
+        "output-dir: out\n");
+  ASSERT_EQ(run("launch job.yaml").code, 0);
+  const Ran ran = run("launch job.yaml --set resume=auto --set steps=8 --set lr=0.5");
+  EXPECT_EQ(ran.code, 4) << ran.output;
+  EXPECT_NE(ran.output.find("exit code 4; nothing was trained"), std::string::npos) << ran.output;
+  EXPECT_EQ(ran.output.find("resume: millrace"), std::string::npos)
+      << "it would be refused again: " << ran.output;
 }
 
 TEST_F(Stops, NothingStaysWhenTheLauncherIsKilled) {
