@@ -26,7 +26,8 @@ std::string difference(const Json& before, const Json& now, const std::string& p
   if (before.is_array() && now.is_array() && before.items().size() == now.items().size()) {
     for (std::size_t i = 0; i < now.items().size(); ++i) {
       const Json &old = before.items()[i], &value = now.items()[i];
-      if (old.dump() != value.dump()) return difference(old, value, path + "[" + std::to_string(i) + "]");
+      if (old.is_object() && old.dump() != value.dump())
+        return difference(old, value, path + "[" + std::to_string(i) + "]");
     }
   }
   constexpr std::size_t kMost = 60;
