@@ -162,6 +162,8 @@ Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> 
                                                  const LoaderOptions& options);
 /// Returns the steps of an epoch. With shuffle false an epoch has all samples.
 std::int64_t steps_per_epoch(const Dataset& dataset, const LoaderOptions& options);
+/// Is a problem if an epoch has fewer samples than a step.
+Status check_steps(const Dataset& dataset, const LoaderOptions& options);
 
 /// Returns the function with which a Trainer makes batches of `train` and, unless it is null, of `test`. The
 /// samples of `test` come once each and in order. A `train` that is null is for a Trainer of no steps: `test`

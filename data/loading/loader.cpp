@@ -344,15 +344,18 @@ std::int64_t steps_per_epoch(const Dataset& dataset, const LoaderOptions& option
   return in_epoch / samples + (options.keep_incomplete && left >= options.microbatches_per_step ? 1 : 0);
 }
 
+Status check_steps(const Dataset& dataset, const LoaderOptions& options) {
+  if (steps_per_epoch(dataset, options) >= 1) return Ok{};
+  return Problem{"--data",
+                 "the data set has " + std::to_string(samples_of_epoch(dataset, options)) +
+                     " samples for an epoch, one step needs " +
+                     std::to_string(std::int64_t{options.microbatch} * options.microbatches_per_step),
+                 "use a smaller --microbatch or fewer --microbatches"};
+}
+
 Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset,
                                                  const LoaderOptions& options) {
-  if (steps_per_epoch(*dataset, options) < 1) {
-    return Problem{"--data",
-                   "the data set has " + std::to_string(samples_of_epoch(*dataset, options)) +
-                       " samples for an epoch, one step needs " +
-                       std::to_string(std::int64_t{options.microbatch} * options.microbatches_per_step),
-                   "use a smaller --microbatch or fewer --microbatches"};
-  }
+  if (const Status enough = check_steps(*dataset, options); !enough) return enough.problems();
   return std::unique_ptr<BatchSource>(std::make_unique<Loader>(std::move(dataset), options));
 }
 

@@ -24,12 +24,20 @@ namespace fs = std::filesystem;
 constexpr const char* kStorePrefix = "millrace-store-";
 constexpr const char* kLockName = ".lock";
 
-/// An open descriptor that holds the lock of `folder`; -1 if somebody else does, or it cannot be had.
-int lock_folder(const fs::path& folder, int flags) {
-  const int fd = ::open((folder / kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
+/// Returns an open descriptor that holds the lock of `file`; -1 if somebody else does, or it cannot be had.
+int locked(const fs::path& file, int flags) {
+  const int fd = ::open(file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
   if (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
   if (fd >= 0) ::close(fd);
   return -1;
+}
+
+/// Locks a new folder. The lock has its name only when it is held: a folder whose lock is free is abandoned.
+int lock_new_folder(const fs::path& folder) {
+  const fs::path unnamed = folder / ".lock.new";
+  const int fd = locked(unnamed, O_CREAT | O_EXCL);
+  if (fd >= 0) ::rename(unnamed.c_str(), (folder / kLockName).c_str());
+  return fd;
 }
 
 /// Folders of launchers of this user that were killed before their ranks had met.
@@ -41,7 +49,7 @@ void remove_abandoned_folders() {
     if (::lstat(entry.path().c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() ||
         (info.st_mode & 077) != 0)
       continue;
-    const int lock = lock_folder(entry.path(), 0);
+    const int lock = locked(entry.path() / kLockName, 0);
     if (lock < 0) continue;
     fs::remove_all(entry.path(), ignored);
     ::close(lock);
@@ -57,7 +65,7 @@ StoreFolder::StoreFolder()
     throw ConfigError(path_ + ": cannot be created: " + std::strerror(errno),
                       "set TMPDIR to a folder that you may write");
   }
-  lock_ = lock_folder(path_, O_CREAT);
+  lock_ = lock_new_folder(path_);
 }
 
 StoreFolder::~StoreFolder() {

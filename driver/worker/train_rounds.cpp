@@ -81,6 +81,7 @@ Status open_data(Round& round, OpenDatasets& open) {
     for (const auto& setting : set.recorded()) mine.settings.push_back(setting);
   }
   if (spec.epochs > 0) {
+    if (const Status enough = check_steps(*sets->train, loader_options(spec)); !enough) return enough;
     spec.options.steps = steps * spec.epochs;
     for (JobOptions& job : spec.options.jobs) job.steps = spec.options.steps;
     if (spec.options.evaluate_every == 0) spec.options.evaluate_every = steps;

@@ -247,6 +247,18 @@ class Capture {
 
   Result<CaptureReport> run() {
     const FolderBefore before(folder_);
+    try {
+      Result<CaptureReport> report = run_command();
+      if (!report) before.restore();  // the same --out is free again
+      return report;
+    } catch (...) {
+      before.restore();
+      throw;
+    }
+  }
+
+ private:
+  Result<CaptureReport> run_command() {
     if (auto problem = make_folder(folder_)) return *problem;
     if (auto problem = choose_method()) return *problem;
     RawWriter writer(folder_);
@@ -259,7 +271,6 @@ class Capture {
     phases.stop();
     watch.stop();
     writer.flush();
-    if (!result.refused.empty() || result.exec_error != 0) before.restore();  // the same --out is free again
     if (!result.refused.empty())
       return Problem{"trace capture", "cannot trace here: " + result.refused,
                      "a container may forbid ptrace (docker: --cap-add SYS_PTRACE)"};
@@ -286,7 +297,6 @@ class Capture {
     return std::move(report_);
   }
 
- private:
   std::optional<Problem> choose_method() {
     CaptureMethod method = options_.method;
     if (method != CaptureMethod::Ptrace) {

@@ -58,9 +58,13 @@ int start_pmon(const fs::path& file) {
 
 }  // namespace
 
-std::int64_t steady_utc_ns() {
+std::int64_t utc_ahead_ns() {
   static const std::int64_t ahead = clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC);
-  return clock_ns(CLOCK_MONOTONIC) + ahead;
+  return ahead;
+}
+
+std::int64_t steady_utc_ns() {
+  return clock_ns(CLOCK_MONOTONIC) + utc_ahead_ns();
 }
 
 std::int64_t clock_set_by_ns() {
@@ -133,20 +137,14 @@ void Samplers::put(LineFile& file, const std::string& line) {
 }
 
 void Samplers::align() {
-  std::int64_t utc = steady_utc_ns();
-  const std::int64_t change = (utc / kNsPerSecond + 1) * kNsPerSecond;
-  const std::int64_t early = std::max<std::int64_t>(change - utc - kNsPerSecond / 2000, 0);
-  const timespec wait{static_cast<std::time_t>(early / kNsPerSecond), early % kNsPerSecond};
+  // A tenth of a second at least: shorter ones may have no tick of the cores' clocks.
+  const std::int64_t utc = steady_utc_ns(),
+                     change = ((utc + kNsPerSecond / 10) / kNsPerSecond + 1) * kNsPerSecond;
+  const timespec wait{static_cast<std::time_t>((change - utc) / kNsPerSecond), (change - utc) % kNsPerSecond};
   nanosleep(&wait, nullptr);
-  // The last moment before the change and the first behind it.
-  std::int64_t before = clock_ns(CLOCK_MONOTONIC), now = before;
-  while ((utc = steady_utc_ns()) < change) before = now, now = clock_ns(CLOCK_MONOTONIC);
-  now = clock_ns(CLOCK_MONOTONIC);
-  const auto row = [&](std::int64_t ns, std::int64_t at) {
-    put(align_file_, std::to_string(ns) + "  " + text_of(local_time(at), "%H:%M:%S"));
-  };
-  row(before, change - kNsPerSecond);
-  row(now, change);
+  // Computed, not read off the clocks: on a busy machine the sleep may end long after the change.
+  for (const std::int64_t at : {change - 1, change})
+    put(align_file_, std::to_string(at - utc_ahead_ns()) + "  " + text_of(local_time(at), "%H:%M:%S"));
 }
 
 void Samplers::sample(const std::set<std::uint32_t>& processes) {
@@ -169,10 +167,10 @@ void Samplers::sample_cpu(const std::tm& local) {
     total += part[k];
   }
   cpu_before_ = {now};
+  if (total <= 0) return;  // no tick since the last row: zeros would say that the cores did nothing at all
   std::string row = text_of(local, "%H:%M:%S") + "  all ";
   // mpstat's order: usr nice sys iowait irq soft steal guest gnice idle.
-  for (std::size_t k : {0, 1, 2, 4, 5, 6, 7, 8, 9, 3})
-    row += printed(" %7.2f", total > 0 ? 100 * part[k] / total : 0.0);
+  for (std::size_t k : {0, 1, 2, 4, 5, 6, 7, 8, 9, 3}) row += printed(" %7.2f", 100 * part[k] / total);
   put(cpu_file_, row);
 }
 

@@ -18,6 +18,8 @@ namespace millrace {
 /// UTC in nanoseconds by the monotonic clock, tied to the clock of the day once, at the first call. So
 /// whoever sets that clock later moves no time of a capture.
 std::int64_t steady_utc_ns();
+/// By how much it is ahead of the monotonic clock, always.
+std::int64_t utc_ahead_ns();
 /// By how much the clock of the day is ahead of steady_utc_ns().
 std::int64_t clock_set_by_ns();
 
@@ -32,8 +34,8 @@ class Samplers {
   Samplers(const Samplers&) = delete;
   Samplers& operator=(const Samplers&) = delete;
 
-  /// Waits for the next change of second, and notes on both sides of it which time the monotonic clock has.
-  /// At most 1 s.
+  /// Waits for a change of second, and notes which time the monotonic clock has on both sides of it.
+  /// 0.1 to 1.1 s.
   void align();
   /// One row in each file. `processes` are those of the command.
   void sample(const std::set<std::uint32_t>& processes);

@@ -20,6 +20,7 @@ void become(const TracedCommand& command, int go, int failure, const std::functi
   int error = prepare ? prepare() : 0;
   if (error == 0) {
     unblock_signals();
+    ::signal(SIGXFSZ, SIG_DFL);  // which this program ignores: `ulimit -f` ends the command as ever
     if (command.body) {
       command.body();
       _exit(0);

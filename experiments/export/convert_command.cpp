@@ -24,9 +24,10 @@ int export_all(const EventLog& log, const std::vector<ExportFormat>& formats, co
     list.push_back(Json::object(
         {{"format", to_string(one)}, {"files", files}, {"spans", done.spans}, {"values", done.values}}));
     if (format == OutputFormat::Text && !done.files.empty())
-      std::printf("%s: %lld spans, %lld values in %s/%s%s\n", to_string(one).c_str(),
-                  static_cast<long long>(done.spans), static_cast<long long>(done.values), folder.c_str(),
-                  done.files.front().c_str(), done.files.size() > 1 ? " and others" : "");
+      std::printf("%s: %s%lld %s in %s/%s%s\n", to_string(one).c_str(),
+                  done.spans > 0 ? (std::to_string(done.spans) + " spans, ").c_str() : "",
+                  static_cast<long long>(done.values), one == ExportFormat::Mllog ? "lines" : "values",
+                  folder.c_str(), done.files.front().c_str(), done.files.size() > 1 ? " and others" : "");
     if (done.files.empty() || done.spans + done.values == 0)
       std::fprintf(stderr, "note: %s has nothing of this run to show\n", to_string(one).c_str());
   }

@@ -297,10 +297,10 @@ void write_mllog(const EventLog& log, const fs::path& folder, Exported& done) {
   for (const auto& [key, value] : log.facts)
     lines.push_back({first, kFacts, mllog_text(first, "POINT_IN_TIME", key, value, 0, none)});
   lines.push_back({first, kFacts, mllog_text(first, "POINT_IN_TIME", "world_size", log.world_size, 0, none)});
+  add_kit_steps(log, lines);  // first: the kit's warm-up ends at `step_end`, with all of the step before it
   for (const LoggedValue& value : log.values) {
     if (value.step >= 0) lines.push_back({value.time, kValue, mllog_value(log, value, value.time)});
   }
-  add_kit_steps(log, lines);
   std::stable_sort(lines.begin(), lines.end(), [](const MllogLine& a, const MllogLine& b) {
     return std::pair(a.time, a.order) < std::pair(b.time, b.order);
   });

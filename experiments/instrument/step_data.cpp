@@ -80,16 +80,17 @@ class StepCollector {
   /// A new epoch or, for DLRM, a new training: its first step warms up.
   void new_stretch() {
     ++stretch_;
-    settled_ = false;
+    settled_.clear();
   }
 
-  void take(const std::string& metric, double nanoseconds) {
+  /// `rank`: the kit's logs are of rank 0 alone, ours of all.
+  void take(const std::string& metric, double nanoseconds, std::int64_t rank = 0) {
     if (names_.count(metric) == 0) return;
     ++data_.events;
     const bool skips_first = source_ == StepSource::Unet3d || source_ == StepSource::Dlio;
-    const bool warm = keep_ || (settled_ && !(skips_first && stretch_ <= 1));
-    // The step that ends here was the stretch's first: what follows counts.
-    if (metric == "step_end") settled_ = true;
+    const bool warm = keep_ || (settled_.count(rank) != 0 && !(skips_first && stretch_ <= 1));
+    // The step that ends here was the rank's first of the stretch: what follows counts.
+    if (metric == "step_end") settled_.insert(rank);
     if (!warm) {
       ++data_.dropped["durations of the warm-up"];
       return;
@@ -109,7 +110,7 @@ class StepCollector {
   Metrics& into_;
   std::set<std::string> names_;
   int stretch_ = 0;
-  bool settled_ = false;
+  std::set<std::int64_t> settled_;
 };
 
 const Json* member(const Json& json, const char* first, const char* second) {
@@ -273,7 +274,9 @@ class Reader {
         check_ranks(*event, configuration, name);
       } else if (const Json* duration = member(*event, "value", "duration");
                  duration && duration->is_number()) {
-        collector.take(key->as_string(), duration->as_double());
+        const Json* rank = member(*event, "metadata", "rank");
+        collector.take(key->as_string(), duration->as_double(),
+                       rank && rank->kind() == Json::Kind::Int ? rank->as_int() : 0);
       }
     }
     if (objects.cut_off()) ++data_.dropped["a last event that is cut off"];

@@ -19,6 +19,7 @@
 #include "experiments/report/run_bleu.h"
 #include "experiments/report/run_diagnosis.h"
 #include "experiments/report/run_evidence.h"
+#include "experiments/report/run_messages.h"
 #include "experiments/report/time_bars.h"
 #include "optimizer/cost/cost_model.h"
 #include "optimizer/cost/predicted_costs.h"
@@ -213,7 +214,7 @@ std::optional<std::int64_t> typical_step(const RunData& run, double typical_s) {
   std::size_t traced = 0;
   for (const RankRun& rank : run.ranks) {
     std::map<std::int64_t, Extent> mine;
-    for (const Span& span : rank.spans) {
+    for (const Span& span : step_spans(rank)) {
       if (is_work(span.kind)) mine[span.step].take(span.start, span.end);
     }
     traced += !mine.empty();
@@ -243,7 +244,7 @@ std::optional<TraceWindow> typical_window(const RunData& run, double typical_s) 
     apart = std::max<std::int64_t>(apart, replicas_of(run, s));
   std::map<std::int64_t, Extent> updates;
   for (const RankRun& rank : run.ranks)
-    for (const Span& span : rank.spans)
+    for (const Span& span : step_spans(rank))
       if (is_work(span.kind)) updates[span.step].take(span.end, span.end);
   std::optional<TraceWindow> best;
   double least = INFINITY;
@@ -966,7 +967,7 @@ std::pair<double, double> times_from_log(const RunData& run, const RankRun& rank
 /// without one.
 std::pair<double, double> times_from_spans(const RankRun& rank, int stage) {
   std::map<SpanKind, std::vector<double>> seconds;
-  for (const Span& span : rank.spans) {
+  for (const Span& span : step_spans(rank)) {
     if (span.stage == stage) seconds[span.kind].push_back(static_cast<double>(span.end - span.start) * 1e-9);
   }
   const double whole = median(seconds[SpanKind::Backward]);
@@ -1056,7 +1057,7 @@ std::vector<GanttRow> measured_rows(const RunData& run) {
   std::vector<int> ranks;
   for (const RankRun& rank : run.ranks) {
     ranks.push_back(rank.rank);
-    for (const Span& span : rank.spans) {
+    for (const Span& span : step_spans(rank)) {
       if (!shown(span)) continue;
       if (is_work(span.kind)) all.take(span.start, span.end);
       if (span.kind == SpanKind::Forward) first_microbatch = std::min(first_microbatch, span.microbatch);
@@ -1074,7 +1075,7 @@ std::vector<GanttRow> measured_rows(const RunData& run) {
     const auto rank = std::ranges::find(run.ranks, r, &RankRun::rank);
     const std::vector<int> stages = stages_of(run, r);
     Extent mine;
-    for (const Span& span : rank == run.ranks.end() ? std::vector<Span>() : rank->spans) {
+    for (const Span& span : rank == run.ranks.end() ? std::vector<Span>() : step_spans(*rank)) {
       const std::int64_t start = std::max(span.start, all.start), end = std::min(span.end, all.end);
       if (!shown(span) || end <= start) continue;
       mine.take(start, end);

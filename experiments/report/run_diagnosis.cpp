@@ -391,7 +391,7 @@ std::vector<RankOverlap> overlaps_of(const RunData& run) {
   const std::vector<std::int64_t> offsets = clock_offsets(run);
   std::map<int, std::vector<Interval>> under_way;
   std::map<int, std::int64_t> count;
-  for (const RunMessage& one : messages_of(run)) {
+  for (const RunMessage& one : messages_of(run, MessagesOf::Steps)) {
     under_way[one.to].emplace_back(one.sent, one.arrived);
     ++count[one.to];
   }
@@ -402,7 +402,7 @@ std::vector<RankOverlap> overlaps_of(const RunData& run) {
     std::vector<Interval> computing;
     std::set<std::int64_t> steps;
     double waited = 0;
-    for (const Span& span : rank.spans) {
+    for (const Span& span : step_spans(rank)) {
       if (is_computation(span.kind)) {
         computing.emplace_back(span.start + offsets[i], span.end + offsets[i]);
         steps.insert(span.step);

@@ -262,6 +262,8 @@ Facts settings_of(const RunData& run) {
   for (const char* key : {"model", "data", "ranks", "stages", "schedule", "microbatches", "microbatch",
                           "seed", "device", "precision"})
     add(key, text_of(run.summary.find(key)));
+  if (const Json* variant = run.summary.find("variant"); variant && variant->is_object())
+    add("variant", text_of(variant->find("name")));
   const Json* settings = run.summary.find("settings");
   if (settings && settings->is_object())
     for (const auto& [name, value] : settings->members()) add(name, text_of(&value));

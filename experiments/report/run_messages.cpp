@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <tuple>
 
@@ -27,13 +28,30 @@ std::vector<std::int64_t> clock_offsets(const RunData& run) {
   return offsets;
 }
 
-std::vector<RunMessage> messages_of(const RunData& run) {
+std::vector<Span> step_spans(const RankRun& rank) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> evaluations;  // one behind the other
+  for (const Span& span : rank.spans)
+    if (span.kind == SpanKind::Eval) evaluations.emplace_back(span.start, span.end);
+  std::ranges::sort(evaluations);
+  std::vector<Span> spans;
+  std::ranges::copy_if(rank.spans, std::back_inserter(spans), [&](const Span& span) {
+    const auto behind =
+        std::ranges::upper_bound(evaluations, span.start, {}, [](const auto& e) { return e.first; });
+    return span.kind == SpanKind::Eval || behind == evaluations.begin() ||
+           span.end > std::prev(behind)->second;
+  });
+  return spans;
+}
+
+std::vector<RunMessage> messages_of(const RunData& run, MessagesOf which) {
   const std::vector<std::int64_t> offsets = clock_offsets(run);
   using Key = std::tuple<std::int64_t, std::int64_t, int, int>;  // step, microbatch, from, to
   std::map<Key, std::vector<std::int64_t>> sent, received;
   for (std::size_t i = 0; i < run.ranks.size(); ++i) {
     const int rank = run.ranks[i].rank;
-    for (const Span& span : run.ranks[i].spans) {
+    const std::vector<Span> of_steps =
+        which == MessagesOf::Steps ? step_spans(run.ranks[i]) : std::vector<Span>();
+    for (const Span& span : which == MessagesOf::Steps ? of_steps : run.ranks[i].spans) {
       if (span.peer < 0 || span.microbatch < 0) continue;
       if (span.kind == SpanKind::Send)
         sent[{span.step, span.microbatch, rank, span.peer}].push_back(span.start + offsets[i]);

@@ -13,6 +13,12 @@ namespace millrace {
 /// host's clock.
 std::vector<std::int64_t> clock_offsets(const RunData& run);
 
+/// The spans of a rank without those within its evaluations. Those have the number of the step behind the
+/// evaluation, and are no part of it.
+std::vector<Span> step_spans(const RankRun& rank);
+
+enum class MessagesOf { All, Steps };  ///< Steps: without those of evaluations
+
 /// A message, as the spans of both ends tell of it. Times of one time line.
 struct RunMessage {
   int from = 0, to = 0;  ///< ranks
@@ -22,6 +28,6 @@ struct RunMessage {
 };
 /// Joins each traced send with its receive: the k-th send of a microbatch in a step from a to b belongs to
 /// the k-th such receive. Ascending by `sent`. Pairs whose clocks contradict each other are left out.
-std::vector<RunMessage> messages_of(const RunData& run);
+std::vector<RunMessage> messages_of(const RunData& run, MessagesOf which = MessagesOf::All);
 
 }  // namespace millrace

@@ -23,6 +23,13 @@ std::string difference(const Json& before, const Json& now, const std::string& p
       if (!now.find(key)) return (path.empty() ? key : path + "." + key) + " was " + value.dump();
     }
   }
+  if (before.is_array() && now.is_array() && before.items().size() == now.items().size()) {
+    for (std::size_t i = 0; i < now.items().size(); ++i) {
+      const Json &old = before.items()[i], &value = now.items()[i];
+      if (old.is_object() && old.dump() != value.dump())
+        return difference(old, value, path + "[" + std::to_string(i) + "]");
+    }
+  }
   constexpr std::size_t kMost = 60;
   const auto shortened = [](std::string text) {
     return text.size() <= kMost ? text : text.substr(0, kMost) + "...";

@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 
 constexpr Bytes kLargestLog = 2 * kGiB;
 // The tracers run before the program starts and after it ends, but not for long.
-constexpr std::int64_t kSlack = 600;  // seconds
+constexpr std::int64_t kSlack = 600;       // seconds
+constexpr std::int64_t kCaptureSlack = 5;  // seconds; nvidia-smi begins later than the command
 constexpr const char* kManifest = "preprocess.json";
 
 std::vector<std::string> app_log_names(TracedWorkload workload) {
@@ -276,6 +277,16 @@ class Preprocessor {
     if (!problems_.empty()) return problems_;
     if (!read_app_log()) return problems_;
     if (!options_.app_log_only && !read_logs()) return problems_;
+    try {
+      return make_results();
+    } catch (...) {
+      remove_staging();  // it would keep a full disk full
+      throw;
+    }
+  }
+
+ private:
+  Result<PreprocessReport> make_results() {
     make_staging();
     write_app_log();
     if (!options_.app_log_only) {
@@ -288,7 +299,6 @@ class Preprocessor {
     return std::move(report_);
   }
 
- private:
   bool fail(const Problems& problems) {
     append(problems_, problems);
     return false;
@@ -387,7 +397,10 @@ class Preprocessor {
     const Result<Json> report = read_json((folder_ / "capture.json").string());
     const Json* lost = report ? report->find("lost") : nullptr;
     if (!lost)
-      report_.notes.push_back("the capture was cut off (no capture.json): its last second may be missing");
+      report_.notes.push_back(
+          "the capture was cut off, or its disk was full (no capture.json): rows may be missing, and no "
+          "count says how "
+          "many");
     else if (lost->kind() == Json::Kind::Int && lost->as_int() > 0)
       report_.notes.push_back("the capture lost " + std::to_string(lost->as_int()) +
                               " rows: counts and bytes are too small by these");
@@ -452,6 +465,17 @@ class Preprocessor {
   bool choose_zone() {
     const TimeZone wanted = options_.zone ? *options_.zone : captured_zone().value_or(TimeZone::montreal());
     zone_ = wanted;
+    // A capture knows its clock. So a log beside it is no question of zones: it is of another run.
+    const bool is_known = !options_.zone && captured_zone().has_value();
+    const bool is_apart = log_.last / kSecond < wanted.utc_of(gpu_.first) - kCaptureSlack ||
+                          log_.first / kSecond > wanted.utc_of(gpu_.last) + kCaptureSlack;
+    if (is_known && is_apart) {
+      return fail({app_log_.string(),
+                   "covers " + iso_text(log_.first, 0) + " to " + iso_text(log_.last, 0) +
+                       " UTC, and the capture " + iso_text(wanted.utc_of(gpu_.first) * kSecond, 0) + " to " +
+                       iso_text(wanted.utc_of(gpu_.last) * kSecond, 0),
+                   "are the log and the traces of one run?"});
+    }
     if (misfit(wanted) > 0) {
       // The samplers start shortly before the program: the quarter of an hour that puts them there.
       const std::int64_t lead = gpu_.first - log_.first / kSecond;

@@ -23,6 +23,7 @@ FindWeight finder_of(const WeightFiles& files) {
         for (const std::string& name : names)
           if (const auto place = find.find(name)) places.push_back(*place);
         if (places.empty()) return std::nullopt;
+        if (const auto average = average_of(places.front())) places = {*average};
         const auto& [file, name] = places.front();
         return FoundWeight{file->path(), file->shape(name), [places] { return read_weight(places); }};
       };

@@ -154,6 +154,12 @@ at::ScalarType stored_type(const ParameterSpec& spec) {
   return spec.is_buffer && spec.value.defined() ? spec.value.scalar_type() : at::kFloat;
 }
 
+std::optional<WeightPlace> average_of(const WeightPlace& weight) {
+  WeightPlace average{weight.file, "rule/ema/" + weight.name};
+  if (!weight.file->contains(average.name)) return std::nullopt;
+  return average;
+}
+
 at::Tensor read_weight(const std::vector<WeightPlace>& places) {
   const WeightPlace& first = places.front();
   at::Tensor value = first.file->tensor(first.name);
@@ -243,9 +249,8 @@ void load_weights(const WeightFiles& files, const LayeredModel& model,
     std::vector<WeightPlace> places = found->second.places;
     std::erase_if(places, [&](const WeightPlace& place) { return is_left_out(left_out, place.name); });
     if (places.empty()) return;
-    if (const std::string average = "rule/ema/" + places.front().name;
-        which == WeightsOf::Evaluation && places.front().file->contains(average))
-      places = {{places.front().file, average}};
+    const auto average = which == WeightsOf::Evaluation ? average_of(places.front()) : std::nullopt;
+    if (average) places = {*average};
     const auto& [file, first] = places.front();
     // check_weights() has checked all other tensors. The counter of another program may have any form or be
     // absent.

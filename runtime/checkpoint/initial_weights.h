@@ -64,6 +64,10 @@ at::ScalarType stored_type(const ParameterSpec& spec);
 /// CheckpointError if they hold different values.
 at::Tensor read_weight(const std::vector<WeightPlace>& places);
 
+/// Returns the place of a weight's running average (`train --ema`), which evaluations take; nothing: its run
+/// had none.
+std::optional<WeightPlace> average_of(const WeightPlace& weight);
+
 /// Compares names, shapes and types of `files` with those of `model`; it reads only the headers. Every tensor
 /// of `model` must be in `files`, and `files` may have no others. Names that match one of `left_out` (* and ?
 /// as in file names) are excepted; the model's tensors of such names keep their initial values. A weight may

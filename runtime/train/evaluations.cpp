@@ -291,6 +291,7 @@ NamedTensors Evaluations::whole_weights() const {
 
 bool Evaluations::run_score() {
   const TimePoint begin = t_.world.clock.now();
+  t_.stages->use_averages(true);
   score_->begin(whole_weights());
   const std::int64_t total = score_->parts();
   bool asked = false;
@@ -302,6 +303,7 @@ bool Evaluations::run_score() {
     asked = asked_to_stop() && next + 1 < total;
   }
   vote_.finish();
+  t_.stages->use_averages(false);
   if (asked) {
     score_->end();
     if (t_.owns_loss())

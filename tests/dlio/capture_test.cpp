@@ -103,6 +103,17 @@ TEST_P(Capture, IsReadByTheKitsTools) {
   const Answer alike = shell(kProgram + " trace similarity " + folder_.path("processed/run") + " " +
                              folder_.path("processed/run"));
   EXPECT_NE(alike.text.find("tracesim/1  1"), std::string::npos) << alike.text;
+  // The log of a run a minute before is not this one's.
+  std::string log = folder_.read("run/capture.log");
+  for (std::size_t at = 0; (at = log.find("\"time_ms\": ", at)) != std::string::npos; ++at) {
+    const std::size_t from = at + 11, to = log.find(',', from);
+    log.replace(from, to - from, std::to_string(std::stoll(log.substr(from, to - from)) - 60'000));
+  }
+  const Answer other =
+      shell(kProgram + " trace preprocess " + folder_.path("run") + " --workload any --app-log " +
+            folder_.write("other.log", log) + " --out " + folder_.path("other"));
+  EXPECT_EQ(other.code, 3) << other.text;
+  EXPECT_NE(other.text.find("of one run?"), std::string::npos) << other.text;
 }
 
 TEST_P(Capture, FollowsWhatACommandLeavesBehind) {
@@ -162,6 +173,49 @@ TEST_P(CaptureFaults, BadInputIsToldBeforeAnythingRuns) {
   EXPECT_EQ(answer.code, 2);
   EXPECT_NE(answer.text.find("holds a trace already"), std::string::npos) << answer.text;
   EXPECT_FALSE(fs::exists(folder_.path("touched")));
+}
+
+/// A reader takes the middle of two stamps for the change of second: nothing may come between them.
+TEST_P(CaptureFaults, TheClocksAreAlignedToTheNanosecond) {
+  ASSERT_EQ(capture("run", "true").code, 0);
+  std::istringstream rows(folder_.read("run/trace_time_align.out"));
+  std::string line;
+  std::getline(rows, line);
+  std::getline(rows, line);
+  std::int64_t before = 0, behind = 0;
+  rows >> before >> line >> behind;
+  EXPECT_EQ(behind - before, 1);
+  for (const auto& row : rows_of(folder_.read("run/cpu.out"), "0.00"))
+    if (row.at(1) == "all") {
+      double percent = 0;
+      for (std::size_t k = 2; k < row.size(); ++k) percent += std::stod(row[k]);
+      EXPECT_GT(percent, 0) << "a row of zeros";
+    }
+}
+
+/// `ulimit -f` counts blocks of 512 bytes: rows beyond it are lost and counted, and the command goes on.
+TEST_P(CaptureFaults, ALimitOfFileSizesIsNoEndOfTheCommand) {
+  const std::string job =
+      "sh -c \"dd if=/dev/zero of=" + folder_.path("out.bin") + " bs=1 count=300 2>/dev/null; exit 7\"";
+  const Answer answer = shell("ulimit -f 16; " + kProgram + " trace capture --method ptrace --out " +
+                              folder_.path("run") + " -- " + job);
+  EXPECT_EQ(answer.code, 7) << answer.text;
+  EXPECT_NE(answer.text.find("rows were lost"), std::string::npos) << answer.text;
+  // Results that find no place leave nothing behind.
+  const Answer processed = shell("ulimit -f 1; " + kProgram + " trace preprocess " + folder_.path("run") +
+                                 " --workload any --out " + folder_.path("processed"));
+  EXPECT_EQ(processed.code, 3) << processed.text;
+  EXPECT_NE(processed.text.find("cannot be written"), std::string::npos) << processed.text;
+  EXPECT_TRUE(fs::is_empty(folder_.path("processed")));
+}
+
+/// What cannot begin leaves its folder as it was.
+TEST_P(CaptureFaults, TooFewDescriptorsLeaveNoFolder) {
+  const Answer answer = shell("ulimit -n 10; " + kProgram + " trace capture --method ptrace --out " +
+                              folder_.path("run") + " -- true");
+  EXPECT_EQ(answer.code, 2) << answer.text;
+  EXPECT_NE(answer.text.find("Too many open files"), std::string::npos) << answer.text;
+  EXPECT_FALSE(fs::exists(folder_.path("run")));
 }
 
 TEST_P(CaptureFaults, AFullDiskIsCountedAndTheCommandGoesOn) {

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <filesystem>
 #include <thread>
 
 #include "driver/launch/console.h"
@@ -439,6 +441,23 @@ TEST(StoreFolders, WhatAKilledLauncherLeftGoesWithTheNext) {
     EXPECT_EQ(std::filesystem::status(one.path()).permissions(), std::filesystem::perms::owner_all);
   }
   EXPECT_EQ(folders(), std::vector<std::string>{temporary.path("millrace-store-mine")});
+  ::unsetenv("TMPDIR");
+}
+
+TEST(StoreFolders, NobodyTakesANewOneForAbandoned) {
+  const TemporaryFolder temporary;
+  ::setenv("TMPDIR", temporary.path().c_str(), 1);
+  std::atomic<int> lost = 0;
+  std::vector<std::jthread> launchers;
+  for (int i = 0; i < 8; ++i)
+    launchers.emplace_back([&] {
+      for (int again = 0; again < 200; ++again) {
+        const StoreFolder store;
+        if (!std::filesystem::exists(store.path())) ++lost;
+      }
+    });
+  launchers.clear();
+  EXPECT_EQ(lost, 0);
   ::unsetenv("TMPDIR");
 }
 

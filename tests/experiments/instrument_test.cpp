@@ -101,18 +101,20 @@ TEST(Configurations, AreReadWholeFromNames) {
     EXPECT_EQ(of(wrong), "none") << wrong;
 }
 
-std::string mllog_set(int steps) {
+std::string mllog_set(int steps, int ranks = 1) {
   std::string text = "[\n";
-  const auto event = [&](const std::string& key, const std::string& value) {
-    text += (text.size() > 2 ? ",\n" : "") + ("{\"time_ms\": \"2023-02-11T13:00:00.000\", \"key\": \"" + key +
-                                              "\", \"value\": " + value + "}");
+  const auto event = [&](const std::string& key, const std::string& value, int rank = 0) {
+    text += (text.size() > 2 ? ",\n" : "") +
+            ("{\"time_ms\": \"2023-02-11T13:00:00.000\", \"key\": \"" + key + "\", \"value\": " + value +
+             ", \"metadata\": {\"rank\": " + std::to_string(rank) + "}}");
   };
   event("world_size", "2");
   for (int epoch = 0; epoch < 2; ++epoch) {
     event("epoch_start", "null");
     for (int s = 0; s < steps; ++s) {
-      for (const char* key : {"sample_load", "sample_preproc", "load_batch_mem", "all_compute", "step_end"})
-        event(key, "{\"duration\": " + std::to_string((s + 1) * 100'000'000) + "}");
+      for (int rank = 0; rank < ranks; ++rank)
+        for (const char* key : {"sample_load", "sample_preproc", "load_batch_mem", "all_compute", "step_end"})
+          event(key, "{\"duration\": " + std::to_string((s + 1) * 100'000'000) + "}", rank);
     }
   }
   return text + "\n]\n";
@@ -152,6 +154,15 @@ TEST_F(StepSets, WarmUpIsTheFirstEpochAndTheFirstStepOfEach) {
   EXPECT_EQ(find_metric(data->by_configuration.at({2, 4}), "data_proc_throughput")->front(), 4 / 0.2);
   const Result<StepData> all = read({.keep_warm_up = true});
   EXPECT_EQ(find_metric(all->by_configuration.at({2, 4}), "step_end")->size(), 10u);
+}
+
+/// A log of all ranks: the first step of each warms up, not only that of the rank that is the first to end
+/// it.
+TEST_F(StepSets, EachRankWarmsUp) {
+  folder_.write("set/raw_data/UNET3D_2g_4b.json", mllog_set(2, 2));
+  const Result<StepData> data = read();
+  ASSERT_TRUE(data) << says(data);
+  EXPECT_EQ(*find_metric(data->by_configuration.at({2, 4}), "all_compute"), (std::vector<double>{0.2, 0.2}));
 }
 
 TEST_F(StepSets, RefusesWhatItCannotTrust) {

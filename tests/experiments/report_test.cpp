@@ -13,6 +13,7 @@
 #include "experiments/report/plan_drawing.h"
 #include "experiments/report/rank_timeline.h"
 #include "experiments/report/run_diagnosis.h"
+#include "experiments/report/run_messages.h"
 #include "experiments/report/time_bars.h"
 #include "runtime/base/files.h"
 #include "runtime/base/median.h"
@@ -262,6 +263,29 @@ TEST(Overlap, IsTheShareOfMessagesUnderWhichTheReceiverComputes) {
   EXPECT_NEAR(overlaps[0].under_way_s, 4e-6, 1e-12);
   EXPECT_NEAR(overlaps[0].hidden, 0.75, 1e-9);
   EXPECT_NEAR(overlaps[0].waited_s, 1e-6, 1e-12);
+}
+
+/// Spans of an evaluation have the number of the step behind it: they are none of its messages.
+TEST(Overlap, LeavesEvaluationsOut) {
+  const auto span = [](SpanKind kind, int peer, std::int64_t start, std::int64_t end) {
+    return Span{
+        .kind = kind, .stage = 0, .peer = peer, .microbatch = 0, .step = 1, .start = start, .end = end};
+  };
+  RunData run;
+  run.ranks = {{.rank = 0, .stage = 0, .steps = {}, .commands = {}, .joints = {}, .spans = {}},
+               {.rank = 1, .stage = 1, .steps = {}, .commands = {}, .joints = {}, .spans = {}}};
+  run.ranks[0].spans = {span(SpanKind::Send, 1, 100, 200), span(SpanKind::Eval, -1, 50, 5'000),
+                        span(SpanKind::Send, 1, 6'000, 6'100)};
+  run.ranks[1].spans = {span(SpanKind::Wait, 0, 80, 4'500), span(SpanKind::Forward, -1, 4'500, 4'900),
+                        span(SpanKind::Eval, -1, 60, 5'000), span(SpanKind::Wait, 0, 6'000, 7'000),
+                        span(SpanKind::Forward, -1, 7'000, 7'500)};
+  EXPECT_EQ(step_spans(run.ranks[1]).size(), 3u);
+  const std::vector<RankOverlap> overlaps = overlaps_of(run);
+  ASSERT_EQ(overlaps.size(), 1u);
+  EXPECT_EQ(overlaps[0].messages, 1);
+  EXPECT_NEAR(overlaps[0].under_way_s, 1e-6, 1e-12);
+  EXPECT_NEAR(overlaps[0].waited_s, 1e-6, 1e-12);
+  EXPECT_EQ(messages_of(run).size(), 2u) << "the time line draws all";
 }
 
 TEST_F(Report, PhasesOfTwoRunsHaveIntervals) {

@@ -550,6 +550,18 @@ TEST(SweepJournals, KeepWhatIsDoneAndDropACutLine) {
   ASSERT_FALSE(other);
   EXPECT_NE(to_string(other.problems()).find("job.model was \"mlp\", is \"vgg\""), std::string::npos)
       << to_string(other.problems());
+  const TemporaryFolder listed;
+  const auto of_steps = [](int steps) {
+    Json workloads = Json::array();
+    workloads.push_back(1);
+    workloads.push_back(Json::object({{"steps", steps}}));
+    return Json::object({{"workloads", workloads}});
+  };
+  ASSERT_TRUE(Journal::open(listed.path(), "a-1", of_steps(4)));
+  const Result<Journal> in_list = Journal::open(listed.path(), "a-1", of_steps(5));
+  ASSERT_FALSE(in_list);
+  EXPECT_NE(to_string(in_list.problems()).find("workloads[1].steps was 4, is 5"), std::string::npos)
+      << to_string(in_list.problems());
   EXPECT_FALSE(Journal::open(folder.path(), "b-1", spec));
   EXPECT_FALSE(check_journal_folder(folder.path(), "b-1", spec));
   const TemporaryFolder foreign;

@@ -196,10 +196,11 @@ TEST_F(Translate, ATrainingRunScoresWhatItsCheckpointsTranslate) {
     const char *name, *plan, *loss_rank;
     std::vector<int> scored;  // steps
   };
-  const Case cases[] = {{"one", "--microbatches 4", "0", {40, 80, 120, 160}},
-                        {"two", "--microbatches 4 --stages 2 --clip-norm 1", "1", {40, 80, 120, 160}},
-                        {"replicas", "--microbatches 4 --stages 2 --replicas 2,1", "2", {40, 80, 120, 160}},
-                        {"pipedream", "--stages 3 --schedule pipedream", "2", {160, 320, 480, 640}}};
+  const Case cases[] = {
+      {"one", "--microbatches 4", "0", {40, 80, 120, 160}},
+      {"two", "--microbatches 4 --stages 2 --clip-norm 1 --ema 0.9", "1", {40, 80, 120, 160}},
+      {"replicas", "--microbatches 4 --stages 2 --replicas 2,1", "2", {40, 80, 120, 160}},
+      {"pipedream", "--stages 3 --schedule pipedream", "2", {160, 320, 480, 640}}};
   for (const Case& c : cases) {
     const std::string out = c.name, log = out + "/steps.rank" + c.loss_rank + ".jsonl";
     const std::string text = ok(common + c.plan + bleu + " --output-dir " + out);

@@ -90,6 +90,15 @@ TEST_F(Variants, AJobInItsFourVariants) {
         "eval_start", "checkpoint_stop", "epoch_start", "global_batch_size"})
     EXPECT_NE(mllog.find("\"key\":\"" + std::string(key) + "\""), std::string::npos) << key;
   EXPECT_NE(mllog.find("\"rank\":1,\"step_num\":11"), std::string::npos) << "every rank, every step";
+  const auto of_first_step = [&](const std::string& key) {
+    const std::string value = "\"key\":\"" + key + "\"", place = "\"rank\":0,\"step_num\":0}";
+    std::size_t at = mllog.find(value);
+    while (at != std::string::npos &&
+           mllog.substr(at, mllog.find('\n', at) - at).find(place) == std::string::npos)
+      at = mllog.find(value, at + 1);
+    return at;
+  };
+  EXPECT_LT(of_first_step("all_compute"), of_first_step("step_end")) << "step_end ends the kit's warm-up";
 }
 
 /// The records are mapped: their `load` is the touching of their pages.

@@ -49,6 +49,14 @@ TEST_F(Volumes, AreTrainedAndEvaluatedAsInOneProcess) {
   EXPECT_EQ(evaluations(replicas.output), evaluations(one.output)) << replicas.output;
 }
 
+/// An epoch without a step would train nothing, and look like a success.
+TEST_F(Volumes, AnEpochHasAStep) {
+  const Ran ran = run(std::string("train ") + kModel +
+                      "--microbatches 100000 --data kits:kidneys --epochs 2 --output-dir one");
+  EXPECT_EQ(ran.code, 3) << ran.output;
+  EXPECT_NE(ran.output.find("one step needs 100000"), std::string::npos) << ran.output;
+}
+
 TEST_F(Volumes, AResumedRunAndTheJobsOfAnArrayAreTheirOwnRuns) {
   const std::string quiet = "--no-evaluation ";
   ASSERT_EQ(run(train(quiet + "--steps 6 --output-dir one --save-weights one.safetensors")).code, 0);
