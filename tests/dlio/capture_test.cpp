@@ -213,7 +213,8 @@ TEST_P(CaptureFaults, ALimitOfFileSizesIsNoEndOfTheCommand) {
 TEST_P(CaptureFaults, TooFewDescriptorsLeaveNoFolder) {
   const Answer answer = shell("ulimit -n 10; " + kProgram + " trace capture --method ptrace --out " +
                               folder_.path("run") + " -- true");
-  EXPECT_EQ(answer.code, 2) << answer.text;
+  // Which file is one too many depends on the descriptors that a test inherits: a pipe (2), or a log (3).
+  EXPECT_TRUE(answer.code == 2 || answer.code == 3) << answer.code << "\n" << answer.text;
   EXPECT_NE(answer.text.find("Too many open files"), std::string::npos) << answer.text;
   EXPECT_FALSE(fs::exists(folder_.path("run")));
 }
