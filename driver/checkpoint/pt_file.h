@@ -21,7 +21,7 @@ bool is_pt_file(const std::string& path);
 /// of its own reads the file, with limits of time and memory (own_process.h).
 Result<SavedTensors> open_pt_file(const std::string& path, const std::string& key);
 
-/// What the process of its own does: reads the bytes of such a file. The tensors point into them.
+/// Reads the bytes of such a file in this process. The tensors point into them.
 Result<SavedTensors> tensors_in(std::string_view bytes, const std::string& path, const std::string& key);
 
 /// Reads the one tensor that an archive holds. Its elements are in `archive`; it has no name.

@@ -143,7 +143,7 @@ void send(FrameType type, const Json& json) {
   write_all(to_bytes(type, json.dump()));
 }
 
-/// What lasts as long as the connection.
+/// The agent keeps this as long as the connection lasts.
 struct Connection {
   SignalGuard signals{};
   FrameReader frames{};

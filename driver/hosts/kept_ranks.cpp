@@ -17,7 +17,7 @@ namespace {
 
 constexpr timeval kSendPatience{.tv_sec = 2, .tv_usec = 0};
 
-/// What each run has its own of: where its ranks meet, and as which run.
+/// Each run has values of its own for these: they say where its ranks meet, and as which run.
 constexpr const char* kOfRun[] = {"MILLRACE_STORE", "MILLRACE_RUN", "MILLRACE_TOKEN", "MASTER_ADDR",
                                   "MASTER_PORT"};
 

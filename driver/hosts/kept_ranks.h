@@ -19,7 +19,8 @@ namespace millrace {
 inline constexpr char kHasJoined = 'J';  ///< it has met the others: if one is lost, it wants to be kept
 inline constexpr char kWaits = 'W';  ///< its run has ended because a peer is lost, and it waits for an order
 
-/// What a rank has said next over its socket; empty: nothing now. Closes a socket whose rank is gone.
+/// Returns the next word that a rank has said over its socket; empty: there is none now. Closes a socket
+/// whose rank is gone.
 std::optional<char> next_word(Descriptor& orders);
 
 /// How long a rank waits: longer than the longest delay before a restart.

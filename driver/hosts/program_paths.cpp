@@ -5,14 +5,18 @@
 
 namespace millrace {
 
+std::string own_program() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
+
 std::string worker_path(ComputeDevice device) {
   const bool gpu = device == ComputeDevice::Cuda;
   if (const char* named = std::getenv(gpu ? "MILLRACE_WORKER_CUDA" : "MILLRACE_WORKER"); named && *named)
     return named;
   const std::string name = gpu ? "millrace-worker-cuda" : "millrace-worker";
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? name : (self.parent_path() / name).string();
+  const std::filesystem::path self = own_program();
+  return self.empty() ? name : (self.parent_path() / name).string();
 }
 
 std::string worker_hint(ComputeDevice device) {

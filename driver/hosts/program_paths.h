@@ -7,6 +7,9 @@
 
 namespace millrace {
 
+/// Returns the path of this program; empty: the system does not say.
+std::string own_program();
+
 /// millrace-worker-cuda (or what MILLRACE_WORKER_CUDA names), or millrace-worker (MILLRACE_WORKER). Needs not
 /// exist.
 std::string worker_path(ComputeDevice device);

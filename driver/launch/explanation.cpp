@@ -128,7 +128,8 @@ std::vector<FlightRecord> last_of(const Flight& flight, std::size_t records) {
   return {flight.records.end() - static_cast<std::ptrdiff_t>(count), flight.records.end()};
 }
 
-/// Of a run that goes on, or hangs: its waits last until now. Other hosts may have another time.
+/// Lets the waits of a run that goes on, or hangs, last until now. It does nothing if a rank is on another
+/// host, whose clock may differ.
 void count_until_now(Explanation& of) {
   const auto is_here = [](const Flight& flight) { return ::kill(static_cast<pid_t>(flight.pid), 0) == 0; };
   if (!std::ranges::all_of(of.flights, is_here)) return;

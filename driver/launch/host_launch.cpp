@@ -12,6 +12,7 @@
 #include "driver/cli/compute_specs.h"
 #include "driver/cli/flag_target.h"
 #include "driver/hosts/delivered_checkpoint.h"
+#include "driver/hosts/program_paths.h"
 #include "driver/launch/run_manifest.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
@@ -25,11 +26,6 @@ namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string own_program() {
-  std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).string();
-}
 
 bool is_loopback(const HostEntry& host) {
   return host.name == "localhost" || host.name.starts_with("127.") || host.name == "::1";

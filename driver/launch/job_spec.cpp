@@ -466,7 +466,7 @@ class JobReader {
       *same = {name, std::move(texts), place(value)};
   }
 
-  /// What to write instead of a list that no job array has.
+  /// Returns what to write instead of a list that no job array has.
   std::string without_list(const List& list) const {
     const auto flag = std::ranges::find(flags_, list.flag, &Flag::name);
     std::optional<std::string> together;

@@ -602,8 +602,7 @@ Status find_hosts(JobSpec& job) {
 
 /// This command, but for what concerns who starts it.
 std::vector<std::string> words_of_launch(const std::vector<std::string>& args) {
-  std::error_code error;
-  std::vector<std::string> words{fs::read_symlink("/proc/self/exe", error).string(), "launch"};
+  std::vector<std::string> words{own_program(), "launch"};
   for (std::size_t i = 0; i < args.size(); ++i) {
     if (args[i] == "--print")
       ++i;
@@ -655,7 +654,7 @@ int wait_before_restart(std::chrono::milliseconds delay) {
   }
 }
 
-/// What a signal does to a job that waits for its restart. Returns the exit code.
+/// Ends a job that a signal met while it waited for its restart. Returns the exit code.
 int end_before_restart(const JobSpec& job, int signal, const std::string& resume_command) {
   print_without_waiting(STDERR_FILENO, "millrace launch: stopped by signal " + std::to_string(signal) +
                                            " before the restart\n" + way_on(job, resume_command));

@@ -52,7 +52,7 @@ struct LaunchOutcome {
   int exit_code() const;
 };
 
-/// What outlives a run of a job that starts again.
+/// These outlive a run of a job that starts again.
 struct Survivors {
   KeptRanks ranks{};                                     ///< of this host
   std::vector<std::unique_ptr<HostConnection>> hosts{};  ///< whose agents may have kept ranks, too

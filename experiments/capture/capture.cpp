@@ -217,7 +217,7 @@ std::optional<Problem> make_folder(const fs::path& folder) {
   return std::nullopt;
 }
 
-/// What a folder held before. What has come since can be taken away again.
+/// Remembers what a folder holds, so that everything that comes later can be taken away again.
 class FolderBefore {
  public:
   explicit FolderBefore(fs::path folder) : folder_(std::move(folder)) {

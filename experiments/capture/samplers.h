@@ -18,9 +18,9 @@ namespace millrace {
 /// UTC in nanoseconds by the monotonic clock, tied to the clock of the day once, at the first call. So
 /// whoever sets that clock later moves no time of a capture.
 std::int64_t steady_utc_ns();
-/// By how much it is ahead of the monotonic clock, always.
+/// Returns by how much steady_utc_ns() is ahead of the monotonic clock. That never changes.
 std::int64_t utc_ahead_ns();
-/// By how much the clock of the day is ahead of steady_utc_ns().
+/// Returns by how much the clock of the day is ahead of steady_utc_ns().
 std::int64_t clock_set_by_ns();
 
 /// Writes cpu.out (as mpstat), iostat.json (as iostat), gpu.out (as nvidia-smi pmon), trace_time_align.out,
@@ -45,7 +45,7 @@ class Samplers {
   bool has_gpu() const { return pmon_ > 0; }
   std::int64_t samples() const { return samples_; }
   std::int64_t lost() const { return lost_; }  ///< rows that the disk did not take
-  /// What could not be sampled, and is no zero: one sentence for each kind.
+  /// Returns a sentence for each kind of sample that the kernel did not give. No zero stands in its place.
   std::vector<std::string> gaps() const;
 
  private:

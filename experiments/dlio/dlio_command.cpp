@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "driver/cli/command_support.h"
+#include "driver/hosts/program_paths.h"
 #include "driver/launch/launcher.h"
 #include "driver/launch/local_ranks.h"
 #include "experiments/dlio/dlio_output.h"
@@ -124,7 +125,7 @@ int run_job(const std::vector<std::string>& args, const std::vector<std::string>
   std::vector<RankProcess> processes;
   for (int p = 0; p < *command.processes; ++p) {
     RankProcess process{.rank = p};
-    process.argv = {fs::read_symlink("/proc/self/exe").string(), "dlio"};
+    process.argv = {own_program(), "dlio"};
     process.argv.insert(process.argv.end(), args.begin(), args.end());
     process.argv.insert(process.argv.end(), more.begin(), more.end());
     // Defaults that depend on the clock or the machine are settled once, here.

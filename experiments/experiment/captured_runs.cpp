@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "data/files/data_kinds.h"
+#include "driver/hosts/program_paths.h"
 #include "driver/launch/launch_command.h"
 #include "driver/launch/launcher.h"
 #include "experiments/trace/lines.h"
@@ -205,7 +206,7 @@ void each_row(const fs::path& file, std::size_t columns, Row row) {
   }
 }
 
-/// What a trace says. `data`: names of the data set's files.
+/// Adds what a trace says to `run`. `data`: names of the data set's files.
 void read_trace(const fs::path& trace, const std::set<std::string, std::less<>>& data, CapturedRun& run) {
   const auto number = [](std::string_view text) { return number_of<std::int64_t>(text).value_or(0); };
   each_row(trace / "trace_read.out", 6, [&](const auto& words) {  // ns pid offset bytes latency name
@@ -225,11 +226,6 @@ void read_trace(const fs::path& trace, const std::set<std::string, std::less<>>&
 
 }  // namespace
 
-std::string own_program() {
-  std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).string();
-}
-
 std::string run_program(std::vector<std::string> words, const std::string& log, Environment environment) {
   const int null = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
   SteadyClock clock;
@@ -247,7 +243,7 @@ std::string run_program(std::vector<std::string> words, const std::string& log, 
 }
 
 std::vector<std::string> prepare_cache(const ExperimentSpec& spec, const ExperimentCell& cell) {
-  // What a run without its data would read in their place is not prepared.
+  // A run without its data reads something else in their place, which is not prepared.
   const ExperimentData& data = spec.data_of(cell);
   std::vector<std::string> files = files_below(paths_of_data(
       cell.variant == RunVariant::Generated ? data.generated : spec.path_of(data, spec.workload_of(cell))));

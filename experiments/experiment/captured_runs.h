@@ -37,8 +37,6 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 /// Runs a program whose output goes to `log`.out and `log`.err. Returns what went wrong; empty: nothing did.
 /// Throws Cancelled if a signal asks this process to stop.
 std::string run_program(std::vector<std::string> words, const std::string& log, Environment environment = {});
-/// The path of this program.
-std::string own_program();
 
 /// Makes the cache of the files that a cell's runs read as the cell says. Returns the files.
 std::vector<std::string> prepare_cache(const ExperimentSpec& spec, const ExperimentCell& cell);

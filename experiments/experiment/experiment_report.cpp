@@ -262,7 +262,7 @@ class ExperimentPage {
             csv_link("steps.csv") + csv_link("fits.csv"));
   }
 
-  /// What the file calls of the variants were, how alike they are, and the timelines of the first repeat.
+  /// Shows the file calls of the variants, how alike they are, and the timelines of the first repeat.
   std::string captured_card() const {
     std::string rows, pictures;
     for (const CapturedRun& run : results_.captured) {

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "data/files/data_kinds.h"
+#include "driver/hosts/program_paths.h"
 #include "driver/launch/launcher.h"
 #include "experiments/instrument/statistics.h"
 #include "experiments/runs/run_data.h"

@@ -190,7 +190,8 @@ const Json::Object& members_of(const Json& json) {
   return json.is_object() ? json.members() : none;
 }
 
-/// What MLPerf's checker asks of any log. A run is no submission: whoever submits writes these lines anew.
+/// Adds the lines that MLPerf's checker asks of any log. A run is no submission: whoever submits writes them
+/// anew.
 void add_submission(EventLog& log, const RunData& run) {
   const std::string& model = run.plan->model;
   const std::string benchmark = model.starts_with("bert")     ? "bert"

@@ -84,7 +84,7 @@ Tracks place_spans(const EventLog& log) {
 // ----------------------------------------------------------------------------------------------------
 
 /// The order of lines of one moment. The job is initialised before it runs, and runs before it does anything.
-/// What ends comes before what begins, so that starts and stops of a key take turns.
+/// Ends come before beginnings, so that starts and stops of a key take turns.
 enum MllogOrder {
   kFacts,
   kInitStart,

@@ -2,6 +2,7 @@
 
 #include "driver/hosts/allocation.h"
 #include "driver/hosts/program_answer.h"
+#include "driver/hosts/program_paths.h"
 #include "driver/launch/batch_job.h"
 #include "experiments/sweep/batch_queues.h"
 #include "experiments/sweep/own_queues.h"
@@ -34,8 +35,7 @@ std::string requests(const JobSpec& job) {
 }
 
 std::vector<std::string> launch() {
-  std::error_code ignored;
-  return {fs::read_symlink("/proc/self/exe", ignored).string(), "launch"};
+  return {own_program(), "launch"};
 }
 
 Result<std::string> submit(const JobSpec& job, int tasks, const std::string& script,

@@ -390,7 +390,7 @@ class Preprocessor {
     return true;
   }
 
-  /// What `trace capture` says of itself: rows that it lost, or that it was killed.
+  /// Notes what `trace capture` says of itself: rows that it lost, or that it was killed.
   void note_capture() {
     std::error_code ignored;
     if (!fs::exists(folder_ / "capture.log", ignored)) return;

@@ -76,7 +76,7 @@ std::optional<WeightPlace> average_of(const WeightPlace& weight);
 Problems check_weights(const WeightFiles& files, const LayeredModel& model,
                        const std::vector<std::string>& left_out);
 
-/// Which weights of a checkpoint are meant where its run had an average of them (`train --ema`).
+/// The weights of a checkpoint that are meant, where its run had an average of them (`train --ema`).
 enum class WeightsOf {
   Training,   ///< those that are trained on
   Evaluation  ///< the average, as the evaluations of that run took it

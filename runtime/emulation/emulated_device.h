@@ -17,7 +17,7 @@
 
 namespace millrace {
 
-/// What an update of the parameters of an array of jobs costs.
+/// The costs of an update of the parameters of an array of jobs.
 struct EmulatedUpdate {
   double s_per_byte = 0;       ///< LayerGraph::update_s_per_byte
   double copy_s_per_byte = 0;  ///< LayerGraph::update_copy_s_per_byte
