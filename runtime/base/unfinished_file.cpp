@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -24,18 +26,35 @@ namespace {
 
 std::atomic<void*> first_entry{nullptr};
 std::atomic<const char*> interrupt_note{nullptr};  // one that was replaced stays: a handler may write it
+std::atomic<pid_t> ending_process{0};              // the process whose handler runs
+constexpr int kMillisecondsForOtherThreads = 200;  // to create the files that they have registered
 static_assert(std::atomic<char*>::is_always_lock_free && std::atomic<void*>::is_always_lock_free);
 
 }  // namespace
 
-/// Calls what is safe in a handler, and no more. SA_RESETHAND: the raised signal ends the process.
-void remove_unfinished_files(int signal) {
-  using Entry = UnfinishedFile::Entry;
-  const pid_t process = ::getpid();
+/// Removes the files of `process`. Returns false if one of them does not exist yet: its thread is about to
+/// create it. Calls what is safe in a handler, and no more.
+bool UnfinishedFile::remove_all(pid_t process) {
+  bool all_existed = true;
   for (auto* entry = static_cast<Entry*>(first_entry.load()); entry; entry = entry->next) {
     if (!entry->taken.load() || entry->process != process) continue;
-    if (const char* const path = entry->path.exchange(nullptr)) ::unlink(path);
+    char* const path = entry->path.exchange(nullptr);
+    if (!path || ::unlink(path) == 0 || errno != ENOENT) continue;
+    all_existed = false;
+    entry->path = path;
   }
+  return all_existed;
+}
+
+/// The other threads run on meanwhile. None of them registers another file, and those that they have
+/// registered are waited for. The thread that was interrupted may hold such a file itself: hence the limit.
+/// SA_RESETHAND: the raised signal ends the process.
+void remove_unfinished_files(int signal) {
+  const pid_t process = ::getpid();
+  ending_process = process;
+  const timespec pause{0, 1'000'000};
+  for (int left = kMillisecondsForOtherThreads; !UnfinishedFile::remove_all(process) && left > 0; --left)
+    ::nanosleep(&pause, nullptr);
   const char* const note = interrupt_note.load();
   if (note && signal != SIGHUP) [[maybe_unused]]
     const ssize_t n = ::write(STDERR_FILENO, note, std::strlen(note));
@@ -63,6 +82,11 @@ void handle_signals_once() {
   std::call_once(once, handle_signals);
 }
 
+/// Holds a thread for ever whose process is being ended by a signal: it may create no further file.
+void wait_if_ending() {
+  while (ending_process.load() == ::getpid()) ::pause();
+}
+
 }  // namespace
 
 void tell_when_interrupted(const std::string& note) {
@@ -72,6 +96,7 @@ void tell_when_interrupted(const std::string& note) {
 
 UnfinishedFile::Entry* UnfinishedFile::claim() {
   handle_signals_once();
+  wait_if_ending();
   for (auto* entry = static_cast<Entry*>(first_entry.load()); entry; entry = entry->next) {
     if (!entry->taken.exchange(true)) return entry;
   }
@@ -91,6 +116,8 @@ UnfinishedFile::UnfinishedFile(const std::string& path) : entry_(claim()) {
   }
   entry_->process = ::getpid();
   entry_->path = text;
+  if (ending_process.load() == ::getpid()) entry_->path = nullptr;
+  wait_if_ending();
 }
 
 UnfinishedFile::UnfinishedFile(UnfinishedFile&& other) noexcept

@@ -1,6 +1,8 @@
 // Names of files that are being written: a signal that ends the process removes those files.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 namespace millrace {
@@ -10,10 +12,10 @@ namespace millrace {
 void tell_when_interrupted(const std::string& note);
 
 /// Holds the name of a file that is not whole yet. While it does, SIGINT, SIGTERM and SIGHUP remove that file
-/// and then end the process as they would have. Signals that the program handles, blocks or ignores stay as
-/// they are. SIGKILL removes nothing; callers therefore write under a temporary name and rename the whole
-/// file. A child made by fork removes none of its parent's files. Objects may be made and destroyed in any
-/// thread.
+/// and then end the process as they would have. A thread that registers a file meanwhile waits for that end.
+/// Signals that the program handles, blocks or ignores stay as they are. SIGKILL removes nothing; callers
+/// therefore write under a temporary name and rename the whole file. A child made by fork removes none of its
+/// parent's files. Objects may be made and destroyed in any thread.
 class UnfinishedFile {
  public:
   UnfinishedFile() = default;
@@ -26,6 +28,7 @@ class UnfinishedFile {
  private:
   struct Entry;
   friend void remove_unfinished_files(int signal);
+  static bool remove_all(pid_t process);
   static Entry* claim();
   Entry* entry_ = nullptr;
 };

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <barrier>
+#include <chrono>
 #include <csignal>
 #include <set>
 #include <thread>
@@ -147,6 +148,29 @@ TEST(UnfinishedFiles, ASignalThatEndsTheProcessRemovesThem) {
     ::_exit(left().contains("kept") ? 7 : 8);
   };
   EXPECT_EXIT(ignores(), testing::ExitedWithCode(7), "");
+  std::filesystem::remove_all(folder);
+}
+
+TEST(UnfinishedFiles, OtherThreadsMakeNoneWhileASignalEndsTheProcess) {
+  char name[] = "/tmp/millrace-test-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(name);
+  const auto make_files = [&](int thread) {
+    for (int i = 0;; ++i) {
+      const std::string path = folder / (std::to_string(thread) + "-" + std::to_string(i));
+      const UnfinishedFile unfinished(path);
+      ::close(::open(path.c_str(), O_WRONLY | O_CREAT, 0600));
+      ::unlink(path.c_str());
+    }
+  };
+  for (int repeat = 0; repeat < 100; ++repeat) {
+    const auto ended = [&] {
+      for (int thread = 0; thread < 4; ++thread) std::thread(make_files, thread).detach();
+      std::this_thread::sleep_for(std::chrono::microseconds(1000 + 37 * repeat));
+      ::raise(SIGTERM);
+    };
+    EXPECT_EXIT(ended(), testing::KilledBySignal(SIGTERM), "");
+    ASSERT_TRUE(std::filesystem::is_empty(folder)) << "repeat " << repeat;
+  }
   std::filesystem::remove_all(folder);
 }
 
