@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -315,6 +316,7 @@ int dispatch(const std::vector<std::string>& args) {
 }  // namespace millrace
 
 int main(int argc, char** argv) {
+  ::signal(SIGXFSZ, SIG_IGN);  // a file that grows over a limit is an error of its write, not the end
   millrace::set_option_names(millrace::OptionNames::Flags);
   try {
     return millrace::code_after_output(millrace::dispatch({argv + 1, argv + argc}));
