@@ -210,7 +210,7 @@ Result<SimulationSubject> subject_of(const SimulateFlags& flags, const Arguments
     subject.shape = with_arrays(model.shape_of(stages, microbatches), plan.arrays);
     subject.costs = model.costs_of(stages, subject.shape, plan.schedule);
     turns = model.turn_costs(stages, subject.shape, plan.schedule);
-    for (const StageMemory& memory : model.memory_of(stages)) {
+    for (const StageMemory& memory : model.memory_of(stages, plan.microbatches)) {
       if (!turns.empty()) break;  // weights are those of all turns
       subject.options.stage_bytes.push_back(memory.bytes());
     }
@@ -220,6 +220,7 @@ Result<SimulationSubject> subject_of(const SimulateFlags& flags, const Arguments
   }
   read_bytes_of_plan(plan, subject);
   subject.options.host = ports_of(*cluster);
+  subject.options.wire = [cluster = *cluster](int from, int to) { return wires_of(cluster)(from, to); };
   read_conditions(flags, subject, problems);
   if (!problems.empty()) return problems;
   // Training orders the actions by the plan's own times where it has them.

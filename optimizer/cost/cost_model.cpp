@@ -123,6 +123,15 @@ std::vector<int> ports_of(const ClusterSpec& cluster) {
   return ports;
 }
 
+std::function<PairWire(int from, int to)> wires_of(const ClusterSpec& cluster) {
+  return [&cluster](int from, int to) {
+    const RankId a(from), b(to);
+    const ClusterLink link = cluster.link(a, b);
+    return PairWire{.latency_s = link.latency_s,
+                    .s_per_byte = 1 / link.bandwidth + cluster.copy_seconds_per_byte(a, b)};
+  };
+}
+
 AllReduceCost::AllReduceCost(const ClusterSpec& cluster, const std::vector<int>& ports,
                              const std::vector<RankId>& ranks, int sharing)
     : members_(static_cast<double>(ranks.size())), sharing_(sharing) {
@@ -264,6 +273,7 @@ CostModel::CostModel(const LayerGraph& graph, const ClusterSpec& cluster, CostOp
     for (std::size_t at = 0; at < order->size(); ++at) place_[(*order)[at]] = static_cast<int>(at);
   }
   conditions_.host = ports_of(cluster);
+  conditions_.wire = wires_of(cluster);
   conditions_.peaks = false;
   make_sheets();
 }
@@ -492,6 +502,8 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
         crossing == borders.crossings.end() ? 0 : borders.back[crossing - borders.crossings.begin()];
     costs.transfer.push_back(seconds(there));
     costs.transfer_back.push_back(back == there ? costs.transfer.back() : seconds(back));
+    costs.transfer_bytes.push_back(static_cast<double>(there));
+    costs.transfer_back_bytes.push_back(static_cast<double>(back));
   }
   if (costs.transfer_back == costs.transfer) costs.transfer_back.clear();
   charge_copies(kind, stages, costs);
@@ -725,10 +737,12 @@ Bytes CostModel::workspace_of(std::vector<int> nodes, Halves halves) const {
   return most;
 }
 
-std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stages) const {
+std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stages, int microbatches) const {
   const Borders borders = borders_of(stages);
   std::vector<StageMemory> result;
   std::map<int, std::size_t> stage_of;
+  // Stages of a rank share its batches. Ranks that share one stage share all.
+  std::map<RankId, std::map<std::string, Bytes>> fields_of_rank;
   for (std::size_t s = 0; s < stages.size(); ++s)
     for (int i : stages[s].nodes) stage_of[i] = s;
   for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -746,9 +760,18 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
     for (int i : stages[s].nodes) {
       memory.parameters += graph_.nodes[i].parameter_bytes;
       memory.lowered += graph_.nodes[i].lowered_bytes;
-      memory.loaded += options_.loaded_ahead * graph_.nodes[i].field_bytes;
       memory.saved += graph_.nodes[i].saved_bytes;
       memory.between += graph_.nodes[i].kept_between();
+    }
+    const auto replicas = static_cast<int>(stages[s].ranks.size());
+    const Bytes kept = std::max(0, (microbatches + replicas - 1) / replicas - 1);
+    std::map<std::string, Bytes>& fields = fields_of_rank[stages[s].ranks.front()];
+    const std::map<std::string, Bytes> before =
+        graph_.turns.empty() ? std::map<std::string, Bytes>() : fields;
+    memory.loaded = options_.loaded_ahead * graph_.bytes_of_fields(stages[s].nodes, fields);
+    if (!graph_.turns.empty() && options_.loaded_ahead > 0) {
+      for (const auto& [name, bytes] : fields)
+        if (!before.contains(name) && graph_.is_read_in_turns(name)) memory.loaded += kept * bytes;
     }
     memory.reduced = reduced_bytes(memory.parameters, stages[s].ranks.size(), options_.bucket_bytes);
   }
@@ -767,7 +790,7 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
 /// is found by following its list action by action.
 std::vector<Bytes> CostModel::peaks_under(const Schedule* schedule, const PipelineShape& shape,
                                           const std::vector<CutStage>& stages, const StashCounts& counts) {
-  std::vector<StageMemory> memories = memory_of(stages);
+  std::vector<StageMemory> memories = memory_of(stages, shape.microbatches / options_.arrays);
   std::vector<StageBytes> of_stage;
   std::vector<Bytes> peaks;
   for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -814,7 +837,8 @@ Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,
   if (!step) return step.problems();
   estimate.step_s = *step;
   Borders borders = borders_of(stages);
-  for (const StageMemory& memory : memory_of(stages)) estimate.parameter_bytes.push_back(memory.parameters);
+  for (const StageMemory& memory : memory_of(stages, microbatches))
+    estimate.parameter_bytes.push_back(memory.parameters);
   Result<std::vector<Bytes>> peaks = this->peaks(kind, microbatches, stages);
   if (!peaks) return peaks.problems();
   estimate.peak_bytes = *std::move(peaks);
@@ -864,7 +888,11 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
         seconds = std::min(seconds, 0.0);  // a negative value means: nothing is sent
     };
     clear(from.*term);
-    if (term == &ScheduleCosts::transfer) clear(from.transfer_back);
+    if (term == &ScheduleCosts::transfer) {
+      clear(from.transfer_back);
+      from.transfer_bytes.clear();
+      from.transfer_back_bytes.clear();
+    }
     if (term == &ScheduleCosts::update) from.norm.clear();  // the norm is a part of the update
   };
   const auto without = [&](Term term, double& part) -> Problems {

@@ -2,6 +2,7 @@
 // LibTorch-free; docs/planning.md has the formulas.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -104,6 +105,9 @@ double transfer_seconds(const ClusterSpec& cluster, RankId a, RankId b, Bytes by
 /// the cluster has symmetric levels, to an innermost component. Returns an empty list if every pair of ranks
 /// has a wire of its own (one host, one level).
 std::vector<int> ports_of(const ClusterSpec& cluster);
+
+/// Returns the wires between ranks, for SimulationOptions::wire. The cluster must outlive the result.
+std::function<PairWire(int from, int to)> wires_of(const ClusterSpec& cluster);
 
 /// The seconds of the runtime's all-reduce over `ranks` in their order (runtime/base/all_reduce_route.h). The
 /// slowest of the links that it takes counts. With r ranks:
@@ -208,8 +212,9 @@ class CostModel {
   /// Simulates a step. Returns a Problem if the schedule does not exist for this shape, for example with more
   /// replicas than microbatches.
   Result<StepEstimate> estimate(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
-  /// Returns the memory of each stage, for one version and one stashed microbatch.
-  std::vector<StageMemory> memory_of(const std::vector<CutStage>& stages) const;
+  /// Returns the memory of each stage, for one version and one stashed microbatch. A step has `microbatches`
+  /// for each array. Stages of one rank count a field that they read once, with the first of them.
+  std::vector<StageMemory> memory_of(const std::vector<CutStage>& stages, int microbatches) const;
   /// Returns a time below which no order of the actions can end.
   double busiest_rank_s(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages) const;
   Result<StepBreakdown> breakdown(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);

@@ -43,7 +43,9 @@ ScheduleCosts predicted_costs(const Plan& plan, const PipelineShape& shape, cons
         slowest = std::max(slowest, transfer_seconds(cluster, a, b, bytes));
     }
     costs.transfer.push_back(slowest);
+    costs.transfer_bytes.push_back(static_cast<double>(bytes));
   }
+  costs.transfer_back_bytes = costs.transfer_bytes;
   return costs;
 }
 

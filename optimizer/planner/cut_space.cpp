@@ -147,7 +147,6 @@ void CutSpace::push_state(const CostModel& model, int node) {
   parameters_.push_back(parameters_.back() + layer.parameter_bytes);
   touched_.push_back(touched_.back() + layer.touched_bytes());
   lowered_.push_back(lowered_.back() + layer.lowered_bytes);
-  fields_.push_back(fields_.back() + layer.field_bytes);
   saved_.push_back(saved_.back() + layer.saved_bytes);
   between_.push_back(between_.back() + layer.kept_between());
 }
@@ -155,7 +154,11 @@ void CutSpace::push_state(const CostModel& model, int node) {
 CutSpace CutSpace::linear(const CostModel& model, std::vector<int> order) {
   const LayerGraph& graph = model.graph();
   CutSpace space(model);
-  for (int node : order) space.push_state(model, node);
+  std::map<std::string, Bytes> fields;  // each counts with the first layer that reads it
+  for (int node : order) {
+    space.push_state(model, node);
+    space.fields_.push_back(space.fields_.back() + graph.bytes_of_fields({node}, fields));
+  }
   for (int k = 0; k < model.num_sheets(); ++k) {
     space.forward_[k].back() += model.loss_s(k);
     space.compute_[k].back() += model.loss_s(k);
@@ -400,6 +403,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
     std::vector<double> forward, backward;
     Bytes parameters = 0, touched = 0, lowered = 0, fields = 0, saved = 0, between = 0;
     int size = 0;
+    std::map<std::string, Bytes> counted{};  // of the fields
   };
   const int sheets = model.num_sheets();
   std::vector<Sums> sums;
@@ -415,7 +419,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
       sum.parameters += graph.nodes[node].parameter_bytes;
       sum.touched += graph.nodes[node].touched_bytes();
       sum.lowered += graph.nodes[node].lowered_bytes;
-      sum.fields += graph.nodes[node].field_bytes;
+      sum.fields += graph.bytes_of_fields({node}, sum.counted);
       sum.saved += graph.nodes[node].saved_bytes;
       sum.between += graph.nodes[node].kept_between();
       ++sum.size;

@@ -36,6 +36,7 @@ class CutSpace {
   Bytes parameters(int a, int b) const { return parameters_[b] - parameters_[a]; }
   Bytes touched(int a, int b) const { return touched_[b] - touched_[a]; }  ///< LayerNode::touched_bytes
   Bytes lowered(int a, int b) const { return lowered_[b] - lowered_[a]; }
+  /// A lower bound: a field counts for the first layer of the model that reads it.
   Bytes fields(int a, int b) const { return fields_[b] - fields_[a]; }
   Bytes saved(int a, int b) const { return saved_[b] - saved_[a]; }
   Bytes between(int a, int b) const { return between_[b] - between_[a]; }

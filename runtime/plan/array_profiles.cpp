@@ -38,9 +38,17 @@ LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
       made.nodes[n].*value = at(a.nodes[n].*value, b.nodes[n].*value);
     for (Bytes LayerNode::*value :
          {&LayerNode::parameter_bytes, &LayerNode::untouched_bytes, &LayerNode::lowered_bytes,
-          &LayerNode::field_bytes, &LayerNode::activation_bytes, &LayerNode::saved_bytes,
-          &LayerNode::workspace_bytes, &LayerNode::tied_bytes})
+          &LayerNode::activation_bytes, &LayerNode::saved_bytes, &LayerNode::workspace_bytes,
+          &LayerNode::tied_bytes})
       made.nodes[n].*value = at(a.nodes[n].*value, b.nodes[n].*value);
+    made.nodes[n].field_bytes = 0;
+    for (auto& [name, bytes] : made.nodes[n].fields) {
+      const auto of_b = b.nodes[n].fields.find(name);
+      if (of_b != b.nodes[n].fields.end()) bytes = at(a.nodes[n].fields.at(name), of_b->second);
+      made.nodes[n].field_bytes += bytes;
+    }
+    if (made.nodes[n].fields.empty())
+      made.nodes[n].field_bytes = at(a.nodes[n].field_bytes, b.nodes[n].field_bytes);
     if (a.nodes[n].between_bytes && b.nodes[n].between_bytes)
       made.nodes[n].between_bytes = at(*a.nodes[n].between_bytes, *b.nodes[n].between_bytes);
     auto& each = made.nodes[n].of_microbatches;

@@ -58,6 +58,20 @@ void check_count(const Json& json, std::size_t count, const LayerGraph& graph, P
                       {}});
 }
 
+/// {"image": 12288, "label": 64}
+void read_fields(const Json& json, LayerNode& node, Problems& problems) {
+  ObjectReader in(json, problems);
+  Bytes sum = 0;
+  for (const auto& [name, value] : json.members())
+    sum = saturating_sum(sum, node.fields[name] = in.size(name, 0));
+  in.finish();
+  if (sum != node.field_bytes)
+    problems.push_back(
+        {json.where(),
+         "adds up to " + std::to_string(sum) + ", field_bytes is " + std::to_string(node.field_bytes),
+         "leave `fields` out if only their sum is known"});
+}
+
 LayerNode node_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
   LayerNode node{.name = in.string("name"),
@@ -75,6 +89,7 @@ LayerNode node_from(const Json& json, Problems& problems) {
                  .tied_bytes = in.size("tied_bytes", 0),
                  .workspace_bytes = in.size("workspace_bytes", 0)};
   if (const Bytes between = in.size("between_bytes", -1); between >= 0) node.between_bytes = between;
+  if (const Json* fields = in.optional_object("fields")) read_fields(*fields, node, problems);
   if (const Json* all = in.optional_array("microbatches")) read_seconds(*all, node, problems);
   if (node.untouched_bytes > node.parameter_bytes)
     in.problem("untouched_bytes", "are more than the layer's parameter_bytes");
@@ -227,6 +242,28 @@ Result<LayerGraph> LayerGraph::load(const std::string& path) {
   return parse(*text, path);
 }
 
+Bytes LayerGraph::bytes_of_fields(const std::vector<int>& layers,
+                                  std::map<std::string, Bytes>& already) const {
+  Bytes sum = 0;
+  for (const int layer : layers) {
+    const LayerNode& node = nodes[static_cast<std::size_t>(layer)];
+    if (node.fields.empty()) sum += node.field_bytes;
+    for (const auto& [name, bytes] : node.fields) {
+      Bytes& counted = already[name];
+      sum += std::max<Bytes>(0, bytes - counted);
+      counted = std::max(counted, bytes);
+    }
+  }
+  return sum;
+}
+
+bool LayerGraph::is_read_in_turns(const std::string& field) const {
+  return std::ranges::count_if(turns, [&](const LayerGraph& one) {
+           return std::ranges::any_of(one.nodes,
+                                      [&](const LayerNode& node) { return node.fields.contains(field); });
+         }) > 1;
+}
+
 std::string LayerGraph::to_json() const {
   return as_json().dump(1) + "\n";
 }
@@ -246,6 +283,7 @@ Json LayerGraph::as_json() const {
     if (n.untouched_bytes > 0) layers.items().back()["untouched_bytes"] = n.untouched_bytes;
     if (n.lowered_bytes > 0) layers.items().back()["lowered_bytes"] = n.lowered_bytes;
     if (n.field_bytes > 0) layers.items().back()["field_bytes"] = n.field_bytes;
+    for (const auto& [name, bytes] : n.fields) layers.items().back()["fields"][name] = bytes;
     if (n.between_bytes) layers.items().back()["between_bytes"] = *n.between_bytes;
     if (!n.tied_to.empty()) layers.items().back()["tied_to"] = n.tied_to;
     if (n.tied_bytes > 0) layers.items().back()["tied_bytes"] = n.tied_bytes;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,6 +38,8 @@ struct LayerNode {
   /// Bytes of the batch's fields that the layer reads. The last layer's also count the fields that the heads
   /// read.
   Bytes field_bytes = 0;
+  /// The same by field: layers that read the same one need it once. Empty: only the sum is known.
+  std::map<std::string, Bytes> fields{};
   Bytes activation_bytes = 0;  ///< output
   /// Bytes kept from forward to backward. Outputs of other layers that are kept count once.
   Bytes saved_bytes = 0;
@@ -156,6 +159,11 @@ struct LayerGraph {
   Json as_json() const;
   Status save(const std::string& path) const;
 
+  /// Returns the bytes of a microbatch's fields that the layers read, each field counted once. `already`:
+  /// those that are counted elsewhere; the fields of these layers are added to it.
+  Bytes bytes_of_fields(const std::vector<int>& layers, std::map<std::string, Bytes>& already) const;
+  /// Tells whether several turns read a field, so that a step keeps its batches for the later ones.
+  bool is_read_in_turns(const std::string& field) const;
   /// Returns the time of each of `microbatches` as a multiple of their mean; {1} if there are none or their
   /// times are not known.
   std::vector<double> length_factors() const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <numbers>
 #include <set>
 #include <utility>
@@ -466,21 +467,24 @@ std::vector<Bytes> output_bytes(const StageLayout& layout, const std::vector<Byt
   return bytes;
 }
 
-/// Returns the bytes of the fields that each layer reads. The fields of the heads count with the last layer.
-std::vector<Bytes> field_bytes(const StageLayout& layout, const std::vector<Bytes>& tensors) {
-  std::vector<std::set<int>> read(layout.reads.size());
-  const auto add = [&](std::set<int>& into, const std::vector<int>& all) {
+/// Returns the bytes of the fields that each layer reads, by name. Those of the heads count with the last
+/// layer.
+std::vector<std::map<std::string, Bytes>> fields_of(const StageLayout& layout,
+                                                    const std::vector<Bytes>& tensors) {
+  std::vector<std::map<std::string, Bytes>> fields(layout.reads.size());
+  const auto add = [&](std::map<std::string, Bytes>& into, const std::vector<int>& all) {
     for (const int t : all)
-      if (layout.tensors[t].field >= 0) into.insert(t);
+      if (layout.tensors[t].field >= 0) into[layout.tensors[t].name] = tensors[t];
   };
-  for (std::size_t l = 0; l < read.size(); ++l) add(read[l], layout.reads[l]);
-  for (const std::vector<int>& head : layout.head_reads) add(read.back(), head);
-  std::vector<Bytes> bytes;
-  for (const std::set<int>& fields : read) {
-    Bytes& sum = bytes.emplace_back();
-    for (const int t : fields) sum += tensors[t];
-  }
-  return bytes;
+  for (std::size_t l = 0; l < fields.size(); ++l) add(fields[l], layout.reads[l]);
+  for (const std::vector<int>& head : layout.head_reads) add(fields.back(), head);
+  return fields;
+}
+
+Bytes sum_of(const std::map<std::string, Bytes>& fields) {
+  Bytes sum = 0;
+  for (const auto& [name, bytes] : fields) sum += bytes;
+  return sum;
 }
 
 /// Returns the layer that owns parameters of `layer`; empty: it owns all of them.
@@ -776,7 +780,9 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   const std::vector<Bytes> mean_outputs = output_bytes(layout, mean_bytes);
   // Batches that are loaded ahead wait in the host's memory.
   const bool batches_wait_on_device = device.identity().empty();
-  const std::vector<Bytes> fields = field_bytes(layout, tensor_bytes(layout, longest.extent));
+  using Fields = std::vector<std::map<std::string, Bytes>>;
+  const Fields fields = batches_wait_on_device ? fields_of(layout, tensor_bytes(layout, longest.extent))
+                                               : Fields(model.layers.size());
   if (!model.dimensions.empty()) {
     for (const Dimension& dimension : model.dimensions) graph.dimensions.push_back(dimension.name);
     for (std::size_t b = 0; b < each.size(); ++b)
@@ -806,7 +812,8 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .backward_weight_s = seconds(&LayerSeconds::backward_weight),
                            .parameter_bytes = parameter_bytes,
                            .lowered_bytes = store.bytes_of_copies(static_cast<int>(i)) + tied_bytes,
-                           .field_bytes = batches_wait_on_device ? fields[i] : 0,
+                           .field_bytes = sum_of(fields[i]),
+                           .fields = fields[i],
                            .activation_bytes = mean_outputs[i],
                            .saved_bytes = most(&Pass::saved_bytes, i),
                            .between_bytes = most(&Pass::between_bytes, i),
@@ -829,6 +836,13 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   for (std::size_t t = 0; t < layout.turns.size(); ++t) {
     of_turns.push_back(turn_of(graph, layout.turns[t], model.turns[t].name, samples[t], *passes[t]));
     of_turns.back().edges = edges_of(layout, mean_bytes, {}, kept, turns[t]);
+    const Fields read = fields_of(*turns[t], tensor_bytes(*turns[t], longest.extent));
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      LayerNode& node = of_turns.back().nodes[i];
+      if (!batches_wait_on_device) continue;
+      node.fields = read[i];
+      node.field_bytes = sum_of(read[i]);
+    }
   }
   graph.turns = std::move(of_turns);
   return graph;

@@ -191,6 +191,8 @@ struct ScheduleCosts {
   std::vector<double> transfer;  ///< by link; empty: 0
   /// By link, for the gradients that go back; empty: as `transfer`.
   std::vector<double> transfer_back{};
+  /// The bytes of the same messages, for SimulationOptions::wire. Empty: not known.
+  std::vector<double> transfer_bytes{}, transfer_back_bytes{};
   /// By stage: seconds of the pass over its gradients, where they are clipped by the norm of all gradients.
   /// Then all ranks wait for each other and exchange for `agreement` seconds. Empty: there is no such norm.
   std::vector<double> norm{};
@@ -204,6 +206,11 @@ struct ScheduleCosts {
   const std::vector<double>& transfers(Op op) const {
     const bool back = op == Op::SendGradient || op == Op::RecvGradient;
     return back && !transfer_back.empty() ? transfer_back : transfer;
+  }
+  /// Returns their bytes.
+  const std::vector<double>& bytes_of_transfers(Op op) const {
+    const bool back = op == Op::SendGradient || op == Op::RecvGradient;
+    return back ? transfer_back_bytes : transfer_bytes;
   }
 };
 

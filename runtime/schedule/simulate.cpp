@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <queue>
 #include <tuple>
 #include <utility>
@@ -36,15 +37,20 @@ std::size_t index(StageId stage) {
 /// When the wire from one rank to each of its peers is free again. Few peers: sorted, searched by halving.
 class Wires {
  public:
-  double& free(int peer) {
+  struct Wire {
+    int peer = 0;
+    double free = 0;
+    std::optional<PairWire> pair{};  // asked for with the first message that needs it
+  };
+  Wire& to(int peer) {
     const auto at = std::lower_bound(wires_.begin(), wires_.end(), peer,
-                                     [](const auto& wire, int p) { return wire.first < p; });
-    if (at != wires_.end() && at->first == peer) return at->second;
-    return wires_.insert(at, {peer, 0})->second;
+                                     [](const Wire& wire, int p) { return wire.peer < p; });
+    if (at != wires_.end() && at->peer == peer) return *at;
+    return *wires_.insert(at, Wire{.peer = peer});
   }
 
  private:
-  std::vector<std::pair<int, double>> wires_;
+  std::vector<Wire> wires_;
 };
 
 class Simulator {
@@ -273,20 +279,30 @@ class Simulator {
     if (from == to) return {time, time};
     const std::size_t link = messages_.link_of(message);
     const double bandwidth = cost(options_.bandwidth, link);
-    double seconds = cost(costs_of(send.microbatch).transfers(send.op), link) +
-                     (bandwidth > 0 ? cost(options_.bytes, link) / bandwidth : 0);
+    const ScheduleCosts& costs = costs_of(send.microbatch);
+    Wires::Wire& wire = ranks_[from].wires.to(send.peer.value);
+    double seconds = cost(costs.transfers(send.op), link), latency = cost(options_.latency, link);
+    if (const std::vector<double>& bytes = costs.bytes_of_transfers(send.op);
+        options_.wire && link < bytes.size()) {
+      if (!wire.pair) wire.pair = options_.wire(static_cast<int>(from), send.peer.value);
+      seconds = bytes[link] * wire.pair->s_per_byte;
+      latency += wire.pair->latency_s;
+    }
+    if (bandwidth > 0) seconds += cost(options_.bytes, link) / bandwidth;
     seconds *= noise(15, message);
-    if (const double own = own_seconds(from, place); own >= 0) seconds = own;
-    double& free = ranks_[from].wires.free(send.peer.value);
-    double start = std::max(free, time);
+    if (const double own = own_seconds(from, place); own >= 0) {
+      seconds = own;
+      latency = cost(options_.latency, link);
+    }
+    double start = std::max(wire.free, time);
     if (takes_ports(from, send)) {
       double& out = port_out_[options_.host[from]];
       double& in = port_in_[options_.host[to]];
       start = std::max({start, out, in});
       out = in = start + seconds;
     }
-    free = start + seconds;
-    return {free, free + cost(options_.latency, link)};
+    wire.free = start + seconds;
+    return {wire.free, wire.free + latency};
   }
 
   void send(std::size_t r, const Action& a) {

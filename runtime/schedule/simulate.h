@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "runtime/schedule/schedule.h"
@@ -14,6 +15,13 @@ enum class SendMode {
   Block,    ///< the sender computes nothing until its message has left
 };
 
+/// One direction of the wire between two ranks. A message occupies it for bytes x s_per_byte and arrives
+/// latency_s later.
+struct PairWire {
+  double latency_s = 0;
+  double s_per_byte = 0;
+};
+
 /// Lists are indexed by link (order of all_links()), stage or rank; a missing entry means 0 (slowdown: 1).
 /// A message takes `ScheduleCosts::transfer + bytes / bandwidth` seconds of its wire and arrives `latency`
 /// seconds after it left: messages follow each other closely on a long wire.
@@ -21,6 +29,10 @@ struct SimulationOptions {
   std::vector<double> latency;    ///< by link, seconds
   std::vector<double> bytes;      ///< by link: bytes of one activation, and of the gradient that goes back
   std::vector<double> bandwidth;  ///< by link, bytes/s; 0: infinite
+
+  /// The wire between two ranks, for costs that know the bytes of their messages: it takes the place of the
+  /// costs' seconds, which are those of a link's slowest pair of ranks with its latency. Null: not known.
+  std::function<PairWire(int from, int to)> wire{};
 
   /// By rank: the number of its host. Messages between hosts take the sending host's outgoing port and the
   /// receiving host's incoming port, one at a time, in the order in which they were posted. Empty: every pair

@@ -34,7 +34,7 @@ TEST(MemoryLimits, BoundsKnowWhatCrossesBothBordersOfAStage) {
           const std::vector<CutStage> stages{{space->layers(0, a), {RankId(0)}},
                                              {space->layers(a, b), {RankId(1)}},
                                              {space->layers(b, space->last()), {RankId(2)}}};
-          const StageMemory held = model.memory_of(stages)[1];
+          const StageMemory held = model.memory_of(stages, 1)[1];
           EXPECT_EQ(space->incoming(a, b), held.incoming) << seed << " " << a << " " << b;
           EXPECT_EQ(space->outgoing(a, b), held.outgoing) << seed << " " << a << " " << b;
           EXPECT_LE(space->workspace(a, b), held.workspace) << seed << " " << a << " " << b;

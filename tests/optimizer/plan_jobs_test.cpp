@@ -109,7 +109,7 @@ Bytes fullest_backward(const std::vector<Action>& actions, Bytes stash, Bytes in
 Bytes peak_of(const LayerGraph& graph, const CostModel& model, const std::vector<CutStage>& stages,
               const PipelineShape& shape, int copies) {
   const Schedule schedule = *make_schedule(ScheduleKind::OneFOneB, shape);
-  const std::vector<StageMemory> memories = model.memory_of(stages);
+  const std::vector<StageMemory> memories = model.memory_of(stages, 1);
   Bytes most = 0;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     Bytes parameters = 0, saved = 0;

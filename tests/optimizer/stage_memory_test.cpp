@@ -54,10 +54,10 @@ TEST(StageMemory, HasACopyOfParametersThatAnotherStageOwns) {
   const LayerGraph graph = tied_graph();
   const ClusterSpec cluster = ranks(2);
   const CostModel model(graph, cluster);
-  const auto apart = model.memory_of({{{0}, {RankId(0)}}, {{1}, {RankId(1)}}});
+  const auto apart = model.memory_of({{{0}, {RankId(0)}}, {{1}, {RankId(1)}}}, 1);
   EXPECT_EQ(apart[0].lowered, 0);
   EXPECT_EQ(apart[1].lowered, 2 * 800);
-  EXPECT_EQ(model.memory_of({{{0, 1}, {RankId(0)}}})[0].lowered, 800);
+  EXPECT_EQ(model.memory_of({{{0, 1}, {RankId(0)}}}, 1)[0].lowered, 800);
 }
 
 TEST(StageMemory, OfASplitBackwardIsWhatTheHalvesKeep) {
@@ -70,7 +70,7 @@ TEST(StageMemory, OfASplitBackwardIsWhatTheHalvesKeep) {
   EXPECT_EQ(read->nodes[1].tied_bytes, 800);
   const ClusterSpec cluster = ranks(2);
   const CostModel model(*read, cluster);
-  EXPECT_EQ(model.memory_of({{{0, 1}, {RankId(0)}}})[0].between, 25 + 10);
+  EXPECT_EQ(model.memory_of({{{0, 1}, {RankId(0)}}}, 1)[0].between, 25 + 10);
 }
 
 // Following the list action by action finds the same as the fullest moments, where a rank has one stage.

@@ -127,6 +127,44 @@ TEST(Memory, BatchesAheadAndWhatAllReducesReceiveCount) {
   EXPECT_EQ(peak(4, 4), 4 * 1000 + 8 * 7 + 10 + 750);
 }
 
+/// Layers that read the same field need it once on a rank, and so do several stages of one rank.
+TEST(Memory, AFieldCountsOnceOnARank) {
+  LayerGraph graph{.model = "five"};
+  for (int i = 0; i < 5; ++i) {
+    graph.nodes.push_back({.name = "l" + std::to_string(i), .forward_s = 1, .field_bytes = 7});
+    if (i > 0) graph.edges.push_back({.producer = i - 1, .consumer = i, .tensor = "t" + std::to_string(i)});
+  }
+  const auto peaks = [&](const std::vector<std::vector<std::string>>& layers) {
+    const Plan plan = predict(plan_of(layers, 4), graph, cluster_of(static_cast<int>(layers.size())));
+    std::vector<Bytes> all;
+    for (const PlanStage& stage : plan.stages) all.push_back(stage.peak_bytes);
+    return all;
+  };
+  EXPECT_EQ(peaks({{"l0", "l1", "l2", "l3", "l4"}}), (std::vector<Bytes>{8 * 35})) << "only sums are known";
+  for (LayerNode& node : graph.nodes) node.fields = {{"mask", 7}};
+  graph.nodes[3].fields["label"] = 5;
+  graph.nodes[3].field_bytes = 12;
+  EXPECT_EQ(peaks({{"l0", "l1", "l2", "l3", "l4"}}), (std::vector<Bytes>{8 * 12}));
+  EXPECT_EQ(peaks({{"l0", "l1"}, {"l2", "l3", "l4"}}), (std::vector<Bytes>{8 * 7, 8 * 12}));
+  Plan chunks = plan_of({{"l0"}, {"l1"}, {"l2"}, {"l3", "l4"}}, 4);
+  chunks.schedule = ScheduleKind::Interleaved;
+  for (int s = 0; s < 4; ++s) chunks.stages[s].ranks = {RankId(s % 2)};
+  const Plan interleaved = predict(chunks, graph, cluster_of(2));
+  EXPECT_EQ(interleaved.stages[0].peak_bytes, 8 * 7) << "and with its third stage";
+  EXPECT_EQ(interleaved.stages[1].peak_bytes, 8 * 12);
+  // A limit that the sum over layers exceeds is no limit.
+  const Result<Plan> fits = plan_layers(graph, cluster_of(1), {.microbatches = 4, .memory_per_rank = 8 * 12});
+  EXPECT_TRUE(fits) << to_string(fits.problems());
+  const Result<Plan> none =
+      plan_layers(graph, cluster_of(1), {.microbatches = 4, .memory_per_rank = 8 * 12 - 1});
+  EXPECT_FALSE(none);
+  // A field that two turns read waits for the second one: three microbatches besides the one under way.
+  for (int t = 0; t < 2; ++t) graph.turns.push_back(graph);
+  graph.turns[1].turns.clear();
+  for (LayerNode& node : graph.turns[0].nodes) node.fields.erase("label");
+  EXPECT_EQ(peaks({{"l0", "l1", "l2", "l3", "l4"}}), (std::vector<Bytes>{8 * 12 + 3 * 7}));
+}
+
 /// Three jobs as arrays of two and of one: unequal arrays in one round.
 TEST(Turns, ArraysOfJobsTakeThemToo) {
   LayerGraph graph = generator_and_discriminator();

@@ -117,7 +117,8 @@ LayerGraph profile_in_turns() {
       LayerGraph turn = profile_of(jobs);
       turn.turn = trained == 1 ? "discriminator" : "generator";
       turn.nodes[1 - trained].parameter_bytes = 0;
-      turn.nodes[0].field_bytes = 7;
+      turn.nodes[0].field_bytes = 7 * jobs;
+      turn.nodes[0].fields = {{"noise", 5 * jobs}, {"number", 2 * jobs}};
       turn.edges[0].gradient_bytes = trained == 1 ? 0 : 55 * jobs;
       graph.turns.push_back(std::move(turn));
     }
@@ -138,11 +139,17 @@ TEST(ArrayProfiles, TurnsAreKeptInTheFileAndLieOnALineToo) {
   EXPECT_EQ(read.turns[1].turn, "generator");
   EXPECT_EQ(read.turns[0].edges[0].gradient_bytes, 0);
   EXPECT_EQ(read.turns[0].nodes[0].field_bytes, 7);
+  EXPECT_EQ(read.turns[0].nodes[0].fields.at("number"), 2);
+  std::string other = text;
+  other.replace(other.find("\"number\": 2"), 11, "\"number\": 3");
+  EXPECT_FALSE(LayerGraph::parse(other, "profile.json")) << "the fields do not add up to field_bytes";
   EXPECT_FALSE(read.edges[0].gradient_bytes);
   const LayerGraph two = profile_of_array(profile, 2).value();
   ASSERT_EQ(two.turns.size(), 2u);
   EXPECT_NEAR(two.turns[0].nodes[0].forward_s, 1.2e-3, 1e-12);
   EXPECT_EQ(two.turns[0].nodes[0].parameter_bytes, 0);
+  EXPECT_EQ(two.turns[0].nodes[0].fields.at("noise"), 10);
+  EXPECT_EQ(two.turns[0].nodes[0].field_bytes, 14);
   EXPECT_EQ(two.turns[0].nodes[1].parameter_bytes, 800);
   EXPECT_EQ(two.turns[1].edges[0].gradient_bytes, 110);
 }

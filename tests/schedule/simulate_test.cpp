@@ -221,6 +221,38 @@ TEST(SimulateModel, LatencyIsNotOccupancy) {
   EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs, {.bytes = {50}, .bandwidth = {5}}).makespan, 66);
 }
 
+TEST(SimulateModel, EachPairOfRanksHasItsWire) {
+  // Stage 1 has a replica beside stage 0 and one behind a slow wire. Activations leave at 1, 2, 3, 4. The far
+  // ones have 10 bytes of 1 s and 5 s of latency: they arrive at 17 and 27.
+  const PipelineShape shape = replicated_shape({1, 2}, 4);
+  const Schedule schedule = *make_schedule(ScheduleKind::GPipe, shape);
+  const ScheduleCosts costs{.forward = {1, 1},
+                            .backward_input = {1, 1},
+                            .backward_weight = {0, 0},
+                            .transfer = {15},
+                            .transfer_bytes = {10},
+                            .transfer_back_bytes = {0}};
+  SimulationOptions options;
+  options.wire = [](int from, int to) {
+    return from == 2 || to == 2 ? PairWire{.latency_s = 5, .s_per_byte = 1} : PairWire{};
+  };
+  const Simulation simulation = simulate(schedule, shape, costs, options);
+  const auto ends = [&](std::size_t rank) {
+    std::vector<double> all;
+    for (const TimedAction& timed : simulation.ranks[rank])
+      if (timed.action.op == Op::Forward) all.push_back(timed.end);
+    return all;
+  };
+  EXPECT_EQ(ends(1), (std::vector<double>{2, 4}));
+  EXPECT_EQ(ends(2), (std::vector<double>{18, 28}));
+  // Without the bytes the costs' seconds hold for all pairs.
+  ScheduleCosts seconds = costs;
+  seconds.transfer_bytes.clear();
+  seconds.transfer_back_bytes.clear();
+  EXPECT_EQ(simulate(schedule, shape, seconds, options).makespan,
+            simulate(schedule, shape, seconds).makespan);
+}
+
 TEST(SimulateModel, HostsShareAPort) {
   // Two replicas of stage 0 on host 0 send to two of stage 1 on host 1 at the same time: the port makes the
   // second one wait.

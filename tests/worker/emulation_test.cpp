@@ -105,6 +105,41 @@ TEST_F(Emulation, MessagesOfAHostShareItsPort) {
   }
 }
 
+/// A replica is on the host of the stage before, the other behind a slow network. And messages follow each
+/// other on a wire of long latency.
+TEST_F(Emulation, MessagesThatBoundAStepTakeTheSimulatorsTimeToo) {
+  write("near.yaml",
+        "hosts: [{name: a, devices: 2, bandwidth: 1e9}, {name: b, devices: 1, bandwidth: 1e9}]\n"
+        "network: {bandwidth: 1.5e5, latency: 1e-2}\n");
+  Json plan = Json::object({{"format", "millrace-plan-1"}, {"model", "mlp"}, {"schedule", "gpipe"}});
+  plan["microbatches"] = 8;
+  // The replicated stage has few parameters: its all-reduce holds up no messages.
+  std::vector<Json> front, back{"layers.5.gelu", "head"};
+  for (int layer = 0; layer < 5; ++layer)
+    for (const char* part : {".linear", ".gelu"})
+      front.emplace_back("layers." + std::to_string(layer) + part);
+  front.emplace_back("layers.5.linear");
+  const auto list = [](const std::vector<Json>& items) {
+    Json all = Json::array();
+    for (const Json& item : items) all.push_back(item);
+    return all;
+  };
+  plan["stages"] = list({Json::object({{"ranks", list({0})}, {"layers", list(front)}}),
+                         Json::object({{"ranks", list({1, 2})}, {"layers", list(back)}})});
+  write("near.json", plan.dump(1));
+  const Ran simulated =
+      run("simulate --plan near.json --profile profile.json --cluster near.yaml --format json");
+  ASSERT_EQ(simulated.code, 0) << simulated.output;
+  const Ran ran = run("train " + std::string(kModel) +
+                      "--plan near.json --steps 5 --data synthetic:128 --device emulated --device-profile "
+                      "profile.json --clock virtual --emulate-links near.yaml --overwrite --output-dir near");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  const double step = json("near/summary.json").find("median_step_s")->as_double();
+  const Result<Json> said = parse_json(simulated.output, "simulate");
+  ASSERT_TRUE(said) << simulated.output;
+  EXPECT_NEAR(step / said->find("steady_step_s")->as_double(), 1, 0.01);
+}
+
 TEST_F(Emulation, JitterMakesStepsWithWaitingRanksLonger) {
   Json profile = json("profile.json");
   profile["measured"]["jitter"] = 0.2;
@@ -478,6 +513,11 @@ TEST_F(Emulation, WhatCannotBeIsRefused) {
     EXPECT_EQ(ran.code, code) << arguments << "\n" << ran.output;
     EXPECT_NE(ran.output.find(part), std::string::npos) << arguments << "\n" << ran.output;
   }
+  // A file that may not grow so far is told of, and ends no program by a signal.
+  const Ran large = run("device-profile --profile here.json --table devices.tsv --device slow --out y.json",
+                        "ulimit -f 1; ");
+  EXPECT_LT(large.code, 128) << large.output;
+  EXPECT_NE(large.output.find("y.json"), std::string::npos) << large.output;
 }
 
 }  // namespace
