@@ -1,6 +1,5 @@
 // millrace: the program that users type. Commands without LibTorch run here and start in milliseconds;
 // `profile` and `train` are handed to millrace-worker beside it.
-#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 

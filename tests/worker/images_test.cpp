@@ -70,6 +70,24 @@ TEST_F(Images, OddFilesAreCountedOverAllRanksAndShown) {
     EXPECT_NE(shown.find(part), std::string::npos) << part;
 }
 
+TEST_F(Images, TheExampleOfCifarTrainsAndGoesOn) {
+  for (int i = 0; i < 128; ++i)
+    put("train/class" + std::to_string(i % 3) + "/more" + std::to_string(i) + ".jpg",
+        jpeg_of(32, 32, TJPF_RGB, i % 3 * 20 + i % 7));
+  const auto train = [&](int steps) {
+    const std::string command =
+        "cd " + folder_.string() + " && MILLRACE=" MILLRACE_BIN_DIR "/millrace timeout 300 " +
+        MILLRACE_SOURCE_DIR "/scripts/examples/cifar10 images out 1 " + std::to_string(steps) + " >log 2>&1";
+    EXPECT_EQ(std::system(command.c_str()), 0) << bytes("log");
+  };
+  train(1);
+  train(2);
+  const auto summary = parse_json(bytes("out/run/summary.json"), "summary");
+  ASSERT_TRUE(summary) << bytes("log");
+  EXPECT_EQ(summary->find("first_step")->as_int(), 1) << bytes("log");
+  EXPECT_EQ(summary->find("steps")->as_int(), 2);
+}
+
 TEST_F(Images, RanksThatAreThreadsCountAFileOnce) {
   put("train/class1/3.jpg", "no image");
   const Ran ran =
