@@ -13,6 +13,8 @@ import json
 import os
 import time
 
+import curves
+
 RANKS, BATCH, WARMUP_EPOCHS, RATE = 2, 128, 3, 0.1
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -44,7 +46,7 @@ def train(rank, opts):
     loader = torch.utils.data.DataLoader(images, BATCH // RANKS, sampler=sampler, num_workers=1, drop_last=True)
     mine = torch.utils.data.Subset(tests, range(rank, len(tests), RANKS))
     test_loader = torch.utils.data.DataLoader(mine, 256, num_workers=1)
-    inner = resnet18(torch)
+    inner = resnet18(torch).to(memory_format=torch.channels_last)
     model = torch.nn.parallel.DistributedDataParallel(inner)
     loss_of = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
     rule = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, nesterov=True, weight_decay=5e-4)
@@ -64,6 +66,7 @@ def train(rank, opts):
         sampler.set_epoch(epoch)
         model.train()
         for inputs, targets in loader:
+            inputs = inputs.to(memory_format=torch.channels_last)
             with cast():
                 loss = loss_of(model(inputs), targets)
             rule.zero_grad()
@@ -93,7 +96,7 @@ def train(rank, opts):
 
 
 def of_run(folder):
-    """The curve of millrace's run: hours and top-1 of each evaluation."""
+    """Hours and top-1 of each evaluation of millrace's run. Breaks do not count: nothing ran between them."""
     for path in sorted(glob.glob(os.path.join(folder, "steps.rank*.jsonl"))):
         curve, seconds, last = [], 0.0, None
         for line in map(json.loads, open(path)):
@@ -125,13 +128,9 @@ def main():
         if os.path.exists(meeting):
             os.remove(meeting)
         torch.multiprocessing.spawn(train, (opts,), RANKS)
-    curves = {"PyTorch": json.load(open(os.path.join(opts.out, "curve.json")))}
-    if opts.beside:
-        curves = {"millrace": of_run(opts.beside), **curves}
-    print("| epochs | " + " | ".join(f"{name} hours | top-1" for name in curves) + " |\n|---|" + "---|---|" * len(curves))
-    for epoch in range(opts.epochs):
-        cells = [f"{curve[epoch][0]:.2f} | {100 * curve[epoch][1]:.2f} %" if epoch < len(curve) else " | " for curve in curves.values()]
-        print(f"| {epoch + 1} | " + " | ".join(cells) + " |")
+    table = {"millrace": of_run(opts.beside)} if opts.beside else {}
+    table["PyTorch"] = json.load(open(os.path.join(opts.out, "curve.json")))
+    curves.print_table(table, ["top-1"], ["{:.2%}"])
 
 
 if __name__ == "__main__":
