@@ -119,6 +119,7 @@ def main():
     parser.add_argument("--beside", help="output folder of millrace's run")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--draw", help="an SVG of the curves")
     opts = parser.parse_args()
     os.makedirs(opts.out, exist_ok=True)
     if not os.path.exists(os.path.join(opts.out, "curve.json")):
@@ -131,6 +132,8 @@ def main():
     table = {"millrace": of_run(opts.beside)} if opts.beside else {}
     table["PyTorch"] = json.load(open(os.path.join(opts.out, "curve.json")))
     curves.print_table(table, ["top-1"], ["{:.2%}"])
+    if opts.draw:
+        curves.draw(table, opts.draw, "top-1 on the test images")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""Curves of several programs' runs of one recipe as one table: what cifar10.py and multi30k.py share."""
+"""Curves of several programs' runs of one recipe, as a table and as a picture: what cifar10.py and multi30k.py share.
+
+A curve is a list of rows, one for each epoch: hours, then values.
+"""
+COLOURS = ("#1f77b4", "#d62728")
 
 
 def print_table(curves, titles, formats):
-    """`curves`: name -> rows of hours and values; a title and a format for each value. A row of the table is an epoch."""
+    """`curves`: name -> rows. `titles` and `formats` are of the values."""
     names = " | ".join(f"{name}: hours | " + " | ".join(titles) for name in curves)
     print(f"| epochs | {names} |\n|---|" + "---|" * len(curves) * (1 + len(titles)))
     formats = ["{:.2f}", *formats]
@@ -11,3 +15,31 @@ def print_table(curves, titles, formats):
         for curve in curves.values():
             cells += [f.format(x) for f, x in zip(formats, curve[epoch])] if epoch < len(curve) else [""] * len(formats)
         print(f"| {epoch + 1} | " + " | ".join(cells) + " |")
+
+
+def draw(curves, path, title):
+    """Writes an SVG of the last value of each row over hours."""
+    left, right, top, bottom = 50, 560, 30, 230
+    hours = max(curve[-1][0] for curve in curves.values())
+    low, high = (of(row[-1] for curve in curves.values() for row in curve) for of in (min, max))
+    step = next(s for s in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if (high - low) / s <= 6)
+    low, high = low // step * step, -(-high // step) * step
+    x = lambda value: left + value / hours * (right - left)
+    y = lambda value: bottom - (value - low) / (high - low) * (bottom - top)
+    lines = ['<svg xmlns="http://www.w3.org/2000/svg" width="700" height="270" font-family="sans-serif" font-size="12">',
+             '<rect width="100%" height="100%" fill="white"/>', f'<text x="{left}" y="18">{title}</text>']
+    for number in range(round((high - low) / step) + 1):
+        value = low + number * step
+        lines.append(f'<line x1="{left}" x2="{right}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#ddd"/>'
+                     f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.4g}</text>')
+    for tenth in range(0, 11, 2):
+        value = hours * tenth / 10
+        lines.append(f'<text x="{x(value):.1f}" y="{bottom + 18}" text-anchor="middle">{value:.2f}</text>')
+    lines.append(f'<text x="{(left + right) / 2}" y="{bottom + 36}" text-anchor="middle">hours</text>')
+    for number, (name, curve) in enumerate(curves.items()):
+        points = " ".join(f"{x(row[0]):.1f},{y(row[-1]):.1f}" for row in curve)
+        lines.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[number]}" stroke-width="2"/>')
+        lines += [f'<circle cx="{x(row[0]):.1f}" cy="{y(row[-1]):.1f}" r="3" fill="{COLOURS[number]}"/>' for row in curve]
+        lines.append(f'<text x="{right + 10}" y="{top + 20 * (number + 1)}" fill="{COLOURS[number]}">{name}</text>')
+    with open(path, "w") as file:
+        file.write("\n".join([*lines, "</svg>", ""]))

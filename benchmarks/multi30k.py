@@ -213,6 +213,7 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--millrace", default="build/release/bin/millrace")
+    parser.add_argument("--draw", help="an SVG of the curves")
     opts = parser.parse_args()
     os.makedirs(opts.out, exist_ok=True)
     if not os.path.exists(os.path.join(opts.out, "curve.json")):
@@ -229,6 +230,8 @@ def main():
     ours = [[row["hours"], row["validation_loss"], row["bleu"]] for row in scored if row["epochs"] % 1 == 0]
     table = {"millrace": ours, "PyTorch": theirs}
     curves.print_table(table, ["validation loss", "BLEU"], ["{:.2f}", "{:.2f}"])
+    if opts.draw:
+        curves.draw(table, opts.draw, "BLEU on the validation set")
     last = os.path.join(opts.out, f"epoch-{len(theirs)}.safetensors")
     print(f"test_2016_flickr, PyTorch: {score(opts, last, 'test_2016_flickr'):.2f} BLEU")
 
