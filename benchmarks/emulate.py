@@ -1,10 +1,10 @@
 """Real jobs beside the same jobs on emulated devices. A round profiles each model with as many ranks as the run has, then plans each
 schedule, launches it, and emulates it from that profile on both clocks; schedules come in another order each round. Errors are
 emulated / real - 1 of one round. Before each real run a short probe profiles the model again: probe / profile is the drift of the
-machine, and the errors are given with it as well. Intervals are of 95 % of the mean over rounds (Student's t).
+machine, and the errors are given with it as well. Figures are medians over rounds, with the least and the greatest. Of six rounds these
+two hold the true median with 97 %.
 
-Two more tables: whether the ranking of a model's plans is kept, among pairs that differ by more than their intervals; and the peak of
-each rank's memory, real and emulated (bytes of tensors, as the ranks' logs have them).
+Two more tables: whether the ranking of a model's plans is kept, among pairs whose ranges do not overlap; and the peak of each rank's memory, real and emulated (bytes of tensors, as the ranks' logs have them).
 
     scripts/benchmark emulate [--models mlp,vgg16,resnet50,gnmt] [--schedules gpipe,1f1b,...,replicas] [--ranks 2] [--rounds N] [--small]
 """
@@ -12,7 +12,6 @@ each rank's memory, real and emulated (bytes of tensors, as the ranks' logs have
 import argparse
 import glob
 import json
-import math
 import os
 import platform
 import random
@@ -25,14 +24,15 @@ from side_by_side import checked, figure, steps_of_ranks, write_job
 MODELS = {  # name: (options of the model, samples of a microbatch, steps)
     "mlp": ({"width": 1024, "depth": 8}, 32, 20),
     "vgg16": ({"image-size": 64}, 4, 10),
-    "resnet50": ({"image-size": 64}, 4, 10),
+    "resnet50": ({"image-size": 64}, 4, 6),
     "gnmt": ({"layers": 2, "hidden": 256, "vocabulary": 8000, "length": 32}, 16, 12),
 }
 SMALL = {"mlp": ({"width": 256, "depth": 4}, 16, 8), "vgg16": ({"image-size": 32}, 1, 4), "resnet50": ({"image-size": 32}, 1, 4),
          "gnmt": ({"layers": 2, "hidden": 32, "vocabulary": 500, "length": 8}, 4, 4)}
 SCHEDULES = ["gpipe", "1f1b", "zb-h1", "interleaved", "pipedream", "replicas"]  # replicas: one stage on all ranks, 1f1b
 MICROBATCHES = 4
-QUANTILES = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228]  # of Student's t, by degrees of freedom
+SKIPPED_STEPS = 2
+EMULATED_STEPS = 5  # they differ little: an emulated device has no noise
 
 
 def words(flags):
@@ -55,18 +55,10 @@ def peaks_of(out):
     return peaks
 
 
-def interval(values):
-    """Mean, and half of the interval of 95 %."""
-    mean = statistics.mean(values)
-    if len(values) < 2:
-        return mean, 0.0
-    t = QUANTILES[min(len(values) - 2, len(QUANTILES) - 1)]
-    return mean, t * statistics.stdev(values) / math.sqrt(len(values))
-
-
-def shown(values, factor, digits):
-    mean, half = interval(values)
-    return f"{mean * factor:.{digits}f} ± {half * factor:.{digits}f}"
+def shown(values, factor, digits, unit=""):
+    parts = [statistics.median(values), min(values), max(values)]
+    median, low, high = (f"{part * factor:.{digits}f}" for part in parts)
+    return f"{median}{unit} ({low} to {high})"
 
 
 class Case:
@@ -96,11 +88,12 @@ def one_round(millrace, name, settings, schedules, ranks, cases):
             checked([millrace, "launch", job], folder, "launch")
             case = cases[name, schedule]
             case.drift.append(seconds_of(probe) / seconds_of(profile))
-            case.real.append(figure(steps_of_ranks(out, ranks, steps), 2))
+            case.real.append(figure(steps_of_ranks(out, ranks, steps), SKIPPED_STEPS))
             for clock, found in (("wall", case.wall), ("virtual", case.virtual)):
                 emulated = out + clock
-                checked([millrace, "emulate", job, "--device-profile", profile, "--clock", clock, "--output-dir", emulated], folder, clock)
-                found.append(figure(steps_of_ranks(emulated, ranks, steps), 2))
+                checked([millrace, "emulate", job, "--device-profile", profile, "--clock", clock, "--set", f"steps={EMULATED_STEPS}",
+                         "--output-dir", emulated], folder, clock)
+                found.append(figure(steps_of_ranks(emulated, ranks, EMULATED_STEPS), SKIPPED_STEPS))
             case.memory.append((peaks_of(out), peaks_of(out + "virtual")))
 
 
@@ -111,17 +104,17 @@ def errors_of(case, emulated, drifts=False):
 def print_steps(cases):
     print("| model | schedule | real ms | wall clock | virtual | drift | virtual with the drift |\n|---|---|---|---|---|---|---|")
     for (name, schedule), case in cases.items():
-        print(f"| `{name}` | {schedule} | {shown(case.real, 1e3, 1)} | {shown(errors_of(case, case.wall), 100, 1)} % "
-              f"| {shown(errors_of(case, case.virtual), 100, 1)} % | {statistics.mean(case.drift):.3f} "
-              f"| {shown(errors_of(case, case.virtual, True), 100, 1)} % |")
+        print(f"| `{name}` | {schedule} | {shown(case.real, 1e3, 1)} | {shown(errors_of(case, case.wall), 100, 1, ' %')} "
+              f"| {shown(errors_of(case, case.virtual), 100, 1, ' %')} | {statistics.median(case.drift):.3f} "
+              f"| {shown(errors_of(case, case.virtual, True), 100, 1, ' %')} |")
     for title, emulated, drifts in (("wall clock", "wall", False), ("virtual", "virtual", False),
                                     ("virtual with the drift", "virtual", True)):
-        means = {key: statistics.mean(errors_of(case, getattr(case, emulated), drifts)) for key, case in cases.items()}
-        worst = max(means, key=lambda key: abs(means[key]))
-        print(f"{title}: mean error {statistics.mean(map(abs, means.values())) * 100:.2f} %, worst {means[worst] * 100:+.2f} % "
+        medians = {key: statistics.median(errors_of(case, getattr(case, emulated), drifts)) for key, case in cases.items()}
+        worst = max(medians, key=lambda key: abs(medians[key]))
+        print(f"{title}: mean error {statistics.mean(map(abs, medians.values())) * 100:.2f} %, worst {medians[worst] * 100:+.2f} % "
               f"({' '.join(worst)})")
-    noise = [interval(case.real)[1] / statistics.mean(case.real) for case in cases.values()]
-    print(f"intervals of the real steps: {statistics.mean(noise) * 100:.2f} % in the mean, at most {max(noise) * 100:.2f} %\n")
+    noise = [(max(case.real) - min(case.real)) / 2 / statistics.median(case.real) for case in cases.values()]
+    print(f"half of the range of the real steps: {statistics.mean(noise) * 100:.2f} % in the mean, at most {max(noise) * 100:.2f} %\n")
 
 
 def print_ranking(cases):
@@ -130,16 +123,16 @@ def print_ranking(cases):
         own = [(schedule, case) for (model, schedule), case in cases.items() if model == name]
         for i, (schedule, one) in enumerate(own):
             for other_schedule, other in own[i + 1:]:
-                (a, a_half), (b, b_half) = interval(one.real), interval(other.real)
-                if abs(a - b) <= a_half + b_half:
+                if min(one.real) <= max(other.real) and min(other.real) <= max(one.real):
                     continue
                 told += 1
-                same = (statistics.mean(one.virtual) < statistics.mean(other.virtual)) == (a < b)
+                a, b = (statistics.median(case.real) for case in (one, other))
+                same = (statistics.median(one.virtual) < statistics.median(other.virtual)) == (a < b)
                 kept += same
                 if not same:
                     print(f"ranking of {name}: {schedule} {a * 1e3:.1f} ms and {other_schedule} {b * 1e3:.1f} ms are emulated the other "
                           "way round")
-    print(f"ranking kept in {kept} of {told} pairs of plans that differ by more than their intervals\n")
+    print(f"ranking kept in {kept} of {told} pairs of plans whose ranges do not overlap\n")
 
 
 def print_memory(cases):
@@ -159,7 +152,7 @@ def main():
     parser.add_argument("--models", default="mlp,vgg16,resnet50")
     parser.add_argument("--schedules", default=",".join(SCHEDULES))
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--small", action="store_true", help="tiny models and few steps: to see that it runs")
     options = parser.parse_args()
     names, schedules = options.models.split(","), options.schedules.split(",")
