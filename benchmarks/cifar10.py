@@ -13,9 +13,9 @@ import json
 import os
 import time
 
-import curves
+from own_run import RANKS, Progress, curve_of, draw, print_table
 
-RANKS, BATCH, WARMUP_EPOCHS, RATE = 2, 128, 3, 0.1
+BATCH, WARMUP_EPOCHS, RATE = 128, 3, 0.1
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -35,9 +35,6 @@ def train(rank, opts):
     import torch.distributed as dist
     from torchvision import datasets, transforms
 
-    torch.set_num_threads(1)
-    torch.manual_seed(1)
-    dist.init_process_group("gloo", init_method=f"file://{os.path.abspath(opts.out)}/meeting", rank=rank, world_size=RANKS)
     plain = [transforms.ToTensor(), transforms.Normalize(MEAN, DEVIATION)]
     changed = [transforms.RandomCrop(32, 4), transforms.RandomHorizontalFlip(), *plain]
     images = datasets.ImageFolder(os.path.join(opts.data, "train"), transforms.Compose(changed))
@@ -53,16 +50,10 @@ def train(rank, opts):
     warmup, total = WARMUP_EPOCHS * len(loader), opts.epochs * len(loader)
     rate = torch.optim.lr_scheduler.LambdaLR(
         rule, lambda step: (step + 1) / warmup if step < warmup else max(0.0, (total - step) / (total - warmup)))
-    saved, curve, hours = os.path.join(opts.out, "checkpoint.pt"), [], 0.0
-    if os.path.exists(saved):
-        state = torch.load(saved, weights_only=True)
-        inner.load_state_dict(state["model"])
-        rule.load_state_dict(state["rule"])
-        rate.load_state_dict(state["rate"])
-        curve, hours = state["curve"], state["hours"]
+    progress = Progress(opts.out, rank, {"model": inner, "rule": rule, "rate": rate})
     cast = lambda: torch.autocast("cpu", torch.bfloat16, enabled=opts.precision == "bfloat16")
-    for epoch in range(len(curve), opts.epochs):
-        begun, sums = time.monotonic(), torch.zeros(3, dtype=torch.float64)
+    for epoch in range(len(progress.curve), opts.epochs):
+        sums = torch.zeros(2, dtype=torch.float64)
         sampler.set_epoch(epoch)
         model.train()
         for inputs, targets in loader:
@@ -73,26 +64,15 @@ def train(rank, opts):
             loss.backward()
             rule.step()
             rate.step()
-            sums[0] += loss.item()
         trained = time.monotonic()
         model.eval()
         with torch.no_grad(), cast():
             for inputs, targets in test_loader:
-                sums[1] += (inner(inputs).argmax(1) == targets).sum()
-                sums[2] += len(targets)
+                sums[0] += (inner(inputs).argmax(1) == targets).sum()
+                sums[1] += len(targets)
         dist.all_reduce(sums)
-        curve.append([hours + (trained - begun) / 3600, (sums[1] / sums[2]).item()])
-        hours += (time.monotonic() - begun) / 3600
-        if rank == 0:
-            loss = sums[0].item() / len(loader) / RANKS
-            print(f"epoch {epoch + 1}: {curve[-1][0]:.2f} hours, loss {loss:.4f}, top-1 {curve[-1][1]:.4f}", flush=True)
-            state = {"model": inner.state_dict(), "rule": rule.state_dict(), "rate": rate.state_dict(), "curve": curve, "hours": hours}
-            torch.save(state, saved + ".new")
-            os.replace(saved + ".new", saved)
-    if rank == 0:
-        with open(os.path.join(opts.out, "curve.json"), "w") as file:
-            json.dump(curve, file)
-    dist.destroy_process_group()
+        progress.epoch_done(trained, (sums[0] / sums[1]).item())
+    return progress.curve
 
 
 def of_run(folder):
@@ -121,19 +101,11 @@ def main():
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--draw", help="an SVG of the curves")
     opts = parser.parse_args()
-    os.makedirs(opts.out, exist_ok=True)
-    if not os.path.exists(os.path.join(opts.out, "curve.json")):
-        import torch
-
-        meeting = os.path.join(opts.out, "meeting")
-        if os.path.exists(meeting):
-            os.remove(meeting)
-        torch.multiprocessing.spawn(train, (opts,), RANKS)
     table = {"millrace": of_run(opts.beside)} if opts.beside else {}
-    table["PyTorch"] = json.load(open(os.path.join(opts.out, "curve.json")))
-    curves.print_table(table, ["top-1"], ["{:.2%}"])
+    table["PyTorch"] = curve_of(train, opts)
+    print_table(table, ["top-1"], ["{:.2%}"])
     if opts.draw:
-        curves.draw(table, opts.draw, "top-1 on the test images")
+        draw(table, opts.draw, "top-1 on the test images")
 
 
 if __name__ == "__main__":

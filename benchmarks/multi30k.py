@@ -16,9 +16,9 @@ import struct
 import subprocess
 import time
 
-import curves
+from own_run import RANKS, Progress, curve_of, draw, print_table
 
-RANKS, BATCH, HIDDEN, DROPOUT, SMOOTHING, RANGE = 2, 96, 256, 0.25, 0.1, 0.1
+BATCH, HIDDEN, DROPOUT, SMOOTHING, RANGE = 96, 256, 0.25, 0.1, 0.1
 RATE, GAMMA, WARMUP, DECAYS, REMAIN, CLIP = 1.5e-3, 0.5, 200, 4, 0.666, 1.0
 STEPS_PER_SORT = 80
 BEGIN, END = 2, 3
@@ -135,9 +135,6 @@ def train(rank, opts):
     import torch.distributed as dist
     from safetensors.torch import save_file
 
-    torch.set_num_threads(1)
-    torch.manual_seed(1)
-    dist.init_process_group("gloo", init_method=f"file://{os.path.abspath(opts.out)}/meeting", rank=rank, world_size=RANKS)
     files = {name: read_tokens(os.path.join(opts.run, "tokens", name + ".tokens")) for name in ("train.de", "train.en", "val.de", "val.en")}
     pairs, tests = (list(zip(files[part + ".de"][0], files[part + ".en"][0])) for part in ("train", "val"))
     lengths = [len(source) + len(target) for source, target in pairs]
@@ -146,13 +143,7 @@ def train(rank, opts):
     rule = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
     total = len(pairs) // BATCH * opts.epochs
     rate = torch.optim.lr_scheduler.LambdaLR(rule, lambda step: share(step, total))
-    saved, curve, hours = os.path.join(opts.out, "checkpoint.pt"), [], 0.0
-    if os.path.exists(saved):
-        state = torch.load(saved, weights_only=True)
-        inner.load_state_dict(state["model"])
-        rule.load_state_dict(state["rule"])
-        rate.load_state_dict(state["rate"])
-        curve, hours = state["curve"], state["hours"]
+    progress = Progress(opts.out, rank, {"model": inner, "rule": rule, "rate": rate})
 
     def losses(network, numbers, of):
         """The sum over this rank's tokens, and their number."""
@@ -161,8 +152,7 @@ def train(rank, opts):
         loss = torch.nn.functional.cross_entropy(scores, labels.flatten(), ignore_index=0, label_smoothing=SMOOTHING, reduction="sum")
         return loss, labels.ne(0).sum()
 
-    for epoch in range(len(curve), opts.epochs):
-        begun = time.monotonic()
+    for epoch in range(len(progress.curve), opts.epochs):
         torch.manual_seed(RANKS * epoch + rank)  # of dropout
         model.train()
         for step in order_of(torch, lengths, epoch):
@@ -180,18 +170,10 @@ def train(rank, opts):
             for first in range(0, len(order), BATCH):
                 sums += torch.stack([x.double() for x in losses(inner, order[first:first + BATCH][rank::RANKS], tests)])
         dist.all_reduce(sums)
-        curve.append([hours + (trained - begun) / 3600, (sums[0] / sums[1]).item()])
-        hours += (time.monotonic() - begun) / 3600
         if rank == 0:
-            print(f"epoch {epoch + 1}: {curve[-1][0]:.2f} hours, validation loss {curve[-1][1]:.4f}", flush=True)
             save_file(inner.state_dict(), os.path.join(opts.out, f"epoch-{epoch + 1}.safetensors"))
-            state = {"model": inner.state_dict(), "rule": rule.state_dict(), "rate": rate.state_dict(), "curve": curve, "hours": hours}
-            torch.save(state, saved + ".new")
-            os.replace(saved + ".new", saved)
-    if rank == 0:
-        with open(os.path.join(opts.out, "curve.json"), "w") as file:
-            json.dump(curve, file)
-    dist.destroy_process_group()
+        progress.epoch_done(trained, (sums[0] / sums[1]).item())
+    return progress.curve
 
 
 def score(opts, weights, part):
@@ -215,23 +197,15 @@ def main():
     parser.add_argument("--millrace", default="build/release/bin/millrace")
     parser.add_argument("--draw", help="an SVG of the curves")
     opts = parser.parse_args()
-    os.makedirs(opts.out, exist_ok=True)
-    if not os.path.exists(os.path.join(opts.out, "curve.json")):
-        import torch
-
-        meeting = os.path.join(opts.out, "meeting")
-        if os.path.exists(meeting):
-            os.remove(meeting)
-        torch.multiprocessing.spawn(train, (opts,), RANKS)
-    theirs = json.load(open(os.path.join(opts.out, "curve.json")))
+    theirs = curve_of(train, opts)
     for epoch, row in enumerate(theirs, 1):
         row.append(score(opts, os.path.join(opts.out, f"epoch-{epoch}.safetensors"), "val"))
     scored = json.load(open(os.path.join(opts.run, "run", "bleu.json")))["checkpoints"]
     ours = [[row["hours"], row["validation_loss"], row["bleu"]] for row in scored if row["epochs"] % 1 == 0]
     table = {"millrace": ours, "PyTorch": theirs}
-    curves.print_table(table, ["validation loss", "BLEU"], ["{:.2f}", "{:.2f}"])
+    print_table(table, ["validation loss", "BLEU"], ["{:.2f}", "{:.2f}"])
     if opts.draw:
-        curves.draw(table, opts.draw, "BLEU on the validation set")
+        draw(table, opts.draw, "BLEU on the validation set")
     last = os.path.join(opts.out, f"epoch-{len(theirs)}.safetensors")
     print(f"test_2016_flickr, PyTorch: {score(opts, last, 'test_2016_flickr'):.2f} BLEU")
 
