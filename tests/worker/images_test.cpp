@@ -85,7 +85,7 @@ TEST_F(Images, TheExampleOfCifarTrainsAndGoesOn) {
   const auto summary = parse_json(bytes("out/run/summary.json"), "summary");
   ASSERT_TRUE(summary) << bytes("log");
   EXPECT_EQ(summary->find("first_step")->as_int(), 1) << bytes("log");
-  EXPECT_EQ(summary->find("steps")->as_int(), 2);
+  EXPECT_EQ(summary->find("steps")->as_int(), 1) << "the second one alone";
 }
 
 TEST_F(Images, RanksThatAreThreadsCountAFileOnce) {
