@@ -162,10 +162,10 @@ TEST(UnfinishedFiles, OtherThreadsMakeNoneWhileASignalEndsTheProcess) {
       ::unlink(path.c_str());
     }
   };
-  for (int repeat = 0; repeat < 100; ++repeat) {
+  for (int repeat = 0; repeat < 40; ++repeat) {
     const auto ended = [&] {
       for (int thread = 0; thread < 4; ++thread) std::thread(make_files, thread).detach();
-      std::this_thread::sleep_for(std::chrono::microseconds(1000 + 37 * repeat));
+      std::this_thread::sleep_for(std::chrono::microseconds(1000 + 97 * repeat));
       ::raise(SIGTERM);
     };
     EXPECT_EXIT(ended(), testing::KilledBySignal(SIGTERM), "");
