@@ -152,6 +152,9 @@ TEST(UnfinishedFiles, ASignalThatEndsTheProcessRemovesThem) {
 }
 
 TEST(UnfinishedFiles, OtherThreadsMakeNoneWhileASignalEndsTheProcess) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the thread sanitizer does not support threads of a forked child";
+#endif
   char name[] = "/tmp/millrace-test-XXXXXX";
   const std::filesystem::path folder = ::mkdtemp(name);
   const auto make_files = [&](int thread) {
