@@ -24,7 +24,7 @@ from side_by_side import checked, figure, steps_of_ranks, write_job
 MODELS = {  # name: (options of the model, samples of a microbatch, steps)
     "mlp": ({"width": 1024, "depth": 8}, 32, 20),
     "vgg16": ({"image-size": 64}, 4, 10),
-    "resnet50": ({"image-size": 64}, 4, 6),
+    "resnet50": ({"image-size": 64}, 2, 6),
     "gnmt": ({"layers": 2, "hidden": 256, "vocabulary": 8000, "length": 32}, 16, 12),
 }
 SMALL = {"mlp": ({"width": 256, "depth": 4}, 16, 8), "vgg16": ({"image-size": 32}, 1, 4), "resnet50": ({"image-size": 32}, 1, 4),
