@@ -11,6 +11,7 @@
 #include <cstdio>
 
 #include "runtime/base/log.h"
+#include "runtime/base/progress_line.h"
 
 namespace millrace {
 namespace {
@@ -52,9 +53,9 @@ void Console::print(const std::string& line) {
     add(line + "\n");
   } else if (std::string bar = bar_of(line); !bar.empty()) {
     bar_ = std::move(bar);
-    add("\r\x1b[K" + bar_);
+    add(redrawn(bar_));
   } else {
-    add((bar_.empty() ? "" : "\r\x1b[K") + line + "\n" + bar_);
+    add(bar_.empty() ? line + "\n" : "\r\x1b[K" + line + "\n" + redrawn(bar_));
   }
 }
 

@@ -388,7 +388,7 @@ std::optional<std::string> nearest_name(std::string_view word, const std::vector
 }
 
 Result<Json> read_json(const std::string& path, const ReadLimits& limits) {
-  Result<std::string> text = read_file(path, static_cast<Bytes>(limits.bytes));
+  Result<std::string> text = read_regular_file(path, static_cast<Bytes>(limits.bytes));
   if (!text) return text.problems();
   return parse_json(*text, path, limits);
 }
