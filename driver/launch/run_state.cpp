@@ -164,6 +164,11 @@ RunState read_run_state(const fs::path& folder) {
     if (const Json* model = summary->find("model"); model && model->is_string())
       state.model = model->as_string();
   }
+  if (state.model.empty()) {  // of `train`, and not yet at its end
+    const Result<Json> plan = read_json((round / run_files::kPlan).string());
+    const Json* model = plan ? plan->find("model") : nullptr;
+    if (model && model->is_string()) state.model = model->as_string();
+  }
   state.holder = lock_holder(folder);
   const std::optional<RunFailure> failure = failure_of(round);
   state.failure = failure;

@@ -759,7 +759,9 @@ int run_cache(const CacheFlags& flags, Problems problems) {
     for (const double fraction : flags.caches) {
       study.policy = policy;
       study.capacity = share_of_bytes(study.sizes, fraction);
-      const std::vector<EpochReads> epochs = simulate_cache(study);
+      const std::vector<EpochReads> epochs =
+          while_working(to_string(policy) + printed(" with %.0f%% cached", 100 * fraction),
+                        [&] { return simulate_cache(study); });
       const std::size_t from = epochs.size() / 2;
       double hits = 0, peers = 0, misses = 0;
       for (std::size_t i = from; i < epochs.size(); ++i) {

@@ -158,7 +158,7 @@ TEST_F(Program, LaunchNamesTheRankThatFailed) {
     EXPECT_NE(answer.text.find(expected), std::string::npos) << expected << "\n" << answer.text;
   }
   worker("rm -f job.yaml\nexit 1");
-  const Answer gone = millrace("launch job.yaml --output-dir out");
+  const Answer gone = millrace("launch job.yaml --output-dir out --set resume=job.yaml");
   EXPECT_NE(gone.text.find("resume: millrace launch out/job.yaml --output-dir out --set resume=out\n"),
             std::string::npos)
       << gone.text;

@@ -948,7 +948,7 @@ TEST(LineChart, LongNumbersOfTheAxisAreWhole) {
     int found = 0;
     for (std::size_t at = 0; (at = svg.find("text-anchor=\"middle\">", at + 1)) != std::string::npos;
          ++found) {
-      const std::size_t begin = at + 22, x = svg.rfind("x=\"", at) + 3;
+      const std::size_t begin = at + 21, x = svg.rfind("x=\"", at) + 3;
       const std::string label = svg.substr(begin, svg.find('<', begin) - begin);
       EXPECT_LE(std::stod(svg.substr(x)) + 3.3 * double(label.size()), 380.01) << label;
       EXPECT_EQ(std::fmod(std::stod(label), 1000), 0) << label;
