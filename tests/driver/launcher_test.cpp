@@ -398,6 +398,7 @@ TEST(ConsoleTest, ATerminalGetsABarOfOneRow) {
     console.print("[rank1] t INFO step=2/2 loss=1");
     EXPECT_TRUE(console.finish(std::chrono::seconds(5)));
   }
+  ::close(terminal);  // else a read would wait where something is missing
   const std::string half = "\r\x1b[K\x1b[?7l[############............] step=1/2 loss=1\x1b[?7h",
                     full = "\r\x1b[K\x1b[?7l[########################] step=2/2 loss=1\x1b[?7h",
                     expected = half + "\r\x1b[K[rank1] said\r\n" + half + full + "\r\n";
@@ -409,7 +410,6 @@ TEST(ConsoleTest, ATerminalGetsABarOfOneRow) {
   }
   EXPECT_EQ(shown, expected);
   ::close(ours);
-  ::close(terminal);
 }
 
 TEST(ConsoleTest, WhatNobodyReadsIsLeftOutByWholeLinesAndCounted) {
