@@ -112,8 +112,7 @@ std::optional<Restarts::Again> Restarts::after_failed_start(const JobSpec& job,
 std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::vector<std::size_t>& lost,
                                                int kept) {
   if (made_ >= job.restarts.most) {
-    if (made_ > 0)
-      why_not_ = "no restart is left: all " + std::to_string(made_) + " of --max-restarts were made";
+    if (made_ > 0) why_not_ = "no restart is left of --max-restarts " + std::to_string(made_);
     return std::nullopt;
   }
   const RunState state = read_run_state(job.output_dir);

@@ -234,8 +234,7 @@ TEST_F(Program, LaunchGivesUpWhereRestartsDoNotHelp) {
   const Answer few = millrace("launch job.yaml --output-dir few --max-restarts 1");
   EXPECT_EQ(few.code, 1) << few.text;
   EXPECT_NE(few.text.find("restart 1 of 1"), std::string::npos) << few.text;
-  EXPECT_NE(few.text.find("no restart is left: all 1 of --max-restarts were made"), std::string::npos)
-      << few.text;
+  EXPECT_NE(few.text.find("no restart is left of --max-restarts 1"), std::string::npos) << few.text;
   const Answer breaker = millrace("launch job.yaml --output-dir many --max-restarts 9");
   EXPECT_EQ(breaker.code, 93) << breaker.text;
   EXPECT_NE(breaker.text.find("restart 2 of 9 in 4 s"), std::string::npos) << breaker.text;
