@@ -77,8 +77,7 @@ Result<std::vector<double>> weights_of(const LayeredModel& model, int labels, co
   if (flags.class_weights != kBalancedClasses) {
     const Result<std::string> text = read_regular_file(flags.class_weights);
     if (!text)
-      return Problem{"--class-weights",
-                     to_string(Problem{text.problems().front().where, text.problems().front().what, {}}),
+      return Problem{"--class-weights", flags.class_weights + ": " + text.problems().front().what,
                      "give a file with a number a line, or " + std::string(kBalancedClasses)};
     return parse_class_weights(*text, flags.class_weights);
   }
