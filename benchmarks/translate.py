@@ -49,6 +49,7 @@ with tempfile.TemporaryDirectory() as folder:
     pairs = list(zip(open(ours, encoding="utf-8"), open(theirs, encoding="utf-8")))
     equal = sum(joined(a) == joined(b) for a, b in pairs)
     for name, values in rates.items():
-        print(f"{name:9s} {statistics.median(values):8.1f} sentences/s ({min(values):.1f} to {max(values):.1f})")
+        spread = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
+        print(f"{name:9s} {statistics.median(values):8.1f} sentences/s{spread}")
     print(f"{statistics.median(rates['millrace']) / statistics.median(rates['torch']):.2f}x; "
           f"{equal} of {len(pairs)} hypotheses are equal")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/json.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 
@@ -47,9 +48,12 @@ Result<AugmentStep> step_from(const std::string& word) {
   const std::vector<std::string> parts = split(word, ':');
   const auto row = std::ranges::find(rows(), parts.front(), &Row::name);
   if (row == rows().end()) {
-    std::string names = "none";
-    for (const Row& known : rows()) names += ", " + std::string(known.name);
-    return Problem{"", "unknown augmentation '" + parts.front() + "'", "there are " + names};
+    std::vector<std::string> names;
+    std::string all = "none";  // which stands alone
+    for (const Row& known : rows()) all += ", " + names.emplace_back(known.name);
+    const auto near = nearest_name(parts.front(), names);
+    return Problem{"", "unknown augmentation '" + parts.front() + "'",
+                   near ? "did you mean '" + *near + "'?" : "one of: " + all};
   }
   if (parts.size() > row->numbers.size() + 1)
     return Problem{"", "'" + word + "' has too many numbers", "its form is " + form_of(*row)};

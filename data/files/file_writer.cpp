@@ -13,6 +13,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/read_time.h"
+#include "runtime/base/write_hint.h"
 
 namespace millrace {
 namespace {
@@ -28,7 +29,7 @@ void write_at(int fd, const std::string& path, const char* data, std::size_t byt
   while (bytes > 0) {
     const ssize_t n = ::pwrite(fd, data, bytes, offset);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail(path, "write", "is the disk full?");
+    if (n <= 0) fail(path, "write", write_hint(errno));
     data += n;
     bytes -= static_cast<std::size_t>(n);
     offset += n;
@@ -112,7 +113,7 @@ void FileWriter::patch(std::int64_t offset, std::string_view bytes) {
 
 void FileWriter::commit(Durability durability) {
   flush();
-  if (durability == Durability::Synced && ::fsync(fd_) != 0) fail(partial_, "fsync", "is the disk full?");
+  if (durability == Durability::Synced && ::fsync(fd_) != 0) fail(partial_, "fsync", write_hint(errno));
   ::close(fd_);
   fd_ = -1;
   if (::rename(partial_.c_str(), path_.c_str()) != 0) {

@@ -226,6 +226,14 @@ Result<std::vector<std::string>> read_class_names(const std::string& path) {
 Result<ImageSource> open_image_folder(const std::string& path) {
   const std::string hint = "expected " + path + "/train/CLASS/*.jpg or " + path + "/CLASS/*.jpg";
   if (!is_folder(path)) return Problem{path, "is not a readable folder", hint};
+  std::error_code unknown;
+  for (const fs::path& batches :
+       {fs::path(path), fs::path(path) / "cifar-10-batches-py", fs::path(path) / "cifar-100-python"})
+    for (const char* pickle : {"data_batch_1", "train"})
+      if (fs::is_regular_file(batches / pickle, unknown))
+        return Problem{
+            batches.string(), "is CIFAR's Python version, of pickles",
+            "give the folder of its binary version (cifar-10-binary.tar.gz, cifar-100-binary.tar.gz)"};
   const fs::path training = split_folder(path, true), test = split_folder(path, false);
   const auto classes = class_names(training);
   if (!classes) return classes.problems();

@@ -14,6 +14,7 @@
 #include "data/files/little_endian.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/write_hint.h"
 
 namespace millrace {
 namespace {
@@ -88,7 +89,7 @@ class TokenFileWriter::Spill {
 
  private:
   [[noreturn]] void fail(const std::string& action) const {
-    throw DataError(name_ + ": " + action + " failed: " + std::strerror(errno), "is the disk full?");
+    throw DataError(name_ + ": " + action + " failed: " + std::strerror(errno), write_hint(errno));
   }
   void flush() {
     for (std::size_t done = 0; done < waiting_.size();) {

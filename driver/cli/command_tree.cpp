@@ -95,6 +95,8 @@ std::string bash_script(const CommandTree& tree) {
       "_millrace() {\n"
       "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command= candidates= i "
       "next\n"
+      "  [[ $before == = ]] && before=${COMP_WORDS[COMP_CWORD-2]}\n"  // of --flag=wo
+      "  [[ $word == = ]] && word=\n"
       "  COMPREPLY=()\n"
       "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
       "    [[ ${COMP_WORDS[i]} == help && -z $command ]] && continue\n"

@@ -6,10 +6,12 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/base/write_hint.h"
+
 namespace millrace {
 
 Problem ArrivingFile::problem(const char* action) const {
-  return {path_.string(), std::string(action) + " failed: " + std::strerror(errno), "is the disk full?"};
+  return {path_.string(), std::string(action) + " failed: " + std::strerror(errno), write_hint(errno)};
 }
 
 Result<ArrivingFile> ArrivingFile::create(const std::filesystem::path& path) {

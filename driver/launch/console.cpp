@@ -11,6 +11,7 @@
 #include <cstdio>
 
 #include "runtime/base/log.h"
+#include "runtime/base/progress_line.h"
 
 namespace millrace {
 namespace {
@@ -18,12 +19,14 @@ namespace {
 // A write of so much does not block where poll() sees room in a pipe (PIPE_BUF).
 constexpr std::size_t kSafeWrite = 4096;
 
-/// "... step=12/50 loss=0.7 ..." -> "[#####....] step=12/50 loss=0.7 ..."; anything else -> "".
-std::string bar_of(const std::string& line) {
+/// "... step=12/50 loss=0.7 ..." -> "[#####....] step=12/50 loss=0.7 ..."; anything else -> "". Says whether
+/// it is the last one.
+std::string bar_of(const std::string& line, bool& is_full) {
   const std::size_t at = line.find(" step=");
   long long done = 0, total = 0;
   if (at == std::string::npos || std::sscanf(line.c_str() + at, " step=%lld/%lld ", &done, &total) != 2)
     return "";
+  is_full = done >= total;
   return progress_bar(done, total) + line.substr(at);
 }
 
@@ -48,13 +51,14 @@ Console::~Console() {
 }
 
 void Console::print(const std::string& line) {
+  bool is_full = false;
   if (!terminal_) {
     add(line + "\n");
-  } else if (std::string bar = bar_of(line); !bar.empty()) {
-    bar_ = std::move(bar);
-    add("\r\x1b[K" + bar_);
+  } else if (std::string bar = bar_of(line, is_full); !bar.empty()) {
+    bar_ = is_full ? "" : bar;  // what follows stands below a full one
+    add(redrawn(bar) + (is_full ? "\n" : ""));
   } else {
-    add((bar_.empty() ? "" : "\r\x1b[K") + line + "\n" + bar_);
+    add(bar_.empty() ? line + "\n" : "\r\x1b[K" + line + "\n" + redrawn(bar_));
   }
 }
 

@@ -44,6 +44,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // After a failure: ranks that are left may have a model to write (runtime/saved/rescued.h).
+constexpr const char* kJobCopy = "job.yaml";  // in the output folder
 constexpr std::chrono::milliseconds kRescueGrace{15'000};
 constexpr std::chrono::minutes kWorkerDeadline{10};  // it may have to read large data
 
@@ -93,7 +94,7 @@ Result<RunLock> prepare_output(const JobSpec& job, const std::string& run) {
   remove_stale_files(job);
   // `env:` may hold secrets.
   if (Status written =
-          write_file_atomically(fs::path(job.output_dir) / "job.yaml", to_yaml(job), Readers::Private);
+          write_file_atomically(fs::path(job.output_dir) / kJobCopy, to_yaml(job), Readers::Private);
       !written)
     return written.problems();
   return lock;
@@ -180,9 +181,19 @@ std::string resume_command_of(const std::vector<std::string>& args, const JobSpe
   return command_line(command);
 }
 
+/// Returns the command with the run's own copy of the job in the place of a job file that is gone.
+std::string with_job_file(std::string command, const JobSpec& job) {
+  std::error_code error;
+  const std::string copy = (fs::path(job.output_dir) / kJobCopy).string(), named = " " + quoted(job.source);
+  const std::size_t at = command.find(named);
+  if (at != std::string::npos && !fs::exists(job.source, error) && fs::exists(copy, error))
+    command.replace(at, named.size(), " " + quoted(copy));
+  return command;
+}
+
 /// How to go on, if there is something to go on from.
 std::string way_on(const JobSpec& job, const std::string& resume_command) {
-  if (can_go_on(job.output_dir)) return "resume: " + resume_command + "\n";
+  if (can_go_on(job.output_dir)) return "resume: " + with_job_file(resume_command, job) + "\n";
   if (device_of(job) == ComputeDevice::Emulated) return "";  // it has nothing to save
   const std::string* every = job.find("checkpoint-every");
   if (every && *every != "0") return "no checkpoint was saved\n";

@@ -111,7 +111,10 @@ std::optional<Restarts::Again> Restarts::after_failed_start(const JobSpec& job,
 
 std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::vector<std::size_t>& lost,
                                                int kept) {
-  if (made_ >= job.restarts.most) return std::nullopt;
+  if (made_ >= job.restarts.most) {
+    if (made_ > 0) why_not_ = "no restart is left of --max-restarts " + std::to_string(made_);
+    return std::nullopt;
+  }
   const RunState state = read_run_state(job.output_dir);
   const std::int64_t step = furthest_step(job);
   fruitless_ = step > furthest_ ? 0 : fruitless_ + 1;

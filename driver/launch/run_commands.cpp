@@ -211,6 +211,8 @@ struct GrowingLog {
   std::string pending{};
 
   void print(bool named, bool all) {
+    std::error_code error;
+    if (!fs::is_regular_file(path, error)) return;  // a FIFO would be waited for
     std::ifstream file(path, std::ios::binary);
     if (!file || !file.seekg(at)) return;
     char buffer[1 << 14];

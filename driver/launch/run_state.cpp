@@ -22,6 +22,8 @@ constexpr std::streamoff kTailBytes = 1 << 16;
 
 /// The last lines of a file, the newest first.
 std::vector<std::string> last_lines(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return {};  // a FIFO would be waited for
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return {};
   const std::streamoff size = file.tellg(), from = std::max<std::streamoff>(0, size - kTailBytes);
@@ -145,7 +147,11 @@ RunState read_run_state(const fs::path& folder) {
   }
   state.loss = last_loss(round, state.ranks.size());
   state.checkpoint = newest_checkpoint(round);
-  if (const Result<Json> job = read_yaml((folder / "job.yaml").string()); job && job->is_object()) {
+  const fs::path job_file = folder / "job.yaml";
+  const Result<std::string> job_text = read_regular_file(job_file);
+  const Result<Json> job =
+      job_text ? parse_yaml(*job_text, job_file.string()) : Result<Json>(job_text.problems());
+  if (job && job->is_object()) {
     state.steps = integer_member(*job, "steps");
     if (const Json* model = job->find("model"); model && model->is_string()) state.model = model->as_string();
   }
@@ -157,6 +163,11 @@ RunState read_run_state(const fs::path& folder) {
       stopped_early = early->as_bool();
     if (const Json* model = summary->find("model"); model && model->is_string())
       state.model = model->as_string();
+  }
+  if (state.model.empty()) {  // of `train`, and not yet at its end
+    const Result<Json> plan = read_json((round / run_files::kPlan).string());
+    const Json* model = plan ? plan->find("model") : nullptr;
+    if (model && model->is_string()) state.model = model->as_string();
   }
   state.holder = lock_holder(folder);
   const std::optional<RunFailure> failure = failure_of(round);

@@ -162,7 +162,7 @@ microbatches: 4
 steps: 100
 rule: adam
 lr: 0.01
-output-dir: run
+output-dir: launched
 )";
 
 constexpr const char* kReadme = R"(# @NAME@

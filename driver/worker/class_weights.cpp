@@ -76,7 +76,9 @@ Result<std::vector<double>> weights_of(const LayeredModel& model, int labels, co
                                        const Additions& own) {
   if (flags.class_weights != kBalancedClasses) {
     const Result<std::string> text = read_regular_file(flags.class_weights);
-    if (!text) return text.problems();
+    if (!text)
+      return Problem{"--class-weights", flags.class_weights + ": " + text.problems().front().what,
+                     "give a file with a number a line, or " + std::string(kBalancedClasses)};
     return parse_class_weights(*text, flags.class_weights);
   }
   const Holdout holdout = flags.holdout.value_or(Holdout{});

@@ -9,15 +9,17 @@
 namespace millrace {
 namespace {
 
-void print_model(const ModelDescription& model, const Additions& own) {
-  const Result<LayeredModel> made = make_model(model.name, {}, own.models);
-  MILLRACE_CHECK(made, model.name << " cannot be made without options");
-  std::printf("%s: %s\n%lld parameters in %zu layers\n", model.name.c_str(), model.summary.c_str(),
+/// `name`: as given, which is a file for an exported model.
+int print_model(const ModelDescription& model, const std::string& name, const Additions& own) {
+  const Result<LayeredModel> made = make_model(name, {}, own.models);
+  if (!made) return report_problems(made.problems(), ExitCode::Usage);
+  std::printf("%s: %s\n%lld parameters in %zu layers\n", name.c_str(), model.summary.c_str(),
               static_cast<long long>(made->num_parameters()), made->layers.size());
   for (const ModelOption& option : model.options) {
     std::printf("  --%s %s  %s [default: %s]\n", option.name.c_str(), option.value.c_str(),
                 option.help.c_str(), option.fallback.c_str());
   }
+  return 0;
 }
 
 void print_list(const Models& models) {
@@ -46,7 +48,7 @@ int models_command(const std::vector<std::string>& args, const Additions& own) {
     if (flags.format == OutputFormat::Json) {
       std::printf("%s\n", to_json(models).dump(1).c_str());
     } else if (!flags.model.empty()) {
-      print_model(models.front(), own);
+      return print_model(models.front(), flags.model, own);
     } else {
       print_list(models);
     }

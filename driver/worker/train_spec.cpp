@@ -338,9 +338,10 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
       problems.push_back({"--save-weights", "writes a .pt2 of an exported model only, not of " + spec.archive,
                           "give FILE.safetensors"});
   } else if (const auto ending = std::filesystem::path(o.save_weights).extension();
-             ending == ".pt" || ending == ".pth") {
+             ending == ".pt" || ending == ".pth" || ending == ".onnx" || ending == ".bin" ||
+             ending == ".ckpt") {
     problems.push_back({"--save-weights",
-                        "writes safetensors, and '" + o.save_weights + "' is a name of torch.save",
+                        "writes safetensors, and '" + o.save_weights + "' is a name of another format",
                         "give FILE.safetensors; Python reads it with safetensors.torch.load_file"});
   }
   if (!plan) append(problems, plan.problems());

@@ -63,7 +63,7 @@ std::string data_report_text(const Json& report) {
     const std::int64_t count = report.find(key)->as_int();
     if (count > 0) odd += (odd.empty() ? "" : ", ") + std::to_string(count) + " " + words;
   }
-  return odd.empty() ? "" : std::to_string(report.find("samples")->as_int()) + " images: " + odd;
+  return odd.empty() ? "" : std::to_string(report.find("samples")->as_int()) + " samples: " + odd;
 }
 
 }  // namespace millrace

@@ -63,6 +63,7 @@ int generate(const GenerateFlags& flags) {
   ProgressLine line(clock, "", options.size);
   const Result<GenerateReport> report =
       generate_workload(options, [&](Bytes done) { line.show_bytes(done); });
+  line.clear();
   if (!report) return exit_with(ExitCode::Usage, report.problems());
   print_report(*report, options.out.string(), Seconds(clock.now() - start).count(), flags.format,
                "generated");
@@ -82,6 +83,7 @@ int check(const CheckFlags& flags, const std::string& folder) {
   ProgressLine line(clock, "", manifest->size);
   const Result<GenerateReport> report =
       check_workload(folder, thread_count(flags.threads), [&](Bytes done) { line.show_bytes(done); });
+  line.clear();
   if (!report) return exit_with(ExitCode::InputData, report.problems());
   print_report(*report, folder, Seconds(clock.now() - start).count(), flags.format,
                "every byte as generated, checked");

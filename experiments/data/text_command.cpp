@@ -137,7 +137,8 @@ class Outcome {
   void more(const std::string& line) { rest_ += line + "\n"; }
   Json& json() { return json_; }
 
-  int print() {
+  int print(ProgressLine& line) {
+    line.clear();
     const double seconds = Seconds(clock_.now() - start_).count();
     json_["bytes"] = bytes_;
     json_["seconds"] = seconds;
@@ -219,7 +220,7 @@ int learn_bpe_command(const LearnBpeFlags& flags, const Arguments& given, Proble
   outcome.lines(report);
   outcome.add("words", words.size(), "different words");
   outcome.add("codes", merges.size(), "codes");
-  return outcome.print();
+  return outcome.print(line);
 }
 
 // ---- apply-bpe
@@ -259,7 +260,7 @@ int apply_bpe_command(const ApplyBpeFlags& flags, const Arguments& given, Proble
   ProgressLine line(clock, "", size_of_files(run.inputs));
   run.progress = [&](Bytes done) { line.show_bytes(done); };
   outcome.lines(apply_bpe_to_files(run, **codes, flags.out, flags.existing()));
-  return outcome.print();
+  return outcome.print(line);
 }
 
 // ---- vocab
@@ -328,7 +329,7 @@ int vocab_command(const VocabFlags& flags, const Arguments& given, Problems prob
   write_text_output(flags.out, text, flags.existing());
   outcome.lines(report);
   outcome.add("tokens", sorted.size(), "different tokens");
-  return outcome.print();
+  return outcome.print(line);
 }
 
 // ---- clean
@@ -367,7 +368,7 @@ int clean_command(const CleanFlags& flags, const Arguments& given, Problems prob
   ProgressLine line(clock, "", size_of_files(run.inputs));
   run.progress = [&](Bytes done) { line.show_bytes(done); };
   outcome.lines(clean_files(run, flags.options, flags.out, flags.existing()));
-  return outcome.print();
+  return outcome.print(line);
 }
 
 // ---- encode
@@ -526,7 +527,7 @@ int encode_command(const EncodeFlags& flags, const Arguments& given, Problems pr
   }
   outcome.json()["files"] = std::move(files);
   outcome.lines(report);
-  return outcome.print();
+  return outcome.print(line);
 }
 
 // ---- decode, check

@@ -38,6 +38,11 @@ Points thinned(const Points& points) {
   return result;
 }
 
+/// Returns the width in pixels of a label.
+double text_width(const std::string& words) {
+  return 6.6 * static_cast<double>(words.size());
+}
+
 struct Range {
   double low = INFINITY, high = -INFINITY;
   void take(double value) {
@@ -92,8 +97,11 @@ class Frame {
     const double x_step = std::max(round_ticks(x_.low, x_.high, 6).second, chart_.whole_x ? 1.0 : 0.0);
     const double x_first = std::ceil(x_.low / x_step - 1e-9) * x_step;
     for (double v = x_first; v <= x_.high + x_step * 1e-9; v += x_step) {
-      svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>", x(v),
-                     chart_.height - kBottom + 17, clean(v, x_step));
+      const std::string label = printed("%.7g", clean(v, x_step));
+      const double last = chart_.width - text_width(label) / 2;  // the label ends at the edge
+      svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">", std::min(x(v), last),
+                     chart_.height - kBottom + 17) +
+             label + "</text>";
     }
     for (double v : chart_.marks) {
       if (v < x_.low || v > x_.high) continue;
@@ -157,10 +165,6 @@ std::string opening(int width, int height, const std::string& label) {
              "aria-label=\"",
              width, height) +
          escape_xml(label) + "\">";
-}
-
-double text_width(const std::string& words) {
-  return 6.6 * static_cast<double>(words.size());
 }
 
 /// Right-aligned names of what is drawn, each with a mark like it.

@@ -81,12 +81,15 @@ void print_results(const ExperimentSpec& spec, const ExperimentResults& results)
                     : ("run " + duration_figure(one.run_s) + ", " + figure(one.samples_per_s) + " samples/s")
                           .c_str());
   for (const Comparison& one : results.comparisons)
-    std::printf("%s, %s beside %s: %s %+.2f %% (%+.2f to %+.2f)\n", one.group.c_str(), one.variant.c_str(),
-                one.beside.c_str(), one.what.c_str(), (one.mean - 1) * 100, (one.least - 1) * 100,
-                (one.most - 1) * 100);
+    std::printf("%s, %s beside %s: %s %+.2f %%%s\n", one.group.c_str(), one.variant.c_str(),
+                one.beside.c_str(), one.what.c_str(), (one.mean - 1) * 100,
+                one.ratios.size() < 2  // a repeat alone has no range
+                    ? ""
+                    : printed(" (%+.2f to %+.2f)", (one.least - 1) * 100, (one.most - 1) * 100).c_str());
   for (const IoSimilarity& one : results.alike)
-    std::printf("%s, file calls of %s beside the original's: tracesim/1 %.3f (%.3f to %.3f)\n",
-                one.group.c_str(), one.variant.c_str(), one.score, one.low, one.high);
+    std::printf("%s, file calls of %s beside the original's: tracesim/1 %.3f%s\n", one.group.c_str(),
+                one.variant.c_str(), one.score,
+                one.low < one.high ? printed(" (%.3f to %.3f)", one.low, one.high).c_str() : "");
 }
 
 std::string failure_of(const ExperimentResults& results) {

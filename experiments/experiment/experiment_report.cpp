@@ -108,10 +108,11 @@ class ExperimentPage {
   std::string comparison_card() const {
     std::string rows;
     for (const Comparison& one : results_.comparisons)
-      rows +=
-          grid_row({one.group, one.variant, one.beside, one.what, printed("%+.2f %%", (one.mean - 1) * 100),
-                    printed("%+.2f to %+.2f %%", (one.least - 1) * 100, (one.most - 1) * 100),
-                    std::to_string(one.ratios.size())});
+      rows += grid_row(
+          {one.group, one.variant, one.beside, one.what, printed("%+.2f %%", (one.mean - 1) * 100),
+           one.ratios.size() < 2 ? "–"
+                                 : printed("%+.2f to %+.2f %%", (one.least - 1) * 100, (one.most - 1) * 100),
+           std::to_string(one.ratios.size())});
     if (rows.empty()) return "";
     return html_card(
         "Variants beside each other",
@@ -275,9 +276,10 @@ class ExperimentPage {
                         printed("%.2f", double(run.read_bytes) * 1e-6), printed("%.0f", run.read_s * 1e3),
                         std::to_string(run.opens), printed("%.2f", double(run.written_bytes) * 1e-6),
                         duration_figure(run.wall_s),
-                        !first || alike == results_.alike.end()
-                            ? ""
-                            : printed("%.2f (%.2f to %.2f)", alike->score, alike->low, alike->high)});
+                        !first || alike == results_.alike.end() ? ""
+                        : alike->low < alike->high
+                            ? printed("%.2f (%.2f to %.2f)", alike->score, alike->low, alike->high)
+                            : printed("%.2f", alike->score)});
       if (!first) continue;
       if (const Result<std::string> picture = timeline_of(spec_, run))
         pictures += *picture +

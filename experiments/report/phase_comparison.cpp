@@ -92,11 +92,13 @@ std::string phases_side_by_side_html(const RunData& run, const std::vector<RunDa
     std::string rows;
     for (const PhaseDifference& one : phase_differences(run, other)) {
       const bool differs = one.low_s > 0 || one.high_s < 0;
-      rows += "<tr><td>" + escape_xml(one.phase) + "</td><td>" + duration_figure(one.first_s) + "</td><td>" +
-              duration_figure(one.other_s) + "</td><td>" + signed_duration(one.more_s) + "</td><td>" +
-              signed_duration(one.low_s) + " to " + signed_duration(one.high_s) + "</td><td>" +
-              (one.first_s > 0 ? printed("%+.1f %%", 100 * one.more_s / one.first_s) : std::string("–")) +
-              "</td><td>" + (differs ? "yes" : "no") + "</td></tr>";
+      rows +=
+          "<tr><td>" + escape_xml(one.phase) + "</td><td>" + duration_figure(one.first_s) + "</td><td>" +
+          duration_figure(one.other_s) + "</td><td>" + signed_duration(one.more_s) + "</td><td>" +
+          (one.low_s < one.high_s ? signed_duration(one.low_s) + " to " + signed_duration(one.high_s) : "–") +
+          "</td><td>" +
+          (one.first_s > 0 ? printed("%+.1f %%", 100 * one.more_s / one.first_s) : std::string("–")) +
+          "</td><td>" + (differs ? "yes" : "no") + "</td></tr>";
     }
     if (rows.empty()) continue;
     html += html_card(

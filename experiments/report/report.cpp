@@ -1,6 +1,7 @@
 #include "experiments/report/report.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <cstdio>
@@ -852,12 +853,24 @@ class Page {
   std::string data_card() const {
     const Json* sets = run_.summary.find("data_files");
     if (!sets || !sets->is_object()) return "";
-    std::string table, names;
+    const auto has_odd_colours = [&](const char* name) {  // what is no JPEG has none
+      const Json* set = sets->find(name);
+      return std::ranges::any_of(std::array{"grey", "cmyk"}, [&](const char* key) {
+        const Json* count = set && set->is_object() ? set->find(key) : nullptr;
+        return count && count->is_number() && count->as_double() > 0;
+      });
+    };
+    std::vector<std::pair<const char*, const char*>> columns{{"samples", "samples"}, {"classes", "classes"}};
+    if (has_odd_colours("train") || has_odd_colours("test"))
+      columns.insert(columns.end(), {{"grey", "grey"}, {"cmyk", "CMYK"}});
+    columns.insert(columns.end(), {{"damaged", "damaged"}, {"left_out", "left out"}});
+    std::string heads, table, names;
+    for (const auto& [key, head] : columns) heads += "<th>" + std::string(head) + "</th>";
     for (const char* name : {"train", "test"}) {
       const Json* set = sets->find(name);
       if (!set || !set->is_object()) continue;
       table += std::string("<tr><td>") + name + "</td>";
-      for (const char* key : {"samples", "classes", "grey", "cmyk", "damaged", "left_out"}) {
+      for (const auto& [key, head] : columns) {
         const Json* count = set->find(key);
         table += "<td>" + (count && count->is_number() ? figure_of(*count) : "–") + "</td>";
       }
@@ -872,12 +885,10 @@ class Page {
     if (!names.empty()) names = "<p class=\"lead\">Damaged:</p><ul class=\"notes\">" + names + "</ul>";
     return html_card(
         "Data files",
-        "Files that were read, over all ranks. Another image of its class stood in for a damaged one; what "
-        "is "
-        "named like an image and is no file was left out.",
-        "<div class=\"scroll\"><table><thead><tr><th>Set</th><th>images</th><th>classes</th><th>grey</th>"
-        "<th>CMYK</th><th>damaged</th><th>left out</th></tr></thead><tbody>" +
-            table + "</tbody></table></div>" + names);
+        "Files that were read, over all ranks. Another sample of its class stood in for a damaged one; what "
+        "is named like a sample and is no file was left out.",
+        "<div class=\"scroll\"><table><thead><tr><th>Set</th>" + heads + "</tr></thead><tbody>" + table +
+            "</tbody></table></div>" + names);
   }
   /// A count: no fraction.
   static std::string figure_of(const Json& count) {

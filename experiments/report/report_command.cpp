@@ -60,9 +60,8 @@ CommandSpec spec_of(ReportFlags& f) {
            "none or an old one.",
            into::text(f.index)),
       flag("", "against", "DIRS",
-           "Runs to show beside it, comma-separated: settings that differ, times, phases with intervals, "
-           "results, "
-           "curves.",
+           "Runs to show beside it, with commas or blanks between: settings that differ, times, phases with "
+           "intervals, results, curves.",
            into::list(f.against)),
       flag("", "follow",
            "Write the page again and again until the run has ended. The page reloads itself in a browser.",
@@ -270,6 +269,20 @@ void refuse_idle_flags(const ReportFlags& flags, const Arguments& given, Problem
   }
 }
 
+/// Takes `--against B C` for `--against B,C`, where the run itself is named too.
+std::vector<std::string> with_listed_runs(std::vector<std::string> args) {
+  const auto is_flag = [](const std::string& word) { return word.starts_with('-'); };
+  const auto names_run = [](const std::string& word) {
+    return word == "--run" || word == "-r" || word.starts_with("--run=");
+  };
+  const auto against = std::ranges::find(args, "--against");
+  const bool is_named = std::ranges::any_of(args, names_run) || (!args.empty() && !is_flag(args[0]));
+  if (!is_named || args.end() - against < 3) return args;
+  for (auto more = against + 2; more != args.end() && !is_flag(*more); more = args.erase(more))
+    against[1] += "," + *more;
+  return args;
+}
+
 }  // namespace
 
 CommandSpec report_spec() {
@@ -278,7 +291,7 @@ CommandSpec report_spec() {
 
 int report_command(const std::vector<std::string>& args) {
   ReportFlags flags;
-  return run_command(spec_of(flags), args, [&](const Arguments& given, Problems problems) {
+  return run_command(spec_of(flags), with_listed_runs(args), [&](const Arguments& given, Problems problems) {
     if (flags.run.empty() == flags.index.empty())
       problems.push_back({"--run", "or --index is required, and not both", "for example --run out"});
     refuse_idle_flags(flags, given, problems);

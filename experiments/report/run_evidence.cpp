@@ -64,9 +64,10 @@ std::vector<double> values_of_steps(const RunData& run, double StepLine::*member
   return values;
 }
 
-/// "12.3 ms (11.9 ms to 14.0 ms)"
+/// "12.3 ms (11.9 ms to 14.0 ms)"; of one value "12.3 ms"
 std::string with_interval(const std::vector<double>& values, const std::function<std::string(double)>& text) {
   if (values.empty()) return "";
+  if (values.size() == 1) return text(values.front());
   return text(median(values)) + " (" + text(quantile(values, kLow)) + " to " + text(quantile(values, kHigh)) +
          ")";
 }
@@ -225,6 +226,7 @@ std::string steadiness_text(const RunData& run) {
   const std::vector<double> times = values_of_steps(run, &StepLine::step_s);
   const std::string processor = value_in(machine_of(run), "processor");
   if (times.empty()) return "";
+  if (times.size() == 1) return "one step" + (processor.empty() ? "" : ", on " + processor);
   return "the median of " + std::to_string(times.size()) + " steps, of which the middle 80 % took " +
          duration_figure(quantile(times, kLow)) + " to " + duration_figure(quantile(times, kHigh)) +
          (processor.empty() ? "" : ", on " + processor);

@@ -80,7 +80,7 @@ class Reader {
     run_.plan = load<Plan>(run_files::kPlan, "the plan");
     run_.profile = load<LayerGraph>("profile.json", nullptr);
     run_.cluster = load<ClusterSpec>("cluster.yaml", nullptr);
-    if (const Result<std::string> order = read_file(folder_ / run_files::kSchedule))
+    if (const Result<std::string> order = read_regular_file(folder_ / run_files::kSchedule))
       run_.schedule = ScheduleFile{(folder_ / run_files::kSchedule).string(), *order};
     read_summary();
     const Json* format = run_.summary.find("format");
@@ -112,6 +112,10 @@ class Reader {
     std::error_code error;
     if (!fs::exists(path, error)) {
       if (what) run_.notes.push_back(std::string(file) + " is missing: " + what + " is not shown");
+      return std::nullopt;
+    }
+    if (!fs::is_regular_file(path, error)) {  // a FIFO would be waited for
+      run_.notes.push_back(path.string() + ": is no regular file");
       return std::nullopt;
     }
     Result<Part> part = Part::load(path.string());
@@ -197,7 +201,7 @@ class Reader {
           if (name != "step" && name != "samples")
             job.metrics.emplace_back(name, value.is_number() ? value.as_double() : NAN);
     }
-    const Result<std::string> text = read_file(folder_ / run_files::kJobs, kMostTable);
+    const Result<std::string> text = read_regular_file(folder_ / run_files::kJobs, kMostTable);
     if (!text) return;
     std::vector<std::string> names;
     for (std::size_t at = 0, end; (end = text->find('\n', at)) != std::string::npos; at = end + 1) {
@@ -232,6 +236,7 @@ class Reader {
     std::map<int, RankRun> ranks;
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
+      if (!entry.is_regular_file(error)) continue;  // a FIFO would be waited for
       const std::string name = entry.path().filename().string();
       if (const auto rank = run_files::kSteps.rank_of(name)) {
         read_steps(entry.path(), ranks[*rank]);
@@ -338,7 +343,7 @@ class Reader {
   }
 
   void read_trace(const fs::path& path, RankRun& rank) {
-    const Result<std::string> text = read_file(path);
+    const Result<std::string> text = read_regular_file(path);
     Result<std::vector<Span>> spans =
         text ? spans_from_json(*text, path.string()) : Result<std::vector<Span>>(text.problems());
     if (spans) {

@@ -732,6 +732,13 @@ CommandSpec cache_spec() {
   return without_targets<CacheFlags>(cache_flags);
 }
 
+/// "1.50 GB", "1.50 MB", "1.50 kB".
+std::string decimal_bytes(double bytes) {
+  for (const auto& [unit, name] : {std::pair(1e9, "GB"), {1e6, "MB"}})
+    if (bytes >= unit) return printed("%.2f %s", bytes / unit, name);
+  return printed("%.2f kB", bytes / 1e3);
+}
+
 int run_cache(const CacheFlags& flags, Problems problems) {
   append(problems, check_fractions(flags.caches, "--cache"));
   if (flags.size < 1) problems.push_back({"--size", "0 bytes", "at least 1"});
@@ -752,7 +759,9 @@ int run_cache(const CacheFlags& flags, Problems problems) {
     for (const double fraction : flags.caches) {
       study.policy = policy;
       study.capacity = share_of_bytes(study.sizes, fraction);
-      const std::vector<EpochReads> epochs = simulate_cache(study);
+      const std::vector<EpochReads> epochs =
+          while_working(to_string(policy) + printed(" with %.0f%% cached", 100 * fraction),
+                        [&] { return simulate_cache(study); });
       const std::size_t from = epochs.size() / 2;
       double hits = 0, peers = 0, misses = 0;
       for (std::size_t i = from; i < epochs.size(); ++i) {
@@ -764,10 +773,9 @@ int run_cache(const CacheFlags& flags, Problems problems) {
       // Of one node; a negative number: not known.
       const double expected = flags.nodes == 1 ? expected_hit_ratio(policy, fraction).value_or(-1) : -1;
       if (flags.format == OutputFormat::Text)
-        std::printf("%-8s %6.0f%% %9.2f%% %10s %11.2f%% %13.2f GB\n", to_string(policy).c_str(),
-                    100 * fraction, 100 * hits,
-                    expected < 0 ? "-" : printed("%.2f%%", 100 * expected).c_str(), 100 * peers,
-                    misses / 1e9);
+        std::printf("%-8s %6.0f%% %9.2f%% %10s %11.2f%% %16s\n", to_string(policy).c_str(), 100 * fraction,
+                    100 * hits, expected < 0 ? "-" : printed("%.2f%%", 100 * expected).c_str(), 100 * peers,
+                    decimal_bytes(misses).c_str());
       Json row = Json::object({{"policy", to_string(policy)},
                                {"cache_fraction", fraction},
                                {"hit_ratio", hits},

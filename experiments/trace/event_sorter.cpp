@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "runtime/base/error.h"
+#include "runtime/base/write_hint.h"
 
 namespace millrace {
 namespace {
@@ -85,7 +86,7 @@ void EventSorter::spill() {
     std::sort(spilling_.begin(), spilling_.end());
     const File file = open_run(path, "wb");
     if (std::fwrite(spilling_.data(), sizeof(TraceEvent), spilling_.size(), file.get()) != spilling_.size())
-      throw DataError(path.string() + ": cannot be written: " + std::strerror(errno), "is the disk full?");
+      throw DataError(path.string() + ": cannot be written: " + std::strerror(errno), write_hint(errno));
   });
 }
 

@@ -13,6 +13,7 @@
 
 #include "experiments/trace/civil_time.h"
 #include "runtime/base/error.h"
+#include "runtime/base/write_hint.h"
 
 namespace millrace {
 namespace {
@@ -210,7 +211,7 @@ class OutFile {
 
  private:
   [[noreturn]] void fail() {
-    throw DataError(path_ + ": cannot be written: " + std::strerror(errno), "is the disk full?");
+    throw DataError(path_ + ": cannot be written: " + std::strerror(errno), write_hint(errno));
   }
   std::string path_;
   std::FILE* file_;

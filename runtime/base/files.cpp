@@ -14,6 +14,7 @@
 #include "runtime/base/failpoint.h"
 #include "runtime/base/read_time.h"
 #include "runtime/base/unfinished_file.h"
+#include "runtime/base/write_hint.h"
 
 namespace millrace {
 namespace {
@@ -101,7 +102,7 @@ Status write_file_atomically(const std::filesystem::path& path, std::string_view
   const bool closed = ::close(fd) == 0;
   if (!written) errno = error;
   if (!written || !closed) {
-    const Problem problem = errno_problem(path, "writing", "is the disk full?");
+    const Problem problem = errno_problem(path, "writing", write_hint(errno));
     ::unlink(temporary.c_str());
     return problem;
   }
@@ -127,7 +128,7 @@ Status make_writable_folder(const std::filesystem::path& path) {
   ::close(fd);
   ::unlink(probe.c_str());
   if (!written)
-    return Problem{path.string(), std::string("takes no data: ") + std::strerror(code), "is the disk full?"};
+    return Problem{path.string(), std::string("takes no data: ") + std::strerror(code), write_hint(code)};
   return Ok{};
 }
 
@@ -196,7 +197,7 @@ Status LineFile::write(std::string_view bytes) {
   struct stat before {};
   const bool known = ::fstat(fd_, &before) == 0 && S_ISREG(before.st_mode);
   if (write_all(fd_, bytes)) return Ok{};
-  Problem problem = errno_problem(path_, "writing", "is the disk full?");
+  Problem problem = errno_problem(path_, "writing", write_hint(errno));
   // A part of a line would swallow the next one.
   if (known && ::ftruncate(fd_, before.st_size) != 0) problem.what += " (and cutting off the rest of it)";
   return problem;

@@ -3,6 +3,7 @@
 #include "runtime/base/json.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <utility>
 
@@ -365,8 +366,21 @@ void ObjectReader::finish() {
   }
 }
 
+namespace {
+/// "RandAugment" and "rand-augment" are the same word.
+std::string letters_of(std::string_view word) {
+  std::string letters;
+  for (const char c : word)
+    if (c != '-' && c != '_') letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return letters;
+}
+}  // namespace
+
 std::optional<std::string> nearest_name(std::string_view word, const std::vector<std::string>& names) {
   std::optional<std::string> best;
+  const std::string letters = letters_of(word);
+  for (const std::string& name : names)
+    if (letters_of(name) == letters) return name;
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
   for (const std::string& name : names) {
     std::vector<std::size_t> row(name.size() + 1);
@@ -388,7 +402,7 @@ std::optional<std::string> nearest_name(std::string_view word, const std::vector
 }
 
 Result<Json> read_json(const std::string& path, const ReadLimits& limits) {
-  Result<std::string> text = read_file(path, static_cast<Bytes>(limits.bytes));
+  Result<std::string> text = read_regular_file(path, static_cast<Bytes>(limits.bytes));
   if (!text) return text.problems();
   return parse_json(*text, path, limits);
 }

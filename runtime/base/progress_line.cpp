@@ -14,12 +14,17 @@ namespace millrace {
 namespace {
 
 constexpr const char* kEraseLine = "\r\x1b[K";
+constexpr const char *kNoWrap = "\x1b[?7l", *kWrap = "\x1b[?7h";
 
 bool is_terminal() {
   return ::isatty(STDERR_FILENO) != 0;
 }
 
 }  // namespace
+
+std::string redrawn(const std::string& text) {
+  return std::string(kEraseLine) + kNoWrap + text + kWrap;
+}
 
 std::string short_duration(double seconds) {
   const auto whole = static_cast<long long>(std::max(0.0, seconds) + 0.5);
@@ -80,8 +85,7 @@ void ProgressLine::draw(std::int64_t done, std::int64_t total, std::string text)
   }
   if (!terminal_) return log_info(what_ + text);
   drawn_ = true;
-  std::fprintf(stderr, "%s%s%s %s", kEraseLine, what_.c_str(),
-               progress_bar(std::min(done, total), total).c_str(), text.c_str());
+  std::fputs(redrawn(what_ + progress_bar(std::min(done, total), total) + " " + text).c_str(), stderr);
   std::fflush(stderr);
 }
 
@@ -103,7 +107,7 @@ void WorkingLine::write(std::stop_token stop) {
     wake_.wait_for(lock, stop, step, [&] { return stop.stop_requested(); });
     if (stop.stop_requested()) break;
     const std::string text = what_ + ": " + short_duration(static_cast<double>(since.count()));
-    if (terminal_) std::fprintf(stderr, "%s%s", kEraseLine, text.c_str());
+    if (terminal_) std::fputs(redrawn(text).c_str(), stderr);
     if (!terminal_) log_info(text);
     drawn = terminal_;
   }

@@ -21,6 +21,10 @@ std::string short_duration(double seconds);
 /// How often progress is shown on stderr: ten times a second on a terminal, every ten seconds elsewhere.
 std::chrono::milliseconds progress_interval();
 
+/// Returns the text of a line that is drawn again and again in the place of what stands there. A terminal
+/// that is too narrow cuts it: a part on a second row would stay there.
+std::string redrawn(const std::string& text);
+
 /// Says that a command works where nothing can be counted: "reads the run: 12s". A thread of its own writes:
 /// on a terminal every second from the first on, elsewhere every ten seconds. What it drew is removed when it
 /// is destroyed. A child that is forked meanwhile may only start another program.

@@ -227,7 +227,7 @@ void remove_failures(const fs::path& folder) {
 }
 
 bool is_locked(const fs::path& folder) {
-  const int fd = ::open((folder / run_files::kLock).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const int fd = ::open((folder / run_files::kLock).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return false;
   const bool held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(fd);

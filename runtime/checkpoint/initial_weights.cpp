@@ -208,9 +208,11 @@ Problems check_weights(const WeightFiles& files, const LayeredModel& model,
         std::ostringstream text;
         text << there << " has shape " << c10::IntArrayRef(file->shape(there)) << ", the model has "
              << c10::IntArrayRef(wanted.shape);
-        unlike.push_back({file->path(), text.str(),
-                          "--init-from-ignore '" + layer_pattern(name) +
-                              "' starts it at random (a classifier of other classes)"});
+        unlike.push_back(
+            {file->path(), text.str(),
+             "--init-from-ignore '" + layer_pattern(name) +
+                 "' starts it at random (a classifier of other classes); for the model as it was "
+                 "trained give its options, such as --classes"});
       }
     }
   }

@@ -25,22 +25,19 @@ std::vector<ScheduleKind> named_kinds(bool asynchronous) {
 
 Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::string& where) {
   // The names of torch.distributed.pipelining and of papers, in any case.
-  static constexpr std::pair<std::string_view, std::string_view> kTheirs[] = {
-      {"interleaved1f1b", "interleaved"},
-      {"zbvzerobubble", "zb-v"},
-      {"dualpipe", "dualpipev"},
-      {"afab", "gpipe"},
-      {"zbh1", "zb-h1"},
-      {"zbh2", "zb-h2"},
-      {"zb1p", "zb-h1"},
-      {"zbv", "zb-v"},
-      {"zero-bubble", "zb-h1"}};
+  static constexpr std::pair<std::string_view, ScheduleKind> kTheirs[] = {
+      {"interleaved1f1b", ScheduleKind::Interleaved}, {"zbvzerobubble", ScheduleKind::ZeroBubbleV},
+      {"dualpipe", ScheduleKind::DualPipeV},          {"afab", ScheduleKind::GPipe},
+      {"zbh1", ScheduleKind::ZeroBubbleH1},           {"zbh2", ScheduleKind::ZeroBubbleH2},
+      {"zb1p", ScheduleKind::ZeroBubbleH1},           {"zbv", ScheduleKind::ZeroBubbleV},
+      {"zero-bubble", ScheduleKind::ZeroBubbleH1}};
   std::string lower(text);
   std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
-  for (const auto& [theirs, here] : kTheirs)
+  if (lower.starts_with("schedule")) lower.erase(0, 8);  // PyTorch's classes: ScheduleGPipe
+  for (const auto& [theirs, kind] : kTheirs)
     if (theirs == lower)
       return Problem{where, "unknown schedule '" + std::string(text) + "'",
-                     "here it is '" + std::string(here) + "'"};
+                     "here it is '" + to_string(kind) + "'"};
   std::vector<std::string> names;
   for (const ScheduleTraits& row : kScheduleKinds) {
     if (row.name == text) return row.kind;

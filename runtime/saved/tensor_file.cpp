@@ -15,6 +15,7 @@
 #include "runtime/base/failpoint.h"
 #include "runtime/base/json.h"
 #include "runtime/base/unfinished_file.h"
+#include "runtime/base/write_hint.h"
 
 namespace millrace {
 namespace {
@@ -110,7 +111,7 @@ class TensorFileWriter::Output {
       text += " (it needs " + std::to_string(needed_) + " bytes, " + std::to_string(space.available) +
               " are free)";
     }
-    throw CheckpointError(text, "is the disk full or the folder read-only?");
+    throw CheckpointError(text, write_hint(error, "is the disk full or the folder read-only?"));
   }
   std::string path_;
   UnfinishedFile unfinished_;

@@ -128,7 +128,7 @@ Result<MeasuredTimes> MeasuredTimes::of_one(const std::string& folder, const Pla
   times.source_ = folder;
   for (int rank = 0; rank < plan.num_ranks(); ++rank) {
     const std::string name = (std::filesystem::path(folder) / run_files::kTrace.of(rank)).string();
-    const Result<std::string> text = read_file(name, 16 * kGiB);
+    const Result<std::string> text = read_regular_file(name, 16 * kGiB);
     if (!text) return Problem{name, "cannot be read: " + text.problems().front().what, kHint};
     Result<std::vector<Span>> spans = spans_from_json(*text, name);
     if (!spans) return spans.problems();

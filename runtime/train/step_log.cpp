@@ -25,8 +25,7 @@ namespace {
 constexpr std::string_view kOfJob = ".job";
 
 /// Tells whether a line of a log is of a step before `step`. Heads of runs and broken lines are of none.
-bool is_before(const std::string& line, std::int64_t step, const std::string& path) {
-  const Result<Json> json = parse_json(line, path);
+bool is_before(const Result<Json>& json, std::int64_t step) {
   if (!json) return false;
   const auto is_below = [&](const char* key, std::int64_t end) {
     const Json* number = json->find(key);
@@ -42,10 +41,21 @@ std::optional<std::size_t> end_of_lines_before(const std::string& text, std::int
   for (std::size_t end = text.rfind('\n') + 1; end > 0;) {
     const std::size_t newline = end > 1 ? text.rfind('\n', end - 2) : std::string::npos;
     const std::size_t begin = newline + 1;  // 0 where there is no line before
-    if (is_before(text.substr(begin, end - 1 - begin), step, path)) return end;
+    if (is_before(parse_json(text.substr(begin, end - 1 - begin), path), step)) return end;
     end = begin;
   }
   return std::nullopt;
+}
+
+/// Warns of whole lines that are no JSON. Only a damaged disk or an editor makes them: a rank that was killed
+/// leaves at most a part of its last line.
+void warn_of_damage(std::string_view lines, const std::string& path) {
+  int damaged = 0;
+  for (std::size_t at = 0, end; (end = lines.find('\n', at)) != std::string_view::npos; at = end + 1)
+    damaged += !parse_json(lines.substr(at, end - at), path);
+  if (damaged > 0)
+    log_warning(path + ": " + std::to_string(damaged) +
+                " damaged line(s) near its end: what stood in them is lost, and missing in reports");
 }
 
 /// Cuts a log off behind its last line of a step before `step`. It reads the log from its end, so that going
@@ -53,7 +63,7 @@ std::optional<std::size_t> end_of_lines_before(const std::string& text, std::int
 /// take the later of two lines of a step.
 void cut_from(const std::filesystem::path& path, std::int64_t step) {
   std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  const std::uintmax_t size = std::filesystem::file_size(path, error);  // an error for a FIFO, too
   if (error) return;
   std::ifstream file(path, std::ios::binary);
   std::optional<std::size_t> end;
@@ -65,6 +75,9 @@ void cut_from(const std::filesystem::path& path, std::int64_t step) {
     file.seekg(static_cast<std::streamoff>(from));
     if (!file.read(tail.data(), static_cast<std::streamsize>(tail.size()))) return;
     end = end_of_lines_before(tail, step, path.string());
+    if (!end && from > 0) continue;
+    const std::size_t first = from > 0 ? tail.find('\n') + 1 : 0;
+    warn_of_damage(std::string_view(tail).substr(first), path.string());
   }
   const std::uintmax_t kept = from + end.value_or(0);
   if (kept == size) return;
@@ -277,17 +290,17 @@ std::string text_of(const std::vector<NamedValues>& jobs) {
 
 void StepLog::print(const StepRecord& r, std::int64_t total, double left_s) {
   std::string text = "step=" + std::to_string(r.step + 1) + "/" + std::to_string(total);
+  if (left_s >= 1) text += " left=" + short_duration(left_s);  // first: a narrow terminal cuts the end
   if (r.losses) text += text_of(r.losses->jobs);
   text += printed(" samples/s=%.1f step=%.1fms", r.samples_per_s, r.step_s * 1e3);
   if (r.lr.size() == 1) text += printed(" lr=%.4g", r.lr.front());
   if (r.loss_scales.size() == 1) text += printed(" loss_scale=%.6g", r.loss_scales.front());
   if (const auto skipped = std::ranges::count(r.skipped, 1); skipped > 0)
     text += r.skipped.size() == 1 ? " skipped" : " skipped=" + std::to_string(skipped);
-  if (left_s >= 1) text += " left=" + short_duration(left_s);
   static const bool terminal = ::isatty(STDERR_FILENO);
   if (!terminal) return log_info(text);
-  std::fprintf(stderr, "\r\x1b[K%s%s %s%s", job_mark().c_str(), progress_bar(r.step + 1, total).c_str(),
-               text.c_str(), r.step + 1 >= total ? "\n" : "");
+  text = redrawn(job_mark() + progress_bar(r.step + 1, total) + " " + text);
+  std::fputs((text + (r.step + 1 >= total ? "\n" : "")).c_str(), stderr);
 }
 
 void StepLog::print(const EvaluationReport& e) {

@@ -50,6 +50,14 @@ TEST_F(RunFolder, TheFailureThatExplainsTheOthersIsFound) {
   EXPECT_FALSE(failure_of(folder_));
 }
 
+/// Nobody writes to them: whoever opened one would wait for ever.
+TEST_F(RunFolder, FifosInItAreNotWaitedFor) {
+  for (const char* name : {"failure.rank0.json", "run.lock"})
+    ASSERT_EQ(::mkfifo((folder_ / name).c_str(), 0600), 0);
+  EXPECT_FALSE(failure_of(folder_));
+  EXPECT_FALSE(is_locked(folder_));
+}
+
 TEST_F(RunFolder, TellsWhetherItIsHeld) {
   EXPECT_FALSE(is_locked(folder_));
   {

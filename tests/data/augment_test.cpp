@@ -44,6 +44,7 @@ TEST(AugmentSteps, SayWhatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
       {"flip", "unknown augmentation 'flip'"},
       {"", "unknown augmentation ''"},
+      {"RandAugment", "did you mean 'rand-augment'?"},
       {"random-crop:2:3", "too many numbers"},
       {"random-crop:-1", "'-1' is no PADDING"},
       {"random-crop:1.5", "needs whole numbers"},

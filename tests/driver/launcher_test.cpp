@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -384,6 +385,31 @@ TEST(ConsoleTest, ASlowReaderGetsEverything) {
   reader.join();
   EXPECT_TRUE(got == expected);
   ::close(ends[0]);
+}
+
+/// A terminal cuts the bar instead of wrapping it, and what follows a full bar stands below it.
+TEST(ConsoleTest, ATerminalGetsABarOfOneRow) {
+  int ours = -1, terminal = -1;
+  ASSERT_EQ(::openpty(&ours, &terminal, nullptr, nullptr, nullptr), 0);
+  {
+    Console console(terminal, Console::kStory);
+    console.print("[rank1] t INFO step=1/2 loss=1");
+    console.print("[rank1] said");
+    console.print("[rank1] t INFO step=2/2 loss=1");
+    EXPECT_TRUE(console.finish(std::chrono::seconds(5)));
+  }
+  ::close(terminal);  // else a read would wait where something is missing
+  const std::string half = "\r\x1b[K\x1b[?7l[############............] step=1/2 loss=1\x1b[?7h",
+                    full = "\r\x1b[K\x1b[?7l[########################] step=2/2 loss=1\x1b[?7h",
+                    expected = half + "\r\x1b[K[rank1] said\r\n" + half + full + "\r\n";
+  std::string shown(expected.size(), '\0');
+  for (std::size_t at = 0; at < shown.size();) {
+    const ssize_t n = ::read(ours, shown.data() + at, shown.size() - at);
+    ASSERT_GT(n, 0);
+    at += static_cast<std::size_t>(n);
+  }
+  EXPECT_EQ(shown, expected);
+  ::close(ours);
 }
 
 TEST(ConsoleTest, WhatNobodyReadsIsLeftOutByWholeLinesAndCounted) {

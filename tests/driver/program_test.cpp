@@ -157,6 +157,11 @@ TEST_F(Program, LaunchNamesTheRankThatFailed) {
         "| boom", "resume: millrace launch job.yaml --output-dir out --set resume=out\n"}) {
     EXPECT_NE(answer.text.find(expected), std::string::npos) << expected << "\n" << answer.text;
   }
+  worker("rm -f job.yaml\nexit 1");
+  const Answer gone = millrace("launch job.yaml --output-dir out --set resume=job.yaml");
+  EXPECT_NE(gone.text.find("resume: millrace launch out/job.yaml --output-dir out --set resume=out\n"),
+            std::string::npos)
+      << gone.text;
   // The ranks remove it when they take the folder: these never did.
   EXPECT_EQ(folder_.read("out/summary.json"), "stale");
 }
@@ -229,6 +234,7 @@ TEST_F(Program, LaunchGivesUpWhereRestartsDoNotHelp) {
   const Answer few = millrace("launch job.yaml --output-dir few --max-restarts 1");
   EXPECT_EQ(few.code, 1) << few.text;
   EXPECT_NE(few.text.find("restart 1 of 1"), std::string::npos) << few.text;
+  EXPECT_NE(few.text.find("no restart is left of --max-restarts 1"), std::string::npos) << few.text;
   const Answer breaker = millrace("launch job.yaml --output-dir many --max-restarts 9");
   EXPECT_EQ(breaker.code, 93) << breaker.text;
   EXPECT_NE(breaker.text.find("restart 2 of 9 in 4 s"), std::string::npos) << breaker.text;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -572,6 +573,12 @@ TEST_F(Report, OddFilesOfTheDataAreShown) {
   EXPECT_NE(report_html(read()).find(
                 "<tr><td>train</td><td>24</td><td>3</td><td>1</td><td>0</td><td>2</td><td>4</td></tr>"),
             std::string::npos);
+  summary["data_files"]["train"]["grey"] = 0;
+  example::write(folder_.path("summary.json"), summary.dump());
+  const std::string volumes = report_html(read());
+  EXPECT_NE(volumes.find("<tr><td>train</td><td>24</td><td>3</td><td>2</td><td>4</td></tr>"),
+            std::string::npos);
+  EXPECT_EQ(volumes.find("CMYK"), std::string::npos) << "volumes have no such thing";
 }
 
 TEST(Gantt, TheLegendHasWhatThePictureShows) {
@@ -931,6 +938,23 @@ TEST(PlanDrawing, DrawsEveryCrossingOnce) {
   plan.crossings.clear();
   EXPECT_EQ(count(plan_svg(plan), "class=\"arrow\""), 2u) << "the chain";
   EXPECT_EQ(first_bad_tag(svg), "");
+}
+
+TEST(LineChart, LongNumbersOfTheAxisAreWhole) {
+  for (const double last : {1e6, 999'999.0, 12e6}) {
+    const std::string svg =
+        line_chart_svg({.title = "Loss", .x_label = "step", .width = 380, .whole_x = true},
+                       {{.points = {{0, 1}, {last, 2}}}});
+    int found = 0;
+    for (std::size_t at = 0; (at = svg.find("text-anchor=\"middle\">", at + 1)) != std::string::npos;
+         ++found) {
+      const std::size_t begin = at + 21, x = svg.rfind("x=\"", at) + 3;
+      const std::string label = svg.substr(begin, svg.find('<', begin) - begin);
+      EXPECT_LE(std::stod(svg.substr(x)) + 3.3 * double(label.size()), 380.01) << label;
+      EXPECT_EQ(std::fmod(std::stod(label), 1000), 0) << label;
+    }
+    EXPECT_GE(found, 4);
+  }
 }
 
 }  // namespace

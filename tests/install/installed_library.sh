@@ -101,7 +101,7 @@ quietly "$cmake" -S project -B project/build -G Ninja -DCMAKE_PREFIX_PATH="$work
 quietly "$cmake" --build project/build --parallel 2
 quietly project/build/model_test
 grep -q "after 100 steps" log || { cat log; fail "the new project's test says nothing"; }
-quietly project/build/my-model train --model my-model --data circles --stages 2 --steps 10 --depth 2 --rule adam --output-dir new-run
+quietly project/build/my-model train --model my-model --data circles --stages 2 --steps 10 --depth 2 --rule adam --output-dir project/run  # as in its README
 (cd project && ../project/build/my-model launch job.yaml --set steps=10 >log 2>&1) || { cat project/log; fail "the new job failed"; }
 cat >without_cmake.cpp <<'CPP'
 #include <millrace/program.h>

@@ -199,6 +199,24 @@ TEST_F(StepLogFile, ARunThatGoesOnKeepsTheLinesOfEarlierSteps) {
   EXPECT_EQ(steps(), std::vector<std::string>{"header"});
 }
 
+TEST_F(StepLogFile, ARunThatGoesOnWarnsOfDamagedLines) {
+  const auto warning_of = [&](const char* more) {
+    {
+      StepLog log(folder_, header(), 0);
+      log.write(record(0));
+    }
+    if (std::FILE* file = std::fopen((folder_ / "steps.rank2.jsonl").c_str(), "a")) {
+      std::fputs(more, file);
+      std::fclose(file);
+    }
+    testing::internal::CaptureStderr();
+    { StepLog log(folder_, header(), 2); }
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_NE(warning_of("{\"step\":1,\"lo\n").find("1 damaged line(s) near its end"), std::string::npos);
+  EXPECT_EQ(warning_of("{\"step\":1,\"lo"), "") << "a rank that was killed";
+}
+
 TEST_F(StepLogFile, ATableHasARowForEachStepAndJob) {
   StepLogHeader of_jobs = header();
   of_jobs.writes_jobs = true;

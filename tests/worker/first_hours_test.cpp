@@ -176,6 +176,8 @@ TEST_F(FirstHours, BashCompletesCommandsFlagsAndValues) {
   EXPECT_EQ(completed("millrace train --image"), "--image-size\n");
   EXPECT_EQ(completed("millrace train --schedule v-h"), "v-half\n");
   EXPECT_EQ(completed("millrace plan --format j"), "json\n");
+  EXPECT_EQ(completed("millrace plan --format = j"), "json\n") << "so bash cuts --format=j";
+  EXPECT_EQ(completed("millrace plan --format ="), "text json\n");
   EXPECT_EQ(completed("millrace plan --profile ''"), "\n") << "files are the shell's own";
   EXPECT_EQ(completed("millrace launch jo"), "\n");
   EXPECT_EQ(completed("millrace completion z"), "zsh\n");
@@ -248,6 +250,8 @@ TEST_F(FirstHours, AHintIsTheNextCommand) {
   ASSERT_EQ(run("plan " + profile + "--ranks 2 --out plan.json").code, 0);
   write("hosts.yaml", "hosts:\n  - {name: a, devices: 2}\n");
   write("lists.yaml", "model: mlp\nreplicas: [2, 2]\n");
+  fs::create_directories(folder_ / "pickles/cifar-10-batches-py");
+  write("pickles/cifar-10-batches-py/data_batch_1", "x");
   for (const auto& [command, hint] :
        {std::pair<std::string, std::string>{"plan --pipedream " + profile + "--ranks 4", "takes --machines"},
         {"plan " + profile + "--ranks 4 --schedule 1f1b,zb-v", "simulate --sweep` compares several"},
@@ -262,6 +266,9 @@ TEST_F(FirstHours, AHintIsTheNextCommand) {
         {"dlio workload=unet3d", "shipped are unet3d_a100, unet3d_h100"},
         {"checkpoint import w.pt --out w", "stands behind the flags"},
         {"train --model mlp --steps 1 --save-weights w.pt", "give FILE.safetensors"},
+        {"train --model mlp --steps 1 --save-weights w.onnx", "give FILE.safetensors"},
+        {"train --model resnet18 --data pickles", "give the folder of its binary version"},
+        {"train --model resnet18 --class-weights auto", "a file with a number a line, or balanced"},
         {"train --model " MILLRACE_SOURCE_DIR "/docs/examples/exported/classifier.pt2 --classes 4",
          "an exported model, whose sizes are those of its export"},
         {"train --resume .", "millrace report .` shows its command"},
@@ -277,6 +284,10 @@ TEST_F(FirstHours, AHintIsTheNextCommand) {
 TEST_F(FirstHours, AModelIsDescribedByItsName) {
   EXPECT_NE(run("models mlp").output.find("--width"), std::string::npos);
   EXPECT_EQ(run("models mlp bert").code, 2);
+  const Ran exported = run("models " MILLRACE_SOURCE_DIR "/docs/examples/exported/classifier.pt2");
+  EXPECT_EQ(exported.code, 0) << exported.output;
+  EXPECT_NE(exported.output.find("parameters in"), std::string::npos) << exported.output;
+  EXPECT_EQ(run("models absent.pt2").code, 2);
 }
 
 TEST_F(FirstHours, EvaluateGivesTheNumbersOfTheTraining) {
@@ -392,6 +403,8 @@ TEST_F(FirstHours, ReportsShowRunsSideBySideAndInAnIndex) {
   const std::string train = "train --model mlp --width 16 --data synthetic:256 --epochs 2 --output-dir runs/";
   ASSERT_EQ(run(train + "slow --lr 0.01").code, 0);
   ASSERT_EQ(run(train + "fast --lr 0.1 --threads 2").code, 0);
+  ASSERT_EQ(run("report --run runs/slow --against runs/fast runs/fast").code, 0) << "as in --against A,B";
+  EXPECT_EQ(run("report runs/slow runs/fast").code, 2);
   ASSERT_EQ(run("report --run runs/slow --against runs/fast").code, 0);
   const std::string page = bytes("runs/slow/report.html");
   for (const char* part : {"Side by side: what differs", "<td>lr</td><td>0.01</td><td>0.1</td>",

@@ -122,6 +122,8 @@ TEST_F(Predict, OfArraysShowsEachRowAndRefusesWhatDoesNotFit) {
   EXPECT_EQ(run(predict + "x.txt").code, 3);
   EXPECT_EQ(run(predict + "absent.npy").code, 3);
   EXPECT_EQ(run(predict + "--top-k 0 x.npy").code, 2);
+  const Ran misspelt = run(predict + "--topk 2 x.npy");
+  EXPECT_NE(misspelt.output.find("did you mean --top-k?"), std::string::npos) << misspelt.output;
   EXPECT_EQ(run(predict).code, 2);
   EXPECT_EQ(run("predict --model mlp --width 32 --classes 4 --weights run x.npy").code, 4);
   EXPECT_EQ(run("predict " + model + "--weights nowhere x.npy").code, 4);

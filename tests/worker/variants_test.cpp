@@ -375,6 +375,8 @@ TEST_F(Experiments, CapturedRunsAreComparedWithDlioToo) {
   const Ran ran = run("experiment grid.yaml --output-dir out");
   ASSERT_EQ(ran.code, 0) << ran.output;
   EXPECT_NE(ran.output.find("file calls of dlio beside the original's"), std::string::npos) << ran.output;
+  EXPECT_NE(ran.output.find("instrumented beside original: run "), std::string::npos) << ran.output;
+  EXPECT_EQ(ran.output.find(" % ("), std::string::npos) << "one repeat has no range\n" << ran.output;
   const std::string calls = bytes("out/calls.csv"), alike = bytes("out/similarity.csv");
   for (const char* variant : {",original,1,", ",instrumented,1,", ",dlio,1,"}) {
     const std::size_t at = calls.find(variant);
