@@ -203,6 +203,26 @@ TEST_F(Emulation, AJobRunsOnBothClocksWithoutWhatAsksForValues) {
   EXPECT_NE(bytes("real-emulated/report.html").find("Emulated"), std::string::npos);
 }
 
+/// A norm that clips takes a pass over the gradients, and has no value.
+TEST_F(Emulation, ClippingTakesItsTime) {
+  Json profile = json("profile.json");
+  profile["norm_s_per_byte"] = 1e-8;
+  double bytes_of_all = 0;
+  for (const Json& layer : profile.find("layers")->items())
+    bytes_of_all += layer.find("parameter_bytes")->as_double();
+  write("clipped.json", profile.dump(1));
+  const std::string train = "train " + std::string(kModel) +
+                            "--steps 3 --data synthetic:64 --device emulated --clock virtual "
+                            "--device-profile clipped.json --overwrite --output-dir clip ";
+  const auto step_of = [&](const std::string& flags) {
+    const Ran ran = run(train + flags);
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    EXPECT_EQ(bytes("clip/steps.rank0.jsonl").find("gradient_norm"), std::string::npos);
+    return json("clip/summary.json").find("median_step_s")->as_double();
+  };
+  EXPECT_NEAR(step_of("--clip-norm 1") - step_of(""), bytes_of_all * 1e-8, bytes_of_all * 1e-10);
+}
+
 /// In virtual time nothing varies. The report simulates the run's own times again, and they give the run's
 /// step.
 TEST_F(Emulation, ItsReportFindsNoErrorInVirtualTime) {
