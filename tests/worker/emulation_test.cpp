@@ -203,6 +203,27 @@ TEST_F(Emulation, AJobRunsOnBothClocksWithoutWhatAsksForValues) {
   EXPECT_NE(bytes("real-emulated/report.html").find("Emulated"), std::string::npos);
 }
 
+/// The first of two buckets is added up beside the rest of the backward.
+TEST_F(Emulation, AnAllReduceOverlapsTheBackwardAsPlanned) {
+  const std::string model = "--model mlp --width 512 --depth 6 --microbatch 8 ";
+  const Ran profiled = run("profile " + model + "--repetitions 1 --blocks 1 --warmup 0 --out wide.json");
+  ASSERT_EQ(profiled.code, 0) << profiled.output;
+  set_times("wide.json");
+  write("fast.yaml", "levels: [{count: 3, bandwidth: 1e9, latency: 1e-5}]\n");
+  for (const std::string microbatches : {"3", "5"}) {
+    const Ran planned =
+        run("plan --profile wide.json --cluster fast.yaml --stages 1 --schedule 1f1b --microbatches " +
+            microbatches + " --out plan.json");
+    ASSERT_EQ(planned.code, 0) << planned.output;
+    const Ran ran = run("train " + model +
+                        "--plan plan.json --steps 3 --data synthetic:128 --device emulated --clock virtual "
+                        "--device-profile wide.json --emulate-links fast.yaml --overwrite --output-dir wide");
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    const double step = json("wide/summary.json").find("median_step_s")->as_double();
+    EXPECT_NEAR(step / predicted_by("plan.json"), 1, 0.015) << microbatches;
+  }
+}
+
 /// A norm that clips takes a pass over the gradients, and has no value.
 TEST_F(Emulation, ClippingTakesItsTime) {
   Json profile = json("profile.json");
