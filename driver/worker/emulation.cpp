@@ -152,6 +152,8 @@ Status Emulation::set_up(TrainSpec& spec) {
   made->jitter_ =
       spec.emulation.jitter.of_profile ? made->profile_.measured.jitter : spec.emulation.jitter.sigma;
   made->seed_ = spec.options.seed;
+  const auto clips = [](const auto& of) { return clip_norm_of(of.rule, of.clip) > 0; };
+  made->clips_ = clips(spec.options) || std::ranges::any_of(spec.options.jobs, clips);
   if (spec.emulation.world)
     made->clock_ = std::shared_ptr<Clock>(spec.emulation.world, &spec.emulation.world->clock());
   else if (spec.emulation.clock == EmulatedClock::Virtual)
@@ -217,7 +219,8 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
     costs.fixed_bytes += batches_of(rank, a);
     // Arrays of equal size have the same profile.
     EmulatedUpdate update{.s_per_byte = array.update_s_per_byte,
-                          .copy_s_per_byte = array.update_copy_s_per_byte};
+                          .copy_s_per_byte = array.update_copy_s_per_byte,
+                          .norm_s_per_byte = clips_ ? array.norm_s_per_byte : 0};
     std::map<std::string, const LayerNode*> nodes;
     for (const LayerNode& node : array.nodes) nodes[node.name] = &node;
     for (std::size_t s = 0; s < plan_.stages.size(); ++s) {

@@ -84,6 +84,7 @@ class Emulation {
   SharedMemory shared_ = SharedMemory::None;
   std::vector<std::int64_t> memory_;  // by rank, of the cluster file's devices; 0: unlimited
   double jitter_ = 0;
+  bool clips_ = false;  // by a norm of gradients: a pass over them before each update
   std::uint64_t seed_ = 0;
   std::shared_ptr<Clock> clock_;
 };

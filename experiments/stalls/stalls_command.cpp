@@ -13,6 +13,7 @@
 #include "driver/cli/storage_flag.h"
 #include "driver/launch/job_spec.h"
 #include "experiments/dlio/dlio_data.h"
+#include "experiments/stalls/data_state.h"
 #include "experiments/stalls/job_stalls.h"
 #include "experiments/stalls/stall_figures.h"
 #include "experiments/stalls/stall_files.h"
@@ -207,12 +208,14 @@ int run_analyze(const AnalyzeFlags& flags, const Arguments& given, Problems prob
       return exit_with(ExitCode::Usage, made.problems());
     if (!flags.images && config->workflow.generate_data) generate(*config);
     const StallJob job = job_of(flags, *config);
+    const DataState data = state_of(job.source.files);
     SteadyClock clock;
     ProgressLine progress(clock, "stalls", 0, "first epoch");
     const StallReport report = analyze_stalls(job, flags.measure, [&](std::int64_t done, std::int64_t total) {
       progress.show(done, total, "epochs");
     });
     progress.clear();
+    require_unchanged(data, flags.images ? images_of(*flags.images) : data.files);
     if (const Status written = write_stall_files(flags.out, job, report); !written)
       return exit_with(ExitCode::RunFailed, written.problems());
     if (flags.format == OutputFormat::Json)
@@ -396,11 +399,13 @@ int run_figure(const FigureFlags& flags, const Arguments& given, Problems proble
     if (std::ranges::max(plan.threads) > cores)
       std::fprintf(stderr, "note: up to %d decoding threads share %d cores of this machine\n",
                    std::ranges::max(plan.threads), cores);
+    const DataState data = state_of(plan.job.source.files);
     SteadyClock clock;
     ProgressLine progress(clock, "stalls", 0, "first point");
     const std::vector<FigurePoint> points = measure_figure(
         plan, [&](std::int64_t done, std::int64_t total) { progress.show(done, total, "points"); });
     progress.clear();
+    require_unchanged(data, analysis.images ? images_of(*analysis.images) : data.files);
     const Result<std::vector<std::string>> written = write_figure(flags.out, plan, points);
     if (!written) return exit_with(ExitCode::RunFailed, written.problems());
     std::vector<std::vector<std::string>> lines{{"MODEL", "CACHED", "POLICY", "THREADS", "SAMPLES/S",

@@ -441,7 +441,7 @@ double CostModel::exposed_reduce(const CutStage& stage, const Sheet& sheet, cons
 
 ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape,
                                   ScheduleKind kind) const {
-  ScheduleCosts costs;
+  ScheduleCosts costs{.reduces_beside = options_.reduce != ReduceModel::Serial};
   const std::vector<AllReduceCost> reduces =
       all_reduce_costs(cluster_, conditions_.host, shape.ranks_of_stage);
   for (const CutStage& stage : stages) {

@@ -149,6 +149,7 @@ class ChannelCommunicator final : public Communicator {
     const std::uint64_t sequence = collectives_++;
     const AllReduceRoute route = all_reduce_route(hosts_, static_cast<std::int64_t>(tensor.nbytes()));
     if (route.way == AllReduceWay::Nothing) return std::make_unique<NothingPending>();
+    channel_->begin_collective(tensor);
     if (route.way == AllReduceWay::Direct)
       return start_direct_reduce(tensor.view({-1}), kCollective | next_tag(sequence), what);
     // Beside the caller, so that collectives overlap its computation.
@@ -165,6 +166,7 @@ class ChannelCommunicator final : public Communicator {
 
   void broadcast(at::Tensor tensor, RankId root) override {
     const std::uint64_t tag = kCollective | next_tag(collectives_++);
+    channel_->begin_collective(tensor);
     std::vector<std::unique_ptr<Pending>> parts;
     if (rank_ == root.value) {
       for (int peer = 0; peer < size(); ++peer) {

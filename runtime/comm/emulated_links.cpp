@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -63,18 +64,13 @@ class EmulatedLinks final : public ForwardingChannel {
     const auto length = duration_of(double(transfer.tensor.nbytes()) * wire.times.seconds_per_byte);
     message->latency = duration_of(wire.times.latency_s);
     if (network_.ports && network_.ports->takes(rank(), peer, is_collective)) {
-      at_once_ = now == newest_ ? at_once_ + 1 : 0;
-      newest_ = now;
-      message->asked =
-          std::make_shared<EmulatedPorts::Request>(EmulatedPorts::Request{.from = rank(),
-                                                                          .to = peer,
-                                                                          .is_collective = is_collective,
-                                                                          .posted = now,
-                                                                          .nth = at_once_,
-                                                                          .length = length});
-      network_.ports->ask(message->asked);
-      // All that ask at this moment are known a nanosecond later.
-      on_the_way_.emplace(now + std::chrono::nanoseconds(1), message);
+      message->asked = std::make_shared<EmulatedPorts::Request>(EmulatedPorts::Request{
+          .from = rank(), .to = peer, .is_collective = is_collective, .length = length});
+      if (is_collective && is_asking_) {
+        waiting_.push_back(message);
+      } else {
+        ask(message, is_collective ? std::max(now, collectives_free_) : now);
+      }
     } else {
       wire.free = std::max(wire.free, now) + length;
       on_the_way_.emplace(wire.free + message->latency, message);
@@ -132,6 +128,29 @@ class EmulatedLinks final : public ForwardingChannel {
     return wires_.emplace(peer, Wire{network_.wire(rank(), peer)}).first->second;
   }
 
+  /// Asks for the ports of a message at `when`, now or later.
+  void ask(const std::shared_ptr<Message>& message, TimePoint when) {
+    at_once_ = when == newest_ ? at_once_ + 1 : 0;
+    newest_ = when;
+    message->asked->posted = when;
+    message->asked->nth = at_once_;
+    is_asking_ |= message->asked->is_collective;
+    network_.ports->ask(message->asked);
+    // All that ask at this moment are known a nanosecond later.
+    on_the_way_.emplace(when + std::chrono::nanoseconds(1), message);
+  }
+
+  /// The ports of a message are settled: the next one of a collective asks when it has left.
+  void settled(const EmulatedPorts::Request& request) {
+    if (!request.is_collective) return;
+    collectives_free_ = request.left;
+    is_asking_ = false;
+    if (waiting_.empty()) return;
+    const std::shared_ptr<Message> next = std::move(waiting_.front());
+    waiting_.pop_front();
+    ask(next, request.left);
+  }
+
   void deliver() {
     const ClockUser user(clock());
     std::unique_lock lock(mutex_);
@@ -149,6 +168,7 @@ class EmulatedLinks final : public ForwardingChannel {
         network_.ports->settle(clock().now());
         on_the_way_.erase(on_the_way_.begin());
         on_the_way_.emplace(message->asked->left + message->latency, message);
+        settled(*message->asked);
         message->asked.reset();
         continue;
       }
@@ -174,7 +194,12 @@ class EmulatedLinks final : public ForwardingChannel {
   Queue on_the_way_;           // by arrival, or when ports are settled; equal ones in the order of posting
   TimePoint newest_ = TimePoint::min();  // when the newest message asked for ports
   int at_once_ = 0;                      // messages that asked at that moment, before the newest
-  std::exception_ptr failed_;            // the first message that could not be handed on
+  // Messages of collectives ask one after the other, each when the one before has left. If all asked when
+  // they are posted, a rank that is a moment later would find ports taken for messages that leave much later.
+  std::deque<std::shared_ptr<Message>> waiting_;
+  TimePoint collectives_free_{};  // when the newest one that is settled has left
+  bool is_asking_ = false;        // one of them is not settled
+  std::exception_ptr failed_;     // the first message that could not be handed on
   bool running_ = false, stopped_ = false, aborted_ = false;
   std::jthread courier_;  // last: joined first
 };

@@ -110,7 +110,7 @@ void EmulatedDevice::updated(const UpdateWork& work) {
   const auto passed_over = update.untouched_bytes.find(work.stage);
   const std::int64_t changed =
       work.bytes - (passed_over == update.untouched_bytes.end() ? 0 : passed_over->second);
-  compute(double(changed) * update.s_per_byte +
+  compute(double(work.bytes) * update.norm_s_per_byte + double(changed) * update.s_per_byte +
           (work.copied ? double(work.bytes) * update.copy_s_per_byte : 0));
   const auto copies = costs_.copy_bytes.find(work.stage);
   if (copies == costs_.copy_bytes.end()) return;

@@ -21,6 +21,7 @@ namespace millrace {
 struct EmulatedUpdate {
   double s_per_byte = 0;       ///< LayerGraph::update_s_per_byte
   double copy_s_per_byte = 0;  ///< LayerGraph::update_copy_s_per_byte
+  double norm_s_per_byte = 0;  ///< of the pass for a norm that clips; 0: gradients are not clipped so
   /// The bytes of the parameters that it passes over, by stage that the device holds.
   std::map<int, std::int64_t> untouched_bytes{};
 };

@@ -41,8 +41,14 @@ class DeviceOrdered final : public ForwardingChannel {
       : ForwardingChannel(std::move(inner)), device_(device), shared_(shared), hosts_(hosts()) {}
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
     if (!transfer.tensor.is_meta()) return ForwardingChannel::post(transfer);
-    if (transfer.direction == Direction::Send) device_.wait();
+    // What a collective sends was ready when it began, or has come in since. Meanwhile the device may have
+    // got other work.
+    if (transfer.direction == Direction::Send && !is_collective_tag(transfer.tag)) device_.wait();
     return std::make_unique<HostWait>(ForwardingChannel::post(transfer), clock(), device_);
+  }
+  void begin_collective(const at::Tensor& tensor) override {
+    if (tensor.is_meta()) device_.wait();
+    ForwardingChannel::begin_collective(tensor);
   }
   std::unique_ptr<Arrival> receive(const Transfer& transfer) override {
     if (!transfer.tensor.is_meta()) return receive_within(transfer);

@@ -307,7 +307,7 @@ Result<ClusterSpec> ClusterSpec::parse(std::string_view yaml, const std::string&
                               std::to_string(spec.num_ranks()));
     }
   } else if (spec.hosts.empty() && problems.empty()) {
-    in.problem("levels", "is missing",
+    in.problem("levels", "key 'levels' is missing",
                "give levels, or hosts with their links, for example "
                "levels: [{count: 2, bandwidth: 3e9}]");
   } else {
@@ -317,7 +317,7 @@ Result<ClusterSpec> ClusterSpec::parse(std::string_view yaml, const std::string&
       read_link(link, spec.network);
       link.finish();
     } else if (problems.empty() && !all_pairs_linked(spec)) {
-      in.problem("network", "is missing, and links do not join every pair of hosts",
+      in.problem("network", "key 'network' is missing, and links do not join every pair of hosts",
                  "for example network: {bandwidth: 1.25e9, latency: 5e-5}");
     }
   }

@@ -79,9 +79,10 @@ Result<DeviceTable> DeviceTable::parse(std::string_view text, const std::string&
     const std::optional<int> batch = number_of<int>(cells[kBatch]);
     const std::optional<double> seconds = number_of<double>(cells[kSeconds]);
     if (!batch || *batch < 1)
-      problems.push_back({where, "the batch is " + cells[kBatch], "a number of samples was expected"});
+      problems.push_back({where, "the batch is '" + cells[kBatch] + "'", "a number of samples was expected"});
     if (!seconds || !(*seconds > 0 && *seconds < 1e9))
-      problems.push_back({where, "the time is " + cells[kSeconds], "seconds above 0, or N/A, were expected"});
+      problems.push_back(
+          {where, "the time is '" + cells[kSeconds] + "'", "seconds above 0, or N/A, were expected"});
     if (!batch || *batch < 1 || !seconds || !(*seconds > 0 && *seconds < 1e9)) continue;
     std::vector<DeviceTime>& times = table.times_[lower(cells[kDevice])][lower(cells[kModel])];
     const auto other = std::ranges::find(times, *batch, &DeviceTime::batch);

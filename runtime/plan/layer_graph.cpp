@@ -68,7 +68,7 @@ void read_fields(const Json& json, LayerNode& node, Problems& problems) {
   if (sum != node.field_bytes)
     problems.push_back(
         {json.where(),
-         "adds up to " + std::to_string(sum) + ", field_bytes is " + std::to_string(node.field_bytes),
+         "'fields' add up to " + std::to_string(sum) + ", field_bytes is " + std::to_string(node.field_bytes),
          "leave `fields` out if only their sum is known"});
 }
 

@@ -186,8 +186,11 @@ struct ScheduleCosts {
   std::vector<double> forward;
   std::vector<double> backward_input;
   std::vector<double> backward_weight;
-  std::vector<double> reduce;    ///< the part that computation does not hide; empty: 0
-  std::vector<double> update;    ///< empty: 0
+  std::vector<double> reduce;  ///< the part that computation does not hide; empty: 0
+  std::vector<double> update;  ///< empty: 0
+  /// An all-reduce goes on from the end of its stage's last gradients, beside other stages of the rank.
+  /// False: it begins with the action Reduce.
+  bool reduces_beside = false;
   std::vector<double> transfer;  ///< by link; empty: 0
   /// By link, for the gradients that go back; empty: as `transfer`.
   std::vector<double> transfer_back{};

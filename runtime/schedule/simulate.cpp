@@ -81,6 +81,7 @@ class Simulator {
     for (int host : options.host) hosts = std::max(hosts, host + 1);
     port_out_.assign(hosts, 0);
     port_in_.assign(hosts, 0);
+    find_stage_ends();
   }
 
   Simulation run() {
@@ -113,6 +114,12 @@ class Simulator {
   }
 
  private:
+  /// An all-reduce of a stage that the rank has joined.
+  struct Beside {
+    std::size_t stage = 0;
+    double end = kNotYet;
+    bool is_awaited = false;
+  };
   struct Rank {
     std::size_t at = 0;
     double time = 0;
@@ -125,6 +132,9 @@ class Simulator {
     std::size_t unfinished = 0;       // transfers of it
     std::vector<std::size_t> stages;  // that it holds; looked up when the first norm is asked for
     int may_update = 0;               // of them, since all ranks have agreed
+    std::vector<char> ends_stage;     // by action: all-reduces go on beside what follows it (find_stage_ends)
+    std::vector<Beside> beside;       // all-reduces that do
+    double reduced = 0;               // when they leave the rank's wires free
     Wires wires;
   };
   struct Barrier {
@@ -259,7 +269,9 @@ class Simulator {
       rank.last_end = rank.time + seconds;
       if (a.op != Op::Forward) rank.last_backward = rank.time;
     }
+    const bool ends_stage = !rank.ends_stage.empty() && rank.ends_stage[rank.at];
     finish(r, rank.time, rank.time + seconds);
+    if (ends_stage) join_reduce(r, a);
   }
 
   // ---- messages
@@ -383,6 +395,7 @@ class Simulator {
   /// past it. A stage has one open barrier: nobody passes the k-th before all have reached it.
   bool reduce(std::size_t r, const Action& a) {
     Rank& rank = ranks_[r];
+    if (!rank.ends_stage.empty()) return await_reduce(r, a);
     Barrier& barrier = barriers_[index(a.stage)];
     const int buckets = std::max(1, options_.reduce_buckets);
     barrier.time = std::max(barrier.time, rank.time);
@@ -403,6 +416,74 @@ class Simulator {
       finish(member, ranks_[member].time, end);
       if (member != r) ready_.push_back(member);
     }
+    return true;
+  }
+
+  /// Where ranks hold several replicated stages, finds the actions that end the gradients of one: its
+  /// all-reduce goes on beside the other stages. Does nothing if all-reduces wait for their turn in the list.
+  void find_stage_ends() {
+    if (!costs_.reduces_beside || costs_.reduce.empty() || options_.reduce_buckets > 1) return;
+    std::vector<int> held(ranks_.size(), 0);
+    for (const std::vector<RankId>& ranks : shape_.ranks_of_stage)
+      for (const RankId rank : ranks) held[static_cast<std::size_t>(rank.value)] += ranks.size() > 1;
+    if (std::ranges::none_of(held, [](int stages) { return stages > 1; })) return;
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      const std::vector<Action>& list = schedule_.ranks[r];
+      std::vector<std::size_t> open;  // stages whose Reduce comes later in the list
+      std::vector<char> ends(list.size(), 0);
+      for (std::size_t at = list.size(); at-- > 0;) {
+        const auto found = std::ranges::find(open, index(list[at].stage));
+        if (list[at].op == Op::Reduce) {
+          if (found != open.end()) return forget_stage_ends();  // job arrays: two of one stage
+          open.push_back(index(list[at].stage));
+        } else if (is_compute(list[at].op) && list[at].op != Op::Forward && found != open.end()) {
+          ends[at] = 1;
+          open.erase(found);
+        }
+      }
+      ranks_[r].ends_stage = std::move(ends);
+    }
+  }
+  void forget_stage_ends() {
+    for (Rank& rank : ranks_) rank.ends_stage.clear();
+  }
+
+  static Beside* beside(Rank& rank, StageId stage) {
+    const auto found = std::ranges::find(rank.beside, index(stage), &Beside::stage);
+    return found == rank.beside.end() ? nullptr : &*found;
+  }
+
+  /// The rank has all gradients of a stage. The last replica starts the all-reduce, after those that the same
+  /// ranks have under way.
+  void join_reduce(std::size_t r, const Action& a) {
+    Barrier& barrier = barriers_[index(a.stage)];
+    barrier.time = std::max({barrier.time, ranks_[r].time, ranks_[r].reduced});
+    barrier.waiting.push_back(r);
+    ranks_[r].beside.push_back({.stage = index(a.stage)});
+    if (barrier.waiting.size() < static_cast<std::size_t>(shape_.replicas(a.stage))) return;
+    const double end = barrier.time + cost(costs_of(a.microbatch).reduce, index(a.stage)) *
+                                          noise(index(a.stage) * 16 + static_cast<std::uint64_t>(Op::Reduce),
+                                                static_cast<std::uint64_t>(barrier.count));
+    for (const std::size_t member : barrier.waiting) {
+      ranks_[member].reduced = std::max(ranks_[member].reduced, end);
+      Beside* joined = beside(ranks_[member], a.stage);
+      joined->end = end;
+      if (joined->is_awaited && member != r) ready_.push_back(member);
+    }
+    barrier = {.count = barrier.count + 1};
+  }
+
+  /// The action Reduce of an all-reduce that went on beside others.
+  bool await_reduce(std::size_t r, const Action& a) {
+    if (!beside(ranks_[r], a.stage)) join_reduce(r, a);
+    Beside* joined = beside(ranks_[r], a.stage);
+    if (joined->end == kNotYet) {
+      joined->is_awaited = true;
+      return false;
+    }
+    const double end = std::max(ranks_[r].time, joined->end);
+    ranks_[r].beside.erase(ranks_[r].beside.begin() + (joined - ranks_[r].beside.data()));
+    finish(r, ranks_[r].time, end);
     return true;
   }
 

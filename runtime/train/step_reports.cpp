@@ -76,7 +76,8 @@ void StepReports::log(std::int64_t step, Measured measured) {
                     .cpu_s = measured.cpu_s,
                     .samples_per_s = samples_per_s_.back(),
                     .lr = std::move(measured.lr),
-                    .gradient_norms = std::move(measured.gradient_norms),
+                    .gradient_norms = t_.options.has_losses() ? std::move(measured.gradient_norms)
+                                                              : std::vector<double>{-1},  // of no values
                     .peak_memory_bytes = memory.peak,
                     .taken_memory_bytes = memory.taken,
                     .resident_memory_bytes = peak_resident_bytes(),

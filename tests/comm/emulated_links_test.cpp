@@ -163,7 +163,8 @@ TEST(EmulatedLinks, MessagesBetweenHostsShareTheirPorts) {
 TEST(EmulatedLinks, ACollectiveTakesTheTimeThatThePlannerCharges) {
   constexpr double kLatency = 1e-3, kPerByte = 1e-9, kInside = 1e-10;
   constexpr std::int64_t kBytes = 16'000'000;
-  const auto seconds_of = [&](const std::vector<int>& hosts) {
+  // Rank r begins r x `apart` seconds later than rank 0.
+  const auto seconds_of = [&](const std::vector<int>& hosts, double apart) {
     const int ranks = static_cast<int>(hosts.size());
     VirtualClock clock;
     const TimePoint start = clock.now();
@@ -177,6 +178,8 @@ TEST(EmulatedLinks, ACollectiveTakesTheTimeThatThePlannerCharges) {
                      .hosts = hosts,
                      .ports = std::make_shared<EmulatedPorts>(hosts)},
                     [&](Communicator& c) {
+                      const auto late = Seconds(apart * static_cast<double>(c.rank().value));
+                      clock.sleep_until(start + std::chrono::duration_cast<TimePoint::duration>(late));
                       at::Tensor own = at::ones({kBytes / 4});
                       c.all_reduce(own, "sum")->wait();
                       EXPECT_EQ(own[0].item<float>(), ranks);
@@ -199,8 +202,11 @@ TEST(EmulatedLinks, ACollectiveTakesTheTimeThatThePlannerCharges) {
     // Between hosts of several ranks it goes in pieces. The planner takes no overlap of the part inside the
     // hosts with the part between them.
     const bool in_pieces = hosts.front() == hosts[1] && hosts.back() != hosts.front();
-    EXPECT_NEAR(seconds_of(hosts) / charged, in_pieces ? 0.9 : 1, in_pieces ? 0.03 : 0.001)
+    const double in_time = seconds_of(hosts, 0);
+    EXPECT_NEAR(in_time / charged, in_pieces ? 0.9 : 1, in_pieces ? 0.03 : 0.001)
         << hosts.size() << " ranks, the last on host " << hosts.back();
+    EXPECT_NEAR(seconds_of(hosts, 1e-6) / in_time, 1, 0.01)
+        << hosts.size() << " ranks that begin a microsecond apart, the last on host " << hosts.back();
   }
 }
 

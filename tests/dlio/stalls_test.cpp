@@ -8,6 +8,7 @@
 
 #include "data/files/images.h"
 #include "driver/cli/storage_flag.h"
+#include "experiments/stalls/data_state.h"
 #include "experiments/stalls/fetch_stage.h"
 #include "experiments/stalls/stall_analysis.h"
 #include "runtime/base/error.h"
@@ -119,6 +120,29 @@ TEST(Stalls, MissesTakeTheStoragesTimeByFileAndByByte) {
   EXPECT_NEAR(by_byte, 0.9, 1e-9) << "all but the large one are cached";
   EXPECT_EQ(by_byte, simulated_miss_share(mixed, CachePolicy::MinIo, 0.1, disk, 4));
   EXPECT_NEAR(simulated_miss_share(mixed, CachePolicy::MinIo, 0.1, seeks, 4), 0.1, 1e-6) << "one file of ten";
+}
+
+TEST(Stalls, DataThatChangesDuringARunIsFound) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> files{folder.path("b"), folder.path("a")};
+  for (const std::string& file : files) std::ofstream(file) << "four";
+  const DataState before = state_of(files);
+  EXPECT_NO_THROW(require_unchanged(before, files));
+  const auto said = [&](const std::vector<std::string>& now) -> std::string {
+    try {
+      require_unchanged(before, now);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(said({files[0], files[1], folder.path("c")}).find("c: was added"), std::string::npos);
+  fs::last_write_time(files[0], before.times[1] + std::chrono::seconds(1));
+  EXPECT_NE(said(files).find("b: was written to"), std::string::npos) << said(files);
+  std::ofstream(files[0]) << "seven b";
+  EXPECT_NE(said(files).find("b: went from 4 to 7 bytes"), std::string::npos) << said(files);
+  fs::remove(files[0]);
+  EXPECT_NE(said({files[1]}).find("b: was taken away"), std::string::npos) << said({files[1]});
 }
 
 TEST(Stalls, AnEpochIsSplitWithoutARestAndNeverBelowNothing) {

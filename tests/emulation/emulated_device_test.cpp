@@ -137,13 +137,14 @@ TEST(EmulatedDevice, EachArrayUpdatesAtItsOwnPace) {
   VirtualClock clock;
   EmulatedDevice device(
       clock, "test",
-      {.updates = {{1, {.s_per_byte = 1e-3}}, {2, {.s_per_byte = 4e-3, .untouched_bytes = {{0, 50}}}}}});
+      {.updates = {{1, {.s_per_byte = 1e-3}},
+                   {2, {.s_per_byte = 4e-3, .norm_s_per_byte = 1e-3, .untouched_bytes = {{0, 50}}}}}});
   device.updated({.stage = 0, .jobs = 2, .bytes = 200});
   device.synchronize();
-  EXPECT_NEAR(seconds(clock), 0.6, 1e-9) << "150 bytes of 4 ms";
+  EXPECT_NEAR(seconds(clock), 0.8, 1e-9) << "150 bytes of 4 ms, and a norm of 200";
   device.updated({.stage = 0, .jobs = 1, .bytes = 100});
   device.synchronize();
-  EXPECT_NEAR(seconds(clock), 0.7, 1e-9) << "and 100 of 1 ms";
+  EXPECT_NEAR(seconds(clock), 0.9, 1e-9) << "and 100 of 1 ms";
 }
 
 TEST(EmulatedDevice, TensorsHaveShapesAndNoValues) {

@@ -110,6 +110,12 @@ TEST(DeviceTable, ForetellsHeldOutBatches) {
   EXPECT_NEAR(errors[1].line, (1 + 32.0 / 36) / 1.6 - 1, 1e-6);
 }
 
+TEST(DeviceTable, ACellThatIsEmptyIsSeenInTheMessage) {
+  const std::string text =
+      to_string(DeviceTable::parse("v100\t\tresnet50\t\t\t\t0.1\t0.3", "t.tsv").problems());
+  EXPECT_NE(text.find("the batch is ''"), std::string::npos) << text;
+}
+
 TEST(DeviceTable, RefusesWhatItHasNotMeasured) {
   const Result<DeviceTable> table = DeviceTable::parse(kTable, "t.tsv");
   ASSERT_TRUE(table);
@@ -127,9 +133,9 @@ TEST(DeviceTable, RefusesWhatItHasNotMeasured) {
 
 TEST(DeviceTable, SaysWhichLineIsWrong) {
   for (const auto& [line, part] : {std::pair("v100\tx\tresnet50\t64", "has 4 columns"),
-                                   {"v100\t\tresnet50\tmany\t\t\t\t1", "batch is many"},
-                                   {"v100\t\tresnet50\t64\t\t\t\tfast", "time is fast"},
-                                   {"v100\t\tresnet50\t64\t\t\t\t-1", "time is -1"},
+                                   {"v100\t\tresnet50\tmany\t\t\t\t1", "batch is 'many'"},
+                                   {"v100\t\tresnet50\t64\t\t\t\tfast", "time is 'fast'"},
+                                   {"v100\t\tresnet50\t64\t\t\t\t-1", "time is '-1'"},
                                    {"V100\t\tresnet50\t64\t\t\t\t0.2", "line 1 has another time"}}) {
     const Result<DeviceTable> table =
         DeviceTable::parse("v100\t\tresnet50\t64\t\t\t\t0.1\n" + std::string(line) + "\n", "t.tsv");

@@ -288,9 +288,9 @@ TEST(ClusterSpec, HostsOfDifferentDevicesAndLinks) {
 
 TEST(ClusterSpec, WrongFilesAreNamedByPlaceAndReason) {
   const std::pair<const char*, const char*> cases[] = {
-      {"device: cpu\n", "levels"},
+      {"device: cpu\n", "key 'levels' is missing"},
       {"hosts: [{name: a, devices: 2}]\nnetwork: {bandwidth: 1e9}\n", "bandwidth"},
-      {"hosts: [{name: a}, {name: b}]\n", "network"},
+      {"hosts: [{name: a}, {name: b}]\n", "key 'network' is missing"},
       {"hosts: [{name: a}, {name: a}]\nnetwork: {bandwidth: 1e9}\n", "twice"},
       {"kinds: [{name: v100}]\nhosts: [{name: a, kind: v10}]\n", "did you mean 'v100'"},
       {"kinds: [{name: v, speed: 0}]\nhosts: [{name: a}]\n", "'speed' is 0.0"},

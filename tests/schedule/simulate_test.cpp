@@ -295,6 +295,24 @@ TEST(SimulateModel, MicrobatchesHaveCostsOfTheirOwnInEachStage) {
   EXPECT_DOUBLE_EQ(simulate(schedule, shape, mean, {.microbatch_costs = {first, wide}}).makespan, 25);
 }
 
+/// Two replicas hold stages 0 and 2, two others 1 and 3. Each has one microbatch, which ends stage 2 at 8 and
+/// stage 0 at 12.
+TEST(SimulateModel, AnAllReduceGoesOnBesideTheOtherStagesOfARank) {
+  PipelineShape shape = chain_shape(4, 2);
+  const std::vector<RankId> front{RankId(0), RankId(1)}, back{RankId(2), RankId(3)};
+  shape.ranks_of_stage = {front, back, front, back};
+  const Schedule schedule = *make_schedule(ScheduleKind::Interleaved, shape);
+  ScheduleCosts costs{.forward = {1, 1, 1, 1},
+                      .backward_input = {1, 1, 1, 1},
+                      .backward_weight = {1, 1, 1, 1},
+                      .reduce = {1, 0, 5, 0}};
+  EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs).makespan, 12 + 1 + 5);
+  costs.reduces_beside = true;
+  EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs).makespan, 8 + 5 + 1);
+  costs.reduce = {1, 0, 3, 0};
+  EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs).makespan, 12 + 1);
+}
+
 TEST(SimulateModel, NormsAreWaitedForByAllRanks) {
   const PipelineShape shape = replicated_shape({1, 1}, 1);
   const Schedule schedule = *make_schedule(ScheduleKind::OneFOneB, shape);

@@ -203,6 +203,47 @@ TEST_F(Emulation, AJobRunsOnBothClocksWithoutWhatAsksForValues) {
   EXPECT_NE(bytes("real-emulated/report.html").find("Emulated"), std::string::npos);
 }
 
+/// The first of two buckets is added up beside the rest of the backward.
+TEST_F(Emulation, AnAllReduceOverlapsTheBackwardAsPlanned) {
+  const std::string model = "--model mlp --width 512 --depth 6 --microbatch 8 ";
+  const Ran profiled = run("profile " + model + "--repetitions 1 --blocks 1 --warmup 0 --out wide.json");
+  ASSERT_EQ(profiled.code, 0) << profiled.output;
+  set_times("wide.json");
+  write("fast.yaml", "levels: [{count: 3, bandwidth: 1e9, latency: 1e-5}]\n");
+  for (const std::string microbatches : {"3", "5"}) {
+    const Ran planned =
+        run("plan --profile wide.json --cluster fast.yaml --stages 1 --schedule 1f1b --microbatches " +
+            microbatches + " --out plan.json");
+    ASSERT_EQ(planned.code, 0) << planned.output;
+    const Ran ran = run("train " + model +
+                        "--plan plan.json --steps 3 --data synthetic:128 --device emulated --clock virtual "
+                        "--device-profile wide.json --emulate-links fast.yaml --overwrite --output-dir wide");
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    const double step = json("wide/summary.json").find("median_step_s")->as_double();
+    EXPECT_NEAR(step / predicted_by("plan.json"), 1, 0.015) << microbatches;
+  }
+}
+
+/// A norm that clips takes a pass over the gradients, and has no value.
+TEST_F(Emulation, ClippingTakesItsTime) {
+  Json profile = json("profile.json");
+  profile["norm_s_per_byte"] = 1e-8;
+  double bytes_of_all = 0;
+  for (const Json& layer : profile.find("layers")->items())
+    bytes_of_all += layer.find("parameter_bytes")->as_double();
+  write("clipped.json", profile.dump(1));
+  const std::string train = "train " + std::string(kModel) +
+                            "--steps 3 --data synthetic:64 --device emulated --clock virtual "
+                            "--device-profile clipped.json --overwrite --output-dir clip ";
+  const auto step_of = [&](const std::string& flags) {
+    const Ran ran = run(train + flags);
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    EXPECT_EQ(bytes("clip/steps.rank0.jsonl").find("gradient_norm"), std::string::npos);
+    return json("clip/summary.json").find("median_step_s")->as_double();
+  };
+  EXPECT_NEAR(step_of("--clip-norm 1") - step_of(""), bytes_of_all * 1e-8, bytes_of_all * 1e-10);
+}
+
 /// In virtual time nothing varies. The report simulates the run's own times again, and they give the run's
 /// step.
 TEST_F(Emulation, ItsReportFindsNoErrorInVirtualTime) {
