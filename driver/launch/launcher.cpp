@@ -33,6 +33,8 @@ constexpr int kLongestPollMs = 1000;
 constexpr std::chrono::milliseconds kProgressEvery{500};
 // How long the end waits for who reads results, and the story, if he takes nothing.
 constexpr std::chrono::milliseconds kResultsPatience{5000}, kStoryPatience{1000};
+// A rank that a stop signal ends has not begun to train, so the others wait for it in vain.
+constexpr std::chrono::milliseconds kGraceOfAStart{3'000};
 // After a stop signal ranks that get on have this many times the grace at most.
 constexpr int kMostGraces = 4;
 constexpr std::chrono::milliseconds kKilledHostPatience{5000};
@@ -486,6 +488,10 @@ class Launch final : private HostEvents {
     result.order = num_ended_++;
     // Somebody asked this rank to stop, and it told the others: they are saving, too.
     if (result.exit_code() == static_cast<int>(ExitCode::Requeue) && !stopping_) let_finish();
+    if (finishing_ && interrupt_ != 0 && result.signal == interrupt_ && kill_at_) {
+      finishing_ = false;
+      kill_at_ = std::min(*kill_at_, clock_.now() + kGraceOfAStart);
+    }
     const bool by_us = stopping_ && (is_stop_by_us(result.signal) || result.exit_code() == 128 + SIGTERM);
     result.consequence =
         by_us ||

@@ -331,6 +331,21 @@ TEST_F(Launcher, TheGraceOfAStopIsPutOffWhileRanksGetOn) {
   EXPECT_EQ(code(false), 143) << "killed";
 }
 
+TEST_F(Launcher, ARankThatAStopSignalEndsIsNotWaitedForByTheOthers) {
+  // The launch runs in a child process, so that it alone gets the signal.
+  const std::string ready = folder_.path("ready.0");
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    run({kForever, "trap '' TERM; while :; do sleep 0.05; done"});
+    ::_exit(0);
+  }
+  while (!std::filesystem::exists(ready)) std::this_thread::yield();
+  const TimePoint asked = clock_.now();
+  ::kill(launcher, SIGTERM);
+  ::waitpid(launcher, nullptr, 0);
+  EXPECT_LT(Seconds(clock_.now() - asked).count(), 25) << "the grace of a rank that saves is 30 s";
+}
+
 TEST_F(Launcher, ASuspendedRankIsKnown) {
   const LaunchOutcome outcome = run(
       {"echo $$ > $FOLDER/pid; kill -STOP $$; exit 0",
