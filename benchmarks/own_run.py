@@ -8,7 +8,7 @@ import os
 import time
 
 RANKS = 2
-COLOURS = ("#1f77b4", "#d62728")
+COLOURS = ("#1f77b4", "#d62728", "#2ca02c")
 
 
 class Progress:
@@ -78,8 +78,8 @@ def print_table(curves, titles, formats):
         print(f"| {epoch + 1} | " + " | ".join(cells) + " |")
 
 
-def draw(curves, path, title):
-    """Writes an SVG of the last value of each row over hours."""
+def draw(curves, path, title, across="hours"):
+    """Writes an SVG of the last value of each row over the first."""
     left, right, top, bottom = 50, 560, 30, 230
     hours = max(curve[-1][0] for curve in curves.values())
     low, high = (of(row[-1] for curve in curves.values() for row in curve) for of in (min, max))
@@ -95,8 +95,8 @@ def draw(curves, path, title):
                      f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.4g}</text>')
     for tenth in range(0, 11, 2):
         value = hours * tenth / 10
-        lines.append(f'<text x="{x(value):.1f}" y="{bottom + 18}" text-anchor="middle">{value:.2f}</text>')
-    lines.append(f'<text x="{(left + right) / 2}" y="{bottom + 36}" text-anchor="middle">hours</text>')
+        lines.append(f'<text x="{x(value):.1f}" y="{bottom + 18}" text-anchor="middle">{value:.3g}</text>')
+    lines.append(f'<text x="{(left + right) / 2}" y="{bottom + 36}" text-anchor="middle">{across}</text>')
     for number, (name, curve) in enumerate(curves.items()):
         points = " ".join(f"{x(row[0]):.1f},{y(row[-1]):.1f}" for row in curve)
         lines.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[number]}" stroke-width="2"/>')
