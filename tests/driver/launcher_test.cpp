@@ -336,10 +336,12 @@ TEST_F(Launcher, ARankThatAStopSignalEndsIsNotWaitedForByTheOthers) {
   const std::string ready = folder_.path("ready.0");
   const pid_t launcher = ::fork();
   if (launcher == 0) {
-    run({kForever, "trap '' TERM; while :; do sleep 0.05; done"});
+    run({std::string("while [ ! -e $FOLDER/ready.1 ]; do :; done; ") + kForever,
+         "trap '' TERM; echo ready > $FOLDER/ready.1; while :; do sleep 0.05; done"});
     ::_exit(0);
   }
-  while (!std::filesystem::exists(ready)) std::this_thread::yield();
+  const TimePoint deadline = clock_.now() + std::chrono::seconds(10);
+  while (!std::filesystem::exists(ready) && clock_.now() < deadline) std::this_thread::yield();
   const TimePoint asked = clock_.now();
   ::kill(launcher, SIGTERM);
   ::waitpid(launcher, nullptr, 0);
