@@ -220,7 +220,9 @@ Result<SimulationSubject> subject_of(const SimulateFlags& flags, const Arguments
   }
   read_bytes_of_plan(plan, subject);
   subject.options.host = ports_of(*cluster);
-  subject.options.wire = [cluster = *cluster](int from, int to) { return wires_of(cluster)(from, to); };
+  subject.options.wire = [cluster = *cluster](int from, int to) {
+    return wire_between(cluster, RankId(from), RankId(to));
+  };
   read_conditions(flags, subject, problems);
   if (!problems.empty()) return problems;
   // Training orders the actions by the plan's own times where it has them.

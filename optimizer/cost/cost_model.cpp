@@ -87,8 +87,6 @@ PipelineShape with_updates(ScheduleKind kind, PipelineShape shape) {
   return shape;
 }
 
-/// Returns, for each stage, the most backwards that a rank has between their input gradient and their weight
-/// gradient at any time.
 /// Returns the moments of a stage that stashes so many microbatches and of which nothing else is known.
 std::vector<std::vector<StageMoment>> moments_with(const std::vector<int>& stashed) {
   std::vector<std::vector<StageMoment>> moments;
@@ -123,13 +121,10 @@ std::vector<int> ports_of(const ClusterSpec& cluster) {
   return ports;
 }
 
-std::function<PairWire(int from, int to)> wires_of(const ClusterSpec& cluster) {
-  return [&cluster](int from, int to) {
-    const RankId a(from), b(to);
-    const ClusterLink link = cluster.link(a, b);
-    return PairWire{.latency_s = link.latency_s,
-                    .s_per_byte = 1 / link.bandwidth + cluster.copy_seconds_per_byte(a, b)};
-  };
+PairWire wire_between(const ClusterSpec& cluster, RankId a, RankId b) {
+  const ClusterLink link = cluster.link(a, b);
+  return {.latency_s = link.latency_s,
+          .s_per_byte = 1 / link.bandwidth + cluster.copy_seconds_per_byte(a, b)};
 }
 
 AllReduceCost::AllReduceCost(const ClusterSpec& cluster, const std::vector<int>& ports,
@@ -273,7 +268,7 @@ CostModel::CostModel(const LayerGraph& graph, const ClusterSpec& cluster, CostOp
     for (std::size_t at = 0; at < order->size(); ++at) place_[(*order)[at]] = static_cast<int>(at);
   }
   conditions_.host = ports_of(cluster);
-  conditions_.wire = wires_of(cluster);
+  conditions_.wire = [&cluster](int from, int to) { return wire_between(cluster, RankId(from), RankId(to)); };
   conditions_.peaks = false;
   make_sheets();
 }

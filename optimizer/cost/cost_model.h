@@ -2,7 +2,6 @@
 // LibTorch-free; docs/planning.md has the formulas.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -106,8 +105,8 @@ double transfer_seconds(const ClusterSpec& cluster, RankId a, RankId b, Bytes by
 /// has a wire of its own (one host, one level).
 std::vector<int> ports_of(const ClusterSpec& cluster);
 
-/// Returns the wires between ranks, for SimulationOptions::wire. The cluster must outlive the result.
-std::function<PairWire(int from, int to)> wires_of(const ClusterSpec& cluster);
+/// Returns one direction of the wire between two ranks, as SimulationOptions::wire tells it.
+PairWire wire_between(const ClusterSpec& cluster, RankId a, RankId b);
 
 /// The seconds of the runtime's all-reduce over `ranks` in their order (runtime/base/all_reduce_route.h). The
 /// slowest of the links that it takes counts. With r ranks:

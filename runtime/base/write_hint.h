@@ -1,4 +1,4 @@
-// What to do about a write that failed.
+// The hint that goes with a write that failed.
 #pragma once
 
 #include <cerrno>

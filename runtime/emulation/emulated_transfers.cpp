@@ -41,8 +41,8 @@ class DeviceOrdered final : public ForwardingChannel {
       : ForwardingChannel(std::move(inner)), device_(device), shared_(shared), hosts_(hosts()) {}
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
     if (!transfer.tensor.is_meta()) return ForwardingChannel::post(transfer);
-    // What a collective sends was ready when it began, or has come in since. Meanwhile the device may have
-    // got other work.
+    // A collective waits for the device when it begins. Its messages do not wait again: the device may have
+    // got other work since.
     if (transfer.direction == Direction::Send && !is_collective_tag(transfer.tag)) device_.wait();
     return std::make_unique<HostWait>(ForwardingChannel::post(transfer), clock(), device_);
   }

@@ -419,8 +419,9 @@ class Simulator {
     return true;
   }
 
-  /// Where ranks hold several replicated stages, finds the actions that end the gradients of one: its
-  /// all-reduce goes on beside the other stages. Does nothing if all-reduces wait for their turn in the list.
+  /// Finds the actions that end the gradients of a stage, if a rank holds several replicated stages: the
+  /// all-reduce of each goes on beside the others. Does nothing if all-reduces wait for their turn in the
+  /// list.
   void find_stage_ends() {
     if (!costs_.reduces_beside || costs_.reduce.empty() || options_.reduce_buckets > 1) return;
     std::vector<int> held(ranks_.size(), 0);

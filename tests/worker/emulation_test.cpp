@@ -65,24 +65,32 @@ class Emulation : public Jobs {
     return in_a_run && in_a_run->as_double() > 0 ? in_a_run->as_double()
                                                  : plan.find("predicted_step_s")->as_double();
   }
+
+  /// Plans, and trains the plan on emulated devices in virtual time. Returns the emulated step as a multiple
+  /// of the planned one.
+  double emulated_over_planned(const std::string& model, const std::string& profile,
+                               const std::string& cluster, const std::string& plan_flags,
+                               const std::string& train_flags) {
+    const std::string plan = profile + ".plan";
+    const Ran planned =
+        run("plan --profile " + profile + " --cluster " + cluster + " " + plan_flags + " --out " + plan);
+    EXPECT_EQ(planned.code, 0) << planned.output;
+    const Ran ran =
+        run("train " + model + "--plan " + plan + " " + train_flags + " --device emulated --device-profile " +
+            profile + " --clock virtual --emulate-links " + cluster + " --overwrite --output-dir emulated");
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    if (planned.code != 0 || ran.code != 0) return 0;
+    return json("emulated/summary.json").find("median_step_s")->as_double() / predicted_by(plan);
+  }
 };
 
 TEST_F(Emulation, AStepInVirtualTimeIsTheSimulators) {
   for (const std::string schedule : {"gpipe", "1f1b", "zb-h1", "interleaved", "zb-v"}) {
-    const Ran planned =
-        run("plan --profile profile.json --cluster cluster.yaml --straight --microbatches 6 "
-            "--schedule " +
-            schedule + " --out plan.json");
-    ASSERT_EQ(planned.code, 0) << planned.output;
-    const Ran ran =
-        run("train " + std::string(kModel) +
-            "--plan plan.json --steps 5 --data synthetic:64 --device emulated --device-profile "
-            "profile.json --clock virtual --emulate-links cluster.yaml --overwrite --output-dir " +
-            schedule);
-    ASSERT_EQ(ran.code, 0) << ran.output;
-    const Json summary = json(schedule + "/summary.json");
-    const double step = summary.find("median_step_s")->as_double();
-    EXPECT_NEAR(step / predicted_by("plan.json"), 1, 3e-3) << schedule;
+    EXPECT_NEAR(emulated_over_planned(kModel, "profile.json", "cluster.yaml",
+                                      "--straight --microbatches 6 --schedule " + schedule,
+                                      "--steps 5 --data synthetic:64"),
+                1, 3e-3)
+        << schedule;
   }
 }
 
@@ -91,17 +99,11 @@ TEST_F(Emulation, MessagesOfAHostShareItsPort) {
         "hosts: [{name: a, devices: 2, bandwidth: 1e9}, {name: b, devices: 2, bandwidth: 1e9}]\n"
         "network: {bandwidth: 3e5, latency: 1e-4}\n");
   for (const std::string schedule : {"gpipe", "1f1b"}) {
-    const Ran planned =
-        run("plan --profile profile.json --cluster hosts.yaml --stages 2 --microbatches 8 --schedule " +
-            schedule + " --out plan.json");
-    ASSERT_EQ(planned.code, 0) << planned.output;
-    const Ran ran =
-        run("train " + std::string(kModel) +
-            "--plan plan.json --steps 5 --data synthetic:128 --device emulated --device-profile "
-            "profile.json --clock virtual --emulate-links hosts.yaml --overwrite --output-dir ports");
-    ASSERT_EQ(ran.code, 0) << ran.output;
-    const double step = json("ports/summary.json").find("median_step_s")->as_double();
-    EXPECT_NEAR(step / predicted_by("plan.json"), 1, 0.03) << schedule;
+    EXPECT_NEAR(emulated_over_planned(kModel, "profile.json", "hosts.yaml",
+                                      "--stages 2 --microbatches 8 --schedule " + schedule,
+                                      "--steps 5 --data synthetic:128"),
+                1, 0.03)
+        << schedule;
   }
 }
 
@@ -211,16 +213,11 @@ TEST_F(Emulation, AnAllReduceOverlapsTheBackwardAsPlanned) {
   set_times("wide.json");
   write("fast.yaml", "levels: [{count: 3, bandwidth: 1e9, latency: 1e-5}]\n");
   for (const std::string microbatches : {"3", "5"}) {
-    const Ran planned =
-        run("plan --profile wide.json --cluster fast.yaml --stages 1 --schedule 1f1b --microbatches " +
-            microbatches + " --out plan.json");
-    ASSERT_EQ(planned.code, 0) << planned.output;
-    const Ran ran = run("train " + model +
-                        "--plan plan.json --steps 3 --data synthetic:128 --device emulated --clock virtual "
-                        "--device-profile wide.json --emulate-links fast.yaml --overwrite --output-dir wide");
-    ASSERT_EQ(ran.code, 0) << ran.output;
-    const double step = json("wide/summary.json").find("median_step_s")->as_double();
-    EXPECT_NEAR(step / predicted_by("plan.json"), 1, 0.015) << microbatches;
+    EXPECT_NEAR(emulated_over_planned(model, "wide.json", "fast.yaml",
+                                      "--stages 1 --schedule 1f1b --microbatches " + microbatches,
+                                      "--steps 3 --data synthetic:128"),
+                1, 0.015)
+        << microbatches;
   }
 }
 
