@@ -211,6 +211,7 @@ Bytes Emulation::batches_of(RankId rank, std::size_t array) const {
 std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
   EmulatedCosts costs{.rank = rank.value,
                       .memory = memory_.at(static_cast<std::size_t>(rank.value)),
+                      .sum_s_per_byte = profile_.sum_s_per_byte,
                       .jitter = jitter_,
                       .seed = derive_seed(seed_, "emulated work", static_cast<std::uint64_t>(rank.value))};
   const bool lowers = profile_.precision != to_string(Precision::Float32);

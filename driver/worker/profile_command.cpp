@@ -21,6 +21,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
 #include "runtime/base/progress_line.h"
+#include "runtime/profile/network_profiler.h"
 #include "runtime/profile/profiler.h"
 
 namespace millrace {
@@ -63,7 +64,7 @@ void print_table(const LayerGraph& graph) {
 void take_mean(LayerGraph& graph, Communicator& communicator) {
   std::vector<double*> values{&graph.loss_s, &graph.update_s_per_byte, &graph.update_copy_s_per_byte,
                               &graph.data_s, &graph.measured.spread,   &graph.measured.jitter};
-  values.push_back(&graph.norm_s_per_byte);
+  for (double* value : {&graph.norm_s_per_byte, &graph.sum_s_per_byte}) values.push_back(value);
   for (MeasuredMicrobatch& one : graph.microbatches)
     for (double* value : {&one.seconds, &one.loss_s}) values.push_back(value);
   for (LayerNode& node : graph.nodes) {
@@ -80,6 +81,14 @@ void take_mean(LayerGraph& graph, Communicator& communicator) {
   graph.measured.ranks = communicator.size();
   for (LayerGraph& turn : graph.turns) take_mean(turn, communicator);
   for (LayerGraph& array : graph.arrays) take_mean(array, communicator);
+}
+
+void measure_sums(LayerGraph& graph, Communicator& communicator, Clock& clock) {
+  Bytes parameters = 0;
+  for (const LayerNode& node : graph.nodes) parameters += node.parameter_bytes;
+  graph.sum_s_per_byte = seconds_of_sums(communicator, clock, parameters);
+  for (std::vector<LayerGraph>* parts : {&graph.turns, &graph.arrays})
+    for (LayerGraph& part : *parts) part.sum_s_per_byte = graph.sum_s_per_byte;
 }
 
 /// Median seconds to load one of the first microbatches.
@@ -216,6 +225,7 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     }
     if (joined.communicator) {
       joined.communicator->barrier();  // nobody leaves while others still measure
+      if (flags.device == ComputeDevice::Cpu) measure_sums(graph, *joined.communicator, clock);
       take_mean(graph, *joined.communicator);
     }
     if (place->rank != 0) return 0;

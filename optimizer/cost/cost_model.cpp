@@ -172,6 +172,10 @@ double AllReduceCost::seconds(Bytes bytes) const {
   return inside + 2 * (segments - 1) * between_.latency_s + sharing_ * times * size * between_.s_per_byte;
 }
 
+Bytes AllReduceCost::added(Bytes bytes) const {
+  return added_bytes(route_.way, static_cast<int>(members_), bytes);
+}
+
 double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>& ranks, Bytes bytes) {
   return AllReduceCost(cluster, ports_of(cluster), ranks).seconds(bytes);
 }
@@ -241,10 +245,16 @@ Bytes StageMemory::total() const {
   return sum < kExact ? static_cast<Bytes>(sum) : saturating_bytes(sum);
 }
 
-Bytes reduced_bytes(Bytes parameters, std::size_t replicas, Bytes bucket_bytes) {
-  if (replicas < 2) return 0;
-  const auto chunks = static_cast<Bytes>(replicas);
-  return replicas == 2 ? parameters : std::min(parameters, bucket_bytes) / chunks * (chunks - 1);
+Bytes CostModel::reduced_bytes(const std::vector<RankId>& ranks, Bytes parameters) const {
+  const std::vector<int>& hosts = conditions_.host;
+  const bool is_one_host = hosts.empty() || std::ranges::all_of(ranks, [&](RankId rank) {
+                             return hosts[rank.value] == hosts[ranks.front().value];
+                           });
+  // A PipeDream graph and a profile made by hand do not say of which device they are.
+  const bool is_of_cpu = graph_.device == "cpu" && graph_.measured.blocks > 0;
+  if (ranks.size() < 2 || (is_of_cpu && is_one_host)) return 0;
+  const auto chunks = static_cast<Bytes>(ranks.size());
+  return chunks == 2 ? parameters : std::min(parameters, options_.bucket_bytes) / chunks * (chunks - 1);
 }
 
 int StashCounts::whole(std::size_t stage) const {
@@ -292,6 +302,7 @@ void CostModel::make_sheets() {
     sheet.update_s_per_byte = profile.update_s_per_byte / speed;
     sheet.update_copy_s_per_byte = profile.update_copy_s_per_byte / speed;
     sheet.norm_s_per_byte = profile.norm_s_per_byte / speed;
+    sheet.sum_s_per_byte = profile.sum_s_per_byte / speed;
   };
   for (int r = 0; r < cluster_.num_ranks(); ++r) {
     const int kind = cluster_.kind_of(RankId(r));
@@ -447,6 +458,8 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
     double updated = 0;  // bytes
     for (int i : stage.nodes) updated += graph_.nodes[i].updated_bytes(microbatches);
     const AllReduceCost& reduce = reduces[costs.forward.size()];
+    // Bytes that a rank's processor adds to its own. It does nothing else meanwhile.
+    const auto added = static_cast<double>(reduce.added(static_cast<Bytes>(updated)));
     costs.forward.push_back(0);
     costs.backward_input.push_back(0);
     costs.backward_weight.push_back(0);
@@ -471,7 +484,7 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
         weight += sheet.backward_weight[i];
       }
       if (stage.recompute) input += forward - (last ? sheet.loss_s : 0);
-      update = std::max(update, sheet.update_s_per_byte * updated);
+      update = std::max(update, sheet.update_s_per_byte * updated + sheet.sum_s_per_byte * added);
       costs.reduce.back() = std::max(costs.reduce.back(), exposed_reduce(stage, sheet, reduce, kind));
       if (forward + input + weight <= slowest) continue;
       slowest = forward + input + weight;
@@ -726,7 +739,8 @@ Bytes CostModel::workspace_of(std::vector<int> nodes, Halves halves) const {
   Bytes most = 0, freed = 0;
   for (auto i = nodes.rbegin(); i != nodes.rend(); ++i) {
     const LayerNode& node = graph_.nodes[*i];
-    most = std::max(most, node.workspace_bytes - freed);
+    const Bytes own = halves == Halves::Apart ? node.input_workspace() : node.workspace_bytes;
+    most = std::max(most, own - freed);
     freed += node.saved_bytes - (halves == Halves::Apart ? node.kept_between() : 0);
   }
   return most;
@@ -768,7 +782,7 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
       for (const auto& [name, bytes] : fields)
         if (!before.contains(name) && graph_.is_read_in_turns(name)) memory.loaded += kept * bytes;
     }
-    memory.reduced = reduced_bytes(memory.parameters, stages[s].ranks.size(), options_.bucket_bytes);
+    memory.reduced = reduced_bytes(stages[s].ranks, memory.parameters);
   }
   for (const auto& [user, s] : stage_of) {
     const LayerNode& node = graph_.nodes[user];

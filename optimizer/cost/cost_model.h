@@ -121,6 +121,8 @@ class AllReduceCost {
   AllReduceCost(const ClusterSpec& cluster, const std::vector<int>& ports, const std::vector<RankId>& ranks,
                 int sharing = 1);
   double seconds(Bytes bytes) const;  ///< 0 for a single rank or no bytes
+  /// Returns the bytes of others that each rank adds to its own.
+  Bytes added(Bytes bytes) const;
 
  private:
   struct Slowest {
@@ -172,11 +174,6 @@ struct StageMemory {
   /// Returns the same bytes as peak_bytes_of (simulate.h) takes them, for a rank of several stages.
   StageBytes bytes() const;
 };
-
-/// Returns the bytes that a rank receives while gradients of `parameters` bytes are summed over `replicas`.
-/// Two replicas receive all bytes, since their buckets are under way at the same time. More replicas receive
-/// the chunks of one bucket, since their buckets go one after the other.
-Bytes reduced_bytes(Bytes parameters, std::size_t replicas, Bytes bucket_bytes);
 
 /// Predicts the costs of cuts of one graph on one cluster. It keeps references: graph and cluster must
 /// outlive it. It is not thread-safe, since it caches the last schedules.
@@ -236,6 +233,12 @@ class CostModel {
   double loss_s(int sheet) const { return sheets_[sheet].loss_s; }
   double update_s_per_byte(int sheet) const { return sheets_[sheet].update_s_per_byte; }
 
+  /// Returns the bytes that a rank receives while `ranks` add up gradients of `parameters` bytes. Two
+  /// replicas receive all bytes, since their buckets are under way at the same time. More replicas receive
+  /// the chunks of one bucket, since their buckets go one after the other. CPU ranks of one host read each
+  /// other's gradients in shared memory and receive nothing.
+  Bytes reduced_bytes(const std::vector<RankId>& ranks, Bytes parameters) const;
+
   const LayerGraph& graph() const { return graph_; }
   const ClusterSpec& cluster() const { return cluster_; }
   const CostOptions& options() const { return options_; }
@@ -263,6 +266,7 @@ class CostModel {
     double update_s_per_byte = 0;
     double update_copy_s_per_byte = 0;
     double norm_s_per_byte = 0;
+    double sum_s_per_byte = 0;
   };
   struct Prepared {
     ScheduleKind kind = ScheduleKind::OneFOneB;

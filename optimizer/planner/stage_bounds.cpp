@@ -29,9 +29,7 @@ StageMemory StageBounds::parts(const CutSpace& space, const Layout& layout, int 
       .rule_shards = options_.costs.shards_of(ranks),
       .arrays = options_.costs.arrays,
       // The last backward of several stages on a rank may be the half that no longer has the whole stash.
-      .reduced = ranks.size() < 2 || layout.chunks > 1
-                     ? 0
-                     : reduced_bytes(layers.parameters, ranks.size(), options_.costs.bucket_bytes),
+      .reduced = layout.chunks > 1 ? 0 : model_.reduced_bytes(ranks, layers.parameters),
       .moments = layout.stash.moments[s]};
 }
 

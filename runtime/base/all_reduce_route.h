@@ -44,4 +44,10 @@ int all_reduce_pieces(int chunks, std::int64_t bytes);
 /// members with equal numbers share a host.
 AllReduceRoute all_reduce_route(const std::vector<int>& hosts, std::int64_t bytes);
 
+/// Returns how many bytes of others each of `members` ranks adds to its own in an all-reduce of `bytes`.
+inline std::int64_t added_bytes(AllReduceWay way, int members, std::int64_t bytes) {
+  if (way == AllReduceWay::Nothing) return 0;
+  return bytes * (members - 1) / (way == AllReduceWay::Direct ? 1 : members);
+}
+
 }  // namespace millrace

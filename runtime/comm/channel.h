@@ -45,8 +45,8 @@ class Channel {
   /// receive of a new tensor.
   virtual std::unique_ptr<Arrival> receive(const Transfer& transfer);
   /// A collective of `tensor` begins, of which messages may be posted by another thread. The thread that
-  /// makes the tensor calls it.
-  virtual void begin_collective(const at::Tensor& /*tensor*/) {}
+  /// makes the tensor calls it. `added`: bytes of other ranks that this rank will add to its own.
+  virtual void begin_collective(const at::Tensor& /*tensor*/, std::int64_t /*added*/) {}
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 
@@ -61,7 +61,9 @@ class ForwardingChannel : public Channel {
   Clock& clock() const override { return inner_->clock(); }
   bool buffers_sends() const override { return inner_->buffers_sends(); }
   std::vector<int> hosts() const override { return inner_->hosts(); }
-  void begin_collective(const at::Tensor& tensor) override { inner_->begin_collective(tensor); }
+  void begin_collective(const at::Tensor& tensor, std::int64_t added) override {
+    inner_->begin_collective(tensor, added);
+  }
   std::unique_ptr<Pending> post(const Transfer& transfer) override { return inner_->post(transfer); }
   void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
 

@@ -147,9 +147,10 @@ class ChannelCommunicator final : public Communicator {
   std::unique_ptr<Pending> all_reduce(at::Tensor tensor, std::string what) override {
     MILLRACE_CHECK(tensor.is_contiguous());
     const std::uint64_t sequence = collectives_++;
-    const AllReduceRoute route = all_reduce_route(hosts_, static_cast<std::int64_t>(tensor.nbytes()));
+    const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+    const AllReduceRoute route = all_reduce_route(hosts_, bytes);
     if (route.way == AllReduceWay::Nothing) return std::make_unique<NothingPending>();
-    channel_->begin_collective(tensor);
+    channel_->begin_collective(tensor, added_bytes(route.way, size(), bytes));
     if (route.way == AllReduceWay::Direct)
       return start_direct_reduce(tensor.view({-1}), kCollective | next_tag(sequence), what);
     // Beside the caller, so that collectives overlap its computation.
@@ -166,7 +167,7 @@ class ChannelCommunicator final : public Communicator {
 
   void broadcast(at::Tensor tensor, RankId root) override {
     const std::uint64_t tag = kCollective | next_tag(collectives_++);
-    channel_->begin_collective(tensor);
+    channel_->begin_collective(tensor, 0);
     std::vector<std::unique_ptr<Pending>> parts;
     if (rank_ == root.value) {
       for (int peer = 0; peer < size(); ++peer) {

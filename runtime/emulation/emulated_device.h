@@ -32,6 +32,7 @@ struct EmulatedCosts {
   int rank = -1;                            ///< whose device it is, for messages; -1: not said
   std::int64_t memory = 0;                  ///< of the device; 0: unlimited
   std::int64_t fixed_bytes = 0;             ///< taken from the start to the end, besides tensors
+  double sum_s_per_byte = 0;                ///< LayerGraph::sum_s_per_byte
   double jitter = 0;                        ///< sigma of a log-normal factor of mean 1; 0: times do not vary
   std::uint64_t seed = 0;                   ///< of the factors
   /// The bytes of the copies that layers make of their parameters, by stage that it holds, for each version.
@@ -56,6 +57,8 @@ class EmulatedDevice final : public Device {
 
   /// Hands over work of `seconds`.
   void compute(double seconds);
+  /// Hands over the sum of `bytes` of other ranks with its own.
+  void add_up(std::int64_t bytes) { compute(double(bytes) * costs_.sum_s_per_byte); }
   /// Waits until the device has done all work that was handed over.
   void wait();
   /// Tells that the host has just waited `waited` for something else than this device.

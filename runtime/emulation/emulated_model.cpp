@@ -93,15 +93,17 @@ class EmulatedLayer : public StandInLayer {
     EmulatedDevice& device = EmulatedDevice::of_thread();
     Kept& kept = kept_in(saved);
     // The gradients of the outputs are there already.
-    device.touch(std::max<Bytes>(0, share_of(costs_.workspace_bytes, kept) - kept.output_bytes));
+    device.touch(std::max<Bytes>(0, share_of(costs_.input_workspace(), kept) - kept.output_bytes));
     device.compute(costs_.backward_input_s);
     std::vector<at::Tensor> gradients = gradients_of(saved, needs);
     // This stays for the gradients of the weights; the runner holds the gradients of the outputs.
     kept.bytes->resize(std::max<Bytes>(0, share_of(costs_.kept_between(), kept) - kept.output_bytes));
     return gradients;
   }
-  void backward_weight_all(std::span<const at::Tensor>, Saved&, std::span<at::Tensor>) const override {
-    EmulatedDevice::of_thread().compute(costs_.backward_weight_s);
+  void backward_weight_all(std::span<const at::Tensor>, Saved& saved, std::span<at::Tensor>) const override {
+    EmulatedDevice& device = EmulatedDevice::of_thread();
+    device.touch(share_of(costs_.weight_workspace_bytes.value_or(0), kept_in(saved)));
+    device.compute(costs_.backward_weight_s);
   }
 
  private:

@@ -46,9 +46,10 @@ class DeviceOrdered final : public ForwardingChannel {
     if (transfer.direction == Direction::Send && !is_collective_tag(transfer.tag)) device_.wait();
     return std::make_unique<HostWait>(ForwardingChannel::post(transfer), clock(), device_);
   }
-  void begin_collective(const at::Tensor& tensor) override {
+  void begin_collective(const at::Tensor& tensor, std::int64_t added) override {
     if (tensor.is_meta()) device_.wait();
-    ForwardingChannel::begin_collective(tensor);
+    if (tensor.is_meta()) device_.add_up(added);
+    ForwardingChannel::begin_collective(tensor, added);
   }
   std::unique_ptr<Arrival> receive(const Transfer& transfer) override {
     if (!transfer.tensor.is_meta()) return receive_within(transfer);

@@ -25,7 +25,7 @@ LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
   made.rule_state_bytes = at(a.rule_state_bytes, b.rule_state_bytes);
   for (double LayerGraph::*value :
        {&LayerGraph::loss_s, &LayerGraph::update_s_per_byte, &LayerGraph::update_copy_s_per_byte,
-        &LayerGraph::norm_s_per_byte, &LayerGraph::data_s})
+        &LayerGraph::norm_s_per_byte, &LayerGraph::sum_s_per_byte, &LayerGraph::data_s})
     made.*value = at(a.*value, b.*value);
   made.measured.spread = std::max(a.measured.spread, b.measured.spread);
   made.measured.jitter = std::max(a.measured.jitter, b.measured.jitter);
@@ -49,8 +49,10 @@ LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
     }
     if (made.nodes[n].fields.empty())
       made.nodes[n].field_bytes = at(a.nodes[n].field_bytes, b.nodes[n].field_bytes);
-    if (a.nodes[n].between_bytes && b.nodes[n].between_bytes)
-      made.nodes[n].between_bytes = at(*a.nodes[n].between_bytes, *b.nodes[n].between_bytes);
+    for (std::optional<Bytes> LayerNode::*value :
+         {&LayerNode::between_bytes, &LayerNode::input_workspace_bytes, &LayerNode::weight_workspace_bytes})
+      if (a.nodes[n].*value && b.nodes[n].*value)
+        made.nodes[n].*value = at(*(a.nodes[n].*value), *(b.nodes[n].*value));
     auto& each = made.nodes[n].of_microbatches;
     each.resize(std::min(each.size(), b.nodes[n].of_microbatches.size()));
     for (std::size_t m = 0; m < each.size(); ++m) {

@@ -191,6 +191,7 @@ double batch_seconds(const LayerGraph& profile) {
 LayerGraph rescaled(LayerGraph profile, double seconds, std::string device) {
   const double factor = seconds / batch_seconds(profile);
   const auto scale = [factor](LayerGraph& graph) {
+    graph.sum_s_per_byte = 0;  // another device adds up in its own way
     for (LayerNode& node : graph.nodes) {
       for (double* time : {&node.forward_s, &node.backward_input_s, &node.backward_weight_s}) *time *= factor;
       for (LayerSeconds& one : node.of_microbatches)

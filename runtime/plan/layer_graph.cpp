@@ -72,6 +72,12 @@ void read_fields(const Json& json, LayerNode& node, Problems& problems) {
          "leave `fields` out if only their sum is known"});
 }
 
+constexpr std::pair<const char*, std::optional<Bytes> LayerNode::*> kOptionalBytes[] = {
+    {"between_bytes", &LayerNode::between_bytes},
+    {"input_workspace_bytes", &LayerNode::input_workspace_bytes},
+    {"weight_workspace_bytes", &LayerNode::weight_workspace_bytes},
+};
+
 LayerNode node_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
   LayerNode node{.name = in.string("name"),
@@ -88,7 +94,8 @@ LayerNode node_from(const Json& json, Problems& problems) {
                  .tied_to = in.string("tied_to", ""),
                  .tied_bytes = in.size("tied_bytes", 0),
                  .workspace_bytes = in.size("workspace_bytes", 0)};
-  if (const Bytes between = in.size("between_bytes", -1); between >= 0) node.between_bytes = between;
+  for (const auto& [name, member] : kOptionalBytes)
+    if (const Bytes bytes = in.size(name, -1); bytes >= 0) node.*member = bytes;
   if (const Json* fields = in.optional_object("fields")) read_fields(*fields, node, problems);
   if (const Json* all = in.optional_array("microbatches")) read_seconds(*all, node, problems);
   if (node.untouched_bytes > node.parameter_bytes)
@@ -173,6 +180,7 @@ Result<LayerGraph> LayerGraph::from(const Json& json, const std::string& name) {
                    .update_copy_s_per_byte = in.within("update_copy_s_per_byte", 0, 1, 0),
                    .sync_batch_norm = in.boolean("sync_batch_norm", false),
                    .norm_s_per_byte = in.within("norm_s_per_byte", 0, 1, 0),
+                   .sum_s_per_byte = in.within("sum_s_per_byte", 0, 1, 0),
                    .data_s = in.within("data_s", 0, kMostLayerSeconds, 0)};
   if (format != kFormat) {
     graph.jobs = in.whole("jobs", 1, kMostFileArrays, 1);
@@ -284,7 +292,8 @@ Json LayerGraph::as_json() const {
     if (n.lowered_bytes > 0) layers.items().back()["lowered_bytes"] = n.lowered_bytes;
     if (n.field_bytes > 0) layers.items().back()["field_bytes"] = n.field_bytes;
     for (const auto& [name, bytes] : n.fields) layers.items().back()["fields"][name] = bytes;
-    if (n.between_bytes) layers.items().back()["between_bytes"] = *n.between_bytes;
+    for (const auto& [name, member] : kOptionalBytes)
+      if (n.*member) layers.items().back()[name] = *(n.*member);
     if (!n.tied_to.empty()) layers.items().back()["tied_to"] = n.tied_to;
     if (n.tied_bytes > 0) layers.items().back()["tied_bytes"] = n.tied_bytes;
     if (n.of_microbatches.empty()) continue;
@@ -322,6 +331,7 @@ Json LayerGraph::as_json() const {
   if (update_copy_s_per_byte > 0) json["update_copy_s_per_byte"] = update_copy_s_per_byte;
   if (sync_batch_norm) json["sync_batch_norm"] = true;
   if (norm_s_per_byte > 0) json["norm_s_per_byte"] = norm_s_per_byte;
+  if (sum_s_per_byte > 0) json["sum_s_per_byte"] = sum_s_per_byte;
   if (data_s > 0) json["data_s"] = data_s;
   if (!turn.empty()) json["turn"] = turn;
   if (jobs > 1) json["jobs"] = jobs;

@@ -52,6 +52,9 @@ struct LayerNode {
   Bytes tied_bytes = 0;
   /// Most bytes that its backward works with at a time (gradients, temporaries), besides the saved bytes.
   Bytes workspace_bytes = 0;
+  /// The same of the backward to its inputs alone, and what the backward to its weights takes beyond that
+  /// which is there when it begins; absent: not known.
+  std::optional<Bytes> input_workspace_bytes{}, weight_workspace_bytes{};
   /// Times by LayerGraph::microbatches. The times above are their means. Empty: not known.
   std::vector<LayerSeconds> of_microbatches{};
 
@@ -64,6 +67,7 @@ struct LayerNode {
                     static_cast<double>(microbatches) * static_cast<double>(touched_bytes()));
   }
   Bytes kept_between() const { return between_bytes.value_or(saved_bytes); }
+  Bytes input_workspace() const { return input_workspace_bytes.value_or(workspace_bytes); }
 };
 
 /// Tensor `tensor` goes from nodes[producer] to nodes[consumer].
@@ -124,7 +128,10 @@ struct LayerGraph {
   double update_copy_s_per_byte = 0;
   bool sync_batch_norm = false;  ///< measured as train --sync-batch-norm computes, without its exchanges
   double norm_s_per_byte = 0;    ///< seconds per gradient byte of the norm by which gradients are clipped
-  double data_s = 0;             ///< seconds to load one microbatch beside the computation; 0: not known
+  /// Seconds of a rank for each byte of gradients that it adds to its own, with the copies that shared memory
+  /// takes, among as many replicas on one host of CPUs as there are `measured.ranks`; 0: not known.
+  double sum_s_per_byte = 0;
+  double data_s = 0;  ///< seconds to load one microbatch beside the computation; 0: not known
   /// The number of jobs in the job array that was measured. Times and bytes are those of all jobs together,
   /// with `microbatch` samples for each job.
   int jobs = 1;

@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
+#include "runtime/base/all_reduce_route.h"
 #include "runtime/base/check.h"
 #include "runtime/base/median.h"
 
@@ -266,6 +267,29 @@ NetworkMeasurement profile_network(Communicator& communicator, Device& device, C
     row += width;
   });
   return measurement;
+}
+
+double seconds_of_sums(Communicator& communicator, Clock& clock, Bytes bytes) {
+  at::NoGradGuard no_grad;
+  const int ranks = communicator.size();
+  MILLRACE_CHECK(ranks >= 2);
+  constexpr Bytes kBucket = 4 * kMiB, kShown = 32 * kMiB;  // StageParts::bucket_bytes; more than caches hold
+  bytes = std::min(bytes, kShown);
+  if (bytes <= kDirectSumBytes) return 0;  // too few to take time
+  const std::vector<at::Tensor> buckets = at::zeros({bytes / 4}, at::kFloat).split(kBucket / 4);
+  std::vector<double> seconds;
+  for (int i = 0; i < kReduces + 1; ++i) {
+    communicator.barrier();
+    const TimePoint start = clock.now();
+    std::vector<std::unique_ptr<Pending>> sums;
+    for (const at::Tensor& bucket : buckets)
+      sums.push_back(communicator.all_reduce(bucket, "sums of gradients, to time them"));
+    for (auto& sum : sums) sum->wait();
+    if (i > 0) seconds.push_back(Seconds(clock.now() - start).count());
+  }
+  const AllReduceWay way =
+      all_reduce_route(std::vector<int>(static_cast<std::size_t>(ranks), 0), kBucket).way;
+  return median(seconds) / static_cast<double>(added_bytes(way, ranks, bytes));
 }
 
 }  // namespace millrace

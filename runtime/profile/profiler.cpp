@@ -87,6 +87,8 @@ class Pass final : private LayerObserver {
       : saved_bytes(layout.model.layers.size()),
         between_bytes(layout.model.layers.size()),
         workspace_bytes(layout.model.layers.size()),
+        input_workspace_bytes(layout.model.layers.size()),
+        weight_workspace_bytes(layout.model.layers.size()),
         program_(compile_stage(layout, StageId(0))),
         runner_(program_, store, std::vector(static_cast<std::size_t>(store.jobs()), options.seed)),
         store_(store),
@@ -144,7 +146,8 @@ class Pass final : private LayerObserver {
     runner_.set_observer(this);
   }
 
-  std::vector<Bytes> saved_bytes, between_bytes, workspace_bytes;
+  std::vector<Bytes> saved_bytes, between_bytes, workspace_bytes, input_workspace_bytes,
+      weight_workspace_bytes;
   KeptInputs keeps_counted;
 
  private:
@@ -164,8 +167,11 @@ class Pass final : private LayerObserver {
   };
 
   void before(Phase phase, std::size_t) override {
-    if (phase != Phase::BackwardWeight && !counted_) memory_before_ = device_.memory().current;
-    if (phase == Phase::BackwardInput && !counted_) device_.reset_peak_memory();
+    if (!counted_) {
+      memory_before_half_ = device_.memory().current;
+      if (phase != Phase::BackwardWeight) memory_before_ = memory_before_half_;
+      if (phase != Phase::Forward) device_.reset_peak_memory();
+    }
     start_ = clock_.now();
   }
 
@@ -184,9 +190,16 @@ class Pass final : private LayerObserver {
       for (const int place : program_.steps[step].outputs)
         if (slot_.values[place].defined()) memory_of_place_[place] = slot_.values[place].storage().data();
     }
+    if (phase == Phase::Forward) return;
+    const Bytes peak = device_.memory().peak;
     // The gradient that came in was there before, and counts as the layer's.
-    if (phase != Phase::Forward)
-      workspace_bytes[step] = device_.memory().peak - memory_before_ + output_bytes_[step];
+    const Bytes of_both = peak - memory_before_ + output_bytes_[step];
+    if (phase == Phase::BackwardInput) {
+      workspace_bytes[step] = input_workspace_bytes[step] = of_both;
+    } else {
+      workspace_bytes[step] = std::max(workspace_bytes[step], of_both);
+      weight_workspace_bytes[step] = peak - memory_before_half_;
+    }
   }
 
   void run_heads() {
@@ -263,7 +276,8 @@ class Pass final : private LayerObserver {
   void add_heads() {
     if (saved_bytes.empty()) return;
     saved_bytes.back() += saved_of_heads_;
-    workspace_bytes.back() = std::max(workspace_bytes.back() - saved_of_heads_, head_workspace_);
+    for (std::vector<Bytes>* workspace : {&workspace_bytes, &input_workspace_bytes})
+      workspace->back() = std::max(workspace->back() - saved_of_heads_, head_workspace_);
   }
 
   NoReplicas alone_;
@@ -274,7 +288,8 @@ class Pass final : private LayerObserver {
   Device& device_;
   BatchSamples* counted_ = nullptr;
   TimePoint start_{};
-  std::int64_t memory_before_ = 0;
+  std::int64_t memory_before_ = 0;       ///< a forward or a backward
+  std::int64_t memory_before_half_ = 0;  ///< a half of a backward
   LayerSlot slot_;
   std::span<const Bytes> output_bytes_;       ///< by layer
   std::vector<const void*> memory_of_place_;  ///< of what the layers made; null: of a field
@@ -609,6 +624,8 @@ LayerGraph turn_of(const LayerGraph& whole, const StageLayout& turn, const std::
     node.saved_bytes = pass.saved_bytes[i];
     node.between_bytes = pass.between_bytes[i];
     node.workspace_bytes = pass.workspace_bytes[i];
+    node.input_workspace_bytes = pass.input_workspace_bytes[i];
+    node.weight_workspace_bytes = pass.weight_workspace_bytes[i];
     node.of_microbatches.clear();
   }
   return graph;
@@ -819,7 +836,9 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .between_bytes = most(&Pass::between_bytes, i),
                            .tied_to = owner_of(layer, model),
                            .tied_bytes = tied_bytes,
-                           .workspace_bytes = most(&Pass::workspace_bytes, i)});
+                           .workspace_bytes = most(&Pass::workspace_bytes, i),
+                           .input_workspace_bytes = most(&Pass::input_workspace_bytes, i),
+                           .weight_workspace_bytes = most(&Pass::weight_workspace_bytes, i)});
     if (lengths_differ)
       for (const BatchSeconds& batch : each) graph.nodes.back().of_microbatches.push_back(batch.layers[i]);
   }

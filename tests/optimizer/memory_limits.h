@@ -21,6 +21,9 @@ inline LayerGraph uneven_graph(RandomStream& random, int layers, bool chain) {
     node.parameter_bytes = random.below(3) == 0 ? 0 : static_cast<Bytes>(random.below(2'000'000));
     if (random.below(2) == 0) node.lowered_bytes = node.parameter_bytes / 2;
     if (random.below(3) == 0) node.workspace_bytes = static_cast<Bytes>(random.below(2'000'000));
+    if (random.below(2) == 0)
+      node.input_workspace_bytes =
+          static_cast<Bytes>(random.below(static_cast<std::uint64_t>(node.workspace_bytes) + 1));
     if (random.below(2) == 0) node.between_bytes = static_cast<Bytes>(1) << (8 + random.below(15));
   }
   for (int j = 1; j < layers; ++j) {

@@ -44,7 +44,13 @@ TEST(StageMemory, WithRecomputeHasTheSavedTensorsOfOneBackward) {
 LayerGraph tied_graph() {
   LayerGraph graph{.model = "tied", .microbatch = 1};
   graph.nodes = {
-      {.name = "first", .parameter_bytes = 1000, .saved_bytes = 10, .between_bytes = 25},
+      {.name = "first",
+       .parameter_bytes = 1000,
+       .saved_bytes = 10,
+       .between_bytes = 25,
+       .workspace_bytes = 70,
+       .input_workspace_bytes = 40,
+       .weight_workspace_bytes = 30},
       {.name = "second", .lowered_bytes = 800, .saved_bytes = 10, .tied_to = "first", .tied_bytes = 800}};
   graph.edges = {{.producer = 0, .consumer = 1, .tensor = "first", .bytes = 5}};
   return graph;
@@ -65,12 +71,31 @@ TEST(StageMemory, OfASplitBackwardIsWhatTheHalvesKeep) {
   const Result<LayerGraph> read = LayerGraph::parse(graph.to_json(), "written");
   ASSERT_TRUE(read) << to_string(read.problems());
   EXPECT_EQ(read->nodes[0].between_bytes, 25);
+  EXPECT_EQ(read->nodes[0].weight_workspace_bytes, 30);
   EXPECT_EQ(read->nodes[1].between_bytes, std::nullopt);
   EXPECT_EQ(read->nodes[1].tied_to, "first");
   EXPECT_EQ(read->nodes[1].tied_bytes, 800);
   const ClusterSpec cluster = ranks(2);
   const CostModel model(*read, cluster);
+  const StageMemory held = model.memory_of({{{0}, {RankId(0)}}, {{1}, {RankId(1)}}}, 1)[0];
+  EXPECT_EQ(held.workspace, 70);
+  EXPECT_EQ(held.split_workspace, 40);
   EXPECT_EQ(model.memory_of({{{0, 1}, {RankId(0)}}}, 1)[0].between, 25 + 10);
+}
+
+TEST(StageMemory, CpuRanksOfOneHostReceiveNoGradients) {
+  LayerGraph graph = tied_graph();
+  const auto received = [&](const ClusterSpec& cluster) {
+    return CostModel(graph, cluster).memory_of({{{0, 1}, {RankId(0), RankId(1)}}}, 1)[0].reduced;
+  };
+  ClusterSpec apart = ranks(2);
+  apart.levels.insert(apart.levels.begin(), {1, 1e9, 1e-5});
+  EXPECT_EQ(received(ranks(2)), 1000) << "the profile does not say how it was measured";
+  graph.measured = {.ranks = 2, .blocks = 3};
+  EXPECT_EQ(received(ranks(2)), 0);
+  EXPECT_EQ(received(apart), 1000);
+  graph.device = "cuda";
+  EXPECT_EQ(received(ranks(2)), 1000);
 }
 
 // Following the list action by action finds the same as the fullest moments, where a rank has one stage.

@@ -221,6 +221,29 @@ TEST_F(Emulation, AnAllReduceOverlapsTheBackwardAsPlanned) {
   }
 }
 
+/// Three ranks add up two thirds of the gradients each.
+TEST_F(Emulation, AddingUpGradientsTakesItsTimeAsPlanned) {
+  const std::string model = "--model mlp --width 512 --depth 6 --microbatch 8 ";
+  const Ran profiled = run("profile " + model + "--repetitions 1 --blocks 1 --warmup 0 --out wide.json");
+  ASSERT_EQ(profiled.code, 0) << profiled.output;
+  set_times("wide.json");
+  Json profile = json("wide.json");
+  double bytes_of_all = 0;
+  for (const Json& layer : profile.find("layers")->items())
+    bytes_of_all += layer.find("parameter_bytes")->as_double();
+  write("fast.yaml", "levels: [{count: 3, bandwidth: 1e11, latency: 0}]\n");
+  double step[2] = {};
+  for (const bool adds : {false, true}) {
+    if (adds) profile["sum_s_per_byte"] = 1e-9;
+    write("wide.json", profile.dump(1));
+    EXPECT_NEAR(emulated_over_planned(model, "wide.json", "fast.yaml", "--stages 1 --microbatches 3",
+                                      "--steps 3 --data synthetic:128"),
+                1, 1e-3);
+    step[adds ? 1 : 0] = json("emulated/summary.json").find("median_step_s")->as_double();
+  }
+  EXPECT_NEAR(step[1] - step[0], bytes_of_all * 2 / 3 * 1e-9, bytes_of_all * 1e-11);
+}
+
 /// A norm that clips takes a pass over the gradients, and has no value.
 TEST_F(Emulation, ClippingTakesItsTime) {
   Json profile = json("profile.json");

@@ -113,7 +113,7 @@ TEST_F(Jobs, AScheduleOfPyTorchRunsHere) {
 // repetitions.
 TEST_F(Jobs, ProfilesUnderTheLoadOfTheRunAndSplitsTheError) {
   const Ran profiled =
-      run("profile --model mlp --width 32 --depth 4 --microbatch 4 --repetitions 2 --blocks 4 "
+      run("profile --model mlp --width 64 --depth 4 --microbatch 4 --repetitions 2 --blocks 4 "
           "--ranks 2 --out profile.json");
   ASSERT_EQ(profiled.code, 0) << profiled.output;
   EXPECT_NE(profiled.output.find("measured by 2 ranks at once in 4 blocks"), std::string::npos)
@@ -124,14 +124,18 @@ TEST_F(Jobs, ProfilesUnderTheLoadOfTheRunAndSplitsTheError) {
   EXPECT_EQ(graph->measured.blocks, 4);
   EXPECT_GT(graph->measured.spread, 0);
   EXPECT_GT(graph->update_copy_s_per_byte, 0);
-  for (const LayerNode& node : graph->nodes) EXPECT_GT(node.forward_s, 0) << node.name;
+  EXPECT_GT(graph->sum_s_per_byte, 0);
+  for (const LayerNode& node : graph->nodes) {
+    EXPECT_GT(node.forward_s, 0) << node.name;
+    EXPECT_LE(*node.input_workspace_bytes, node.workspace_bytes) << node.name;
+  }
 
   ASSERT_EQ(run("plan --profile profile.json --straight --stages 2 --microbatches 4 --schedule 1f1b --out "
                 "plan.json")
                 .code,
             0);
   const Ran trained =
-      run("train --model mlp --width 32 --depth 4 --microbatch 4 --plan plan.json --steps 20 "
+      run("train --model mlp --width 64 --depth 4 --microbatch 4 --plan plan.json --steps 20 "
           "--trace-first 5 --trace-steps 10 --no-evaluation --output-dir out");
   ASSERT_EQ(trained.code, 0) << trained.output;
   const Ran report = run("report --run out --format json");
