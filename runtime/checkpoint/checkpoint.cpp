@@ -79,6 +79,7 @@ Json manifest_of(const CheckpointInfo& info, const std::vector<std::pair<int, Fi
             {{"metric", one.metric}, {"value", one.value}, {"step", one.step}, {"since", one.since}}));
     manifest["best"] = best;
   }
+  if (info.lacks_evaluation) manifest["lacks_evaluation"] = true;
   if (!info.jobs.empty()) {
     Json jobs = Json::array();
     for (const JobProgress& job : info.jobs) {
@@ -176,6 +177,7 @@ CheckpointInfo read_members(const Json& json, Problems& problems) {
   if (const Json* best = in.optional_array("best")) {
     for (const Json& one : best->items()) info.best.push_back(best_from(one, problems));
   }
+  info.lacks_evaluation = in.boolean("lacks_evaluation", false);
   if (const Json* jobs = in.optional_array("jobs")) {
     for (const Json& job : jobs->items()) info.jobs.push_back(progress_from(job, info, problems));
   }

@@ -53,7 +53,8 @@ struct CheckpointInfo {
   /// Further names of tied parameters in PyTorch's state_dict, each with the name of the tensor that is
   /// saved.
   std::vector<std::pair<std::string, std::string>> tied;
-  std::vector<BestSoFar> best;  ///< of the metrics that the run watches
+  std::vector<BestSoFar> best;    ///< of the metrics that the run watches
+  bool lacks_evaluation = false;  ///< the run was stopped before the evaluation that follows `step` was done
   /// The progress of each job of an array, if some job has not come as far as the run or has_state(); else
   /// empty.
   std::vector<JobProgress> jobs;

@@ -27,10 +27,11 @@ Bytes bytes_of(const TensorSpec& spec) {
   return bytes;
 }
 
-/// A layer or head keeps this from forward to backward: shapes, and the bytes that the profile says.
+/// A layer or head keeps this from forward to backward: shapes, and as many bytes as the profile says.
 struct Kept {
   std::vector<TensorSpec> inputs;
-  std::unique_ptr<EmulatedDevice::Block> bytes;
+  std::vector<at::Tensor> held_inputs, held_outputs;  ///< they count once, whoever else holds them
+  std::unique_ptr<EmulatedDevice::Block> bytes;       ///< besides these
   Bytes output_bytes = 0;
   double share = 1;  ///< of what the profile has for the longest microbatch
 };
@@ -54,11 +55,26 @@ std::vector<at::Tensor> gradients_of(Saved& saved, std::span<const bool> needs) 
   return gradients;
 }
 
-/// A layer that takes the place of `layer`. It holds no tensor: what it keeps counts as the profile says.
+Bytes bytes_of(std::span<const at::Tensor> tensors) {
+  Bytes bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<Bytes>(tensor.nbytes());
+  return bytes;
+}
+
+/// The costs of a layer.
+struct Costs {
+  LayerNode node;
+  Bytes counted_elsewhere = 0;  ///< inputs that the layer keeps and other layers count
+};
+
+/// A layer that takes the place of `layer`. It keeps as many bytes as the profile says.
 class EmulatedLayer : public StandInLayer {
  public:
-  EmulatedLayer(LayerPtr layer, const LayerNode& costs, Bytes most_output)
-      : StandInLayer(std::move(layer)), costs_(costs), most_output_(most_output) {}
+  EmulatedLayer(LayerPtr layer, const Costs& costs, Bytes most_output)
+      : StandInLayer(std::move(layer)),
+        costs_(costs.node),
+        counted_elsewhere_(costs.counted_elsewhere),
+        most_output_(most_output) {}
   static at::Tensor state(const Shape& shape, at::ScalarType dtype) { return without_values(shape, dtype); }
   std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> specs = layer_->parameters();
@@ -84,7 +100,18 @@ class EmulatedLayer : public StandInLayer {
       Kept& kept = kept_in(*saved);
       kept.output_bytes = made;
       if (most_output_ > 0) kept.share = std::min(1.0, double(made) / double(most_output_));
-      kept.bytes = std::make_unique<EmulatedDevice::Block>(device, share_of(costs_.saved_bytes, kept), true);
+      // A tensor that is held counts once. Bytes in its place would count beside it while it is there.
+      Bytes bytes = share_of(costs_.saved_bytes, kept);
+      if (share_of(costs_.saved_output_bytes.value_or(0), kept) >= made) {
+        kept.held_outputs = outputs;
+        bytes -= made;
+      }
+      const Bytes of_inputs = costs_.saved_input_bytes.value_or(0);
+      if (share_of(of_inputs + counted_elsewhere_, kept) >= bytes_of(inputs)) {
+        kept.held_inputs.assign(inputs.begin(), inputs.end());
+        bytes -= share_of(of_inputs, kept);
+      }
+      kept.bytes = std::make_unique<EmulatedDevice::Block>(device, std::max<Bytes>(0, bytes), true);
     }
     return outputs;
   }
@@ -97,7 +124,11 @@ class EmulatedLayer : public StandInLayer {
     device.compute(costs_.backward_input_s);
     std::vector<at::Tensor> gradients = gradients_of(saved, needs);
     // This stays for the gradients of the weights; the runner holds the gradients of the outputs.
-    kept.bytes->resize(std::max<Bytes>(0, share_of(costs_.kept_between(), kept) - kept.output_bytes));
+    Bytes between = share_of(costs_.kept_between(), kept) - kept.output_bytes;
+    kept.held_outputs.clear();
+    if (between < bytes_of(kept.held_inputs)) kept.held_inputs.clear();
+    between -= bytes_of(kept.held_inputs);
+    kept.bytes->resize(std::max<Bytes>(0, between));
     return gradients;
   }
   void backward_weight_all(std::span<const at::Tensor>, Saved& saved, std::span<at::Tensor>) const override {
@@ -110,6 +141,7 @@ class EmulatedLayer : public StandInLayer {
   static Bytes share_of(Bytes bytes, const Kept& kept) { return Bytes(double(bytes) * kept.share); }
 
   LayerNode costs_;
+  Bytes counted_elsewhere_;
   Bytes most_output_;  // of the profile's longest microbatch; 0: all are alike
 };
 
@@ -209,9 +241,10 @@ Status compare_sizes(const LayeredModel& model, const LayerGraph& profile,
   return Problem{"", first, hint};
 }
 
-/// Adds to each layer what it keeps of tensors that come from other stages. In a profile, which has one
-/// stage, the layers that made them may count them.
-void add_arrived(std::map<std::string, LayerNode>& costs, const LayerGraph& profile, const Plan& plan) {
+/// Adds to each layer what it keeps of its inputs and other layers count. Of a tensor from another stage the
+/// layer that keeps the most counts it: a profile has one stage, so the layer that made it may count it
+/// there.
+void add_inputs(std::map<std::string, Costs>& costs, const LayerGraph& profile, const Plan& plan) {
   std::map<std::string, int> stage_of;
   for (std::size_t s = 0; s < plan.stages.size(); ++s)
     for (const std::string& layer : plan.stages[s].layers) stage_of[layer] = static_cast<int>(s);
@@ -219,19 +252,26 @@ void add_arrived(std::map<std::string, LayerNode>& costs, const LayerGraph& prof
   std::map<std::pair<std::string, int>, std::pair<Bytes, std::string>> arrived;
   for (const LayerEdge& edge : profile.edges) {
     const std::string& to = profile.nodes[static_cast<std::size_t>(edge.consumer)].name;
+    costs.at(to).counted_elsewhere += edge.kept_bytes.value_or(0);
     if (stage_of[profile.nodes[static_cast<std::size_t>(edge.producer)].name] == stage_of[to]) continue;
     auto& [bytes, layer] = arrived[{edge.tensor, stage_of[to]}];
     if (const Bytes kept = edge.kept_bytes.value_or(edge.bytes); kept > bytes) bytes = kept, layer = to;
   }
-  for (const auto& [tensor, kept] : arrived)
-    if (kept.first > 0) costs.at(kept.second).saved_bytes += kept.first;
+  for (const auto& [tensor, kept] : arrived) {
+    if (kept.first == 0) continue;
+    Costs& of = costs.at(kept.second);
+    of.node.saved_bytes += kept.first;
+    if (of.counted_elsewhere < kept.first) continue;  // the profile does not say that it is an input
+    of.counted_elsewhere -= kept.first;
+    of.node.saved_input_bytes = of.node.saved_input_bytes.value_or(0) + kept.first;
+  }
 }
 
 /// Lets the layers and heads of `model` take the times and the memory of `profile`, which has its layers.
 Status emulate(LayeredModel& model, const LayerGraph& profile, const Plan& plan) {
-  std::map<std::string, LayerNode> costs;
-  for (const LayerNode& node : profile.nodes) costs[node.name] = node;
-  add_arrived(costs, profile, plan);
+  std::map<std::string, Costs> costs;
+  for (const LayerNode& node : profile.nodes) costs[node.name] = {.node = node};
+  add_inputs(costs, profile, plan);
   const Result<std::vector<Bytes>> most = most_output_bytes(model, profile);
   if (!most) return most.problems();
   for (std::size_t i = 0; i < model.layers.size(); ++i) {

@@ -47,8 +47,10 @@ class DeviceOrdered final : public ForwardingChannel {
     return std::make_unique<HostWait>(ForwardingChannel::post(transfer), clock(), device_);
   }
   void begin_collective(const at::Tensor& tensor, std::int64_t added) override {
-    if (tensor.is_meta()) device_.wait();
-    if (tensor.is_meta()) device_.add_up(added);
+    if (tensor.is_meta()) {
+      device_.wait();
+      device_.add_up(added);
+    }
     ForwardingChannel::begin_collective(tensor, added);
   }
   std::unique_ptr<Arrival> receive(const Transfer& transfer) override {

@@ -50,7 +50,8 @@ LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
     if (made.nodes[n].fields.empty())
       made.nodes[n].field_bytes = at(a.nodes[n].field_bytes, b.nodes[n].field_bytes);
     for (std::optional<Bytes> LayerNode::*value :
-         {&LayerNode::between_bytes, &LayerNode::input_workspace_bytes, &LayerNode::weight_workspace_bytes})
+         {&LayerNode::saved_output_bytes, &LayerNode::saved_input_bytes, &LayerNode::between_bytes,
+          &LayerNode::input_workspace_bytes, &LayerNode::weight_workspace_bytes})
       if (a.nodes[n].*value && b.nodes[n].*value)
         made.nodes[n].*value = at(*(a.nodes[n].*value), *(b.nodes[n].*value));
     auto& each = made.nodes[n].of_microbatches;

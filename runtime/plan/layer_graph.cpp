@@ -73,6 +73,8 @@ void read_fields(const Json& json, LayerNode& node, Problems& problems) {
 }
 
 constexpr std::pair<const char*, std::optional<Bytes> LayerNode::*> kOptionalBytes[] = {
+    {"saved_output_bytes", &LayerNode::saved_output_bytes},
+    {"saved_input_bytes", &LayerNode::saved_input_bytes},
     {"between_bytes", &LayerNode::between_bytes},
     {"input_workspace_bytes", &LayerNode::input_workspace_bytes},
     {"weight_workspace_bytes", &LayerNode::weight_workspace_bytes},

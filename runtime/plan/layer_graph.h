@@ -43,6 +43,8 @@ struct LayerNode {
   Bytes activation_bytes = 0;  ///< output
   /// Bytes kept from forward to backward. Outputs of other layers that are kept count once.
   Bytes saved_bytes = 0;
+  /// Of `saved_bytes`, those of its own outputs and of its inputs; absent: not known.
+  std::optional<Bytes> saved_output_bytes{}, saved_input_bytes{};
   /// Bytes kept from the gradient of its inputs to that of its weights, where a schedule computes them apart;
   /// absent: `saved_bytes`.
   std::optional<Bytes> between_bytes{};

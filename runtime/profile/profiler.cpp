@@ -85,6 +85,8 @@ class Pass final : private LayerObserver {
   Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options, Clock& clock,
        Device& device)
       : saved_bytes(layout.model.layers.size()),
+        saved_output_bytes(layout.model.layers.size()),
+        saved_input_bytes(layout.model.layers.size()),
         between_bytes(layout.model.layers.size()),
         workspace_bytes(layout.model.layers.size()),
         input_workspace_bytes(layout.model.layers.size()),
@@ -146,8 +148,8 @@ class Pass final : private LayerObserver {
     runner_.set_observer(this);
   }
 
-  std::vector<Bytes> saved_bytes, between_bytes, workspace_bytes, input_workspace_bytes,
-      weight_workspace_bytes;
+  std::vector<Bytes> saved_bytes, saved_output_bytes, saved_input_bytes, between_bytes, workspace_bytes,
+      input_workspace_bytes, weight_workspace_bytes;
   KeptInputs keeps_counted;
 
  private:
@@ -235,12 +237,26 @@ class Pass final : private LayerObserver {
       for (const int place : program_.steps[i].inputs)
         keeps_counted[i].push_back(keeps(i, memory_of_place_[place]) &&
                                    seen.contains(memory_of_place_[place]));
+      saved_output_bytes[i] = kept_of(program_.steps[i].outputs, i, seen);
+      saved_input_bytes[i] = kept_of(program_.steps[i].inputs, i, seen);
       saved_bytes[i] = unseen_bytes(kept_by(slot_.saved[i]), seen);
       // Autograd's graph does not say which tensors it keeps. So all that the forward left in memory counts,
       // its outputs included.
       if (keeps_graph(slot_.saved[i])) saved_bytes[i] = std::max<Bytes>(saved_bytes[i], growth_[i]);
     }
     saved_of_heads_ = unseen_bytes(std::exchange(of_heads_, {}), seen);
+  }
+
+  /// Returns the bytes of those tensors in `places` that a layer keeps and that are not among `seen`.
+  Bytes kept_of(const std::vector<int>& places, std::size_t step, const std::set<const void*>& seen) const {
+    std::set<const void*> memory;
+    for (const int place : places) memory.insert(memory_of_place_[place]);
+    Bytes bytes = 0;
+    for (const at::Tensor& t : kept_by(slot_.saved[step])) {
+      const void* const at = t.storage().data();
+      if (!seen.contains(at) && memory.erase(at) > 0) bytes += static_cast<Bytes>(t.storage().nbytes());
+    }
+    return bytes;
   }
 
   /// Measures the bytes that a microbatch keeps between the gradients of the inputs and those of the weights.
@@ -622,6 +638,8 @@ LayerGraph turn_of(const LayerGraph& whole, const StageLayout& turn, const std::
     node.backward_weight_s = seconds(&LayerSeconds::backward_weight);
     if (turn.model.layers[i].frozen) node.parameter_bytes = node.untouched_bytes = 0;
     node.saved_bytes = pass.saved_bytes[i];
+    node.saved_output_bytes = pass.saved_output_bytes[i];
+    node.saved_input_bytes = pass.saved_input_bytes[i];
     node.between_bytes = pass.between_bytes[i];
     node.workspace_bytes = pass.workspace_bytes[i];
     node.input_workspace_bytes = pass.input_workspace_bytes[i];
@@ -833,6 +851,8 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .fields = fields[i],
                            .activation_bytes = mean_outputs[i],
                            .saved_bytes = most(&Pass::saved_bytes, i),
+                           .saved_output_bytes = most(&Pass::saved_output_bytes, i),
+                           .saved_input_bytes = most(&Pass::saved_input_bytes, i),
                            .between_bytes = most(&Pass::between_bytes, i),
                            .tied_to = owner_of(layer, model),
                            .tied_bytes = tied_bytes,

@@ -210,6 +210,8 @@ bool Evaluations::run() {
     if (t_.owns_loss()) log_warning("the evaluation of step " + std::to_string(t_.done) + " was interrupted");
     return false;
   }
+  newest_ = t_.done;
+  owed_ = -1;
   if (!reports) return true;
   for (Lane& lane : t_.stages->lanes()) lane.last()->reduce_sums();
   LossSums sums = joined(t_.take_losses());

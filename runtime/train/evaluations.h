@@ -20,6 +20,10 @@ class Evaluations {
   Evaluations(Training& training, std::unique_ptr<WeightsScore> score);
 
   bool is_due(std::int64_t step) const;  ///< an evaluation after `step`
+  /// Whether the evaluation after `step` is due and was not done.
+  bool lacks(std::int64_t step) const { return step == owed_ || (is_due(step) && step != newest_); }
+  /// A run that went on from the steps done has left their evaluation to this one.
+  void owe() { owed_ = t_.done; }
   bool scores_after(std::int64_t step) const { return score_ && t_.is_due(t_.options.score_every, step); }
   /// Whether a job's averages may begin by the evaluation after `step`. A job counts the evaluations of its
   /// own run, and each of them once.
@@ -63,7 +67,9 @@ class Evaluations {
   std::unique_ptr<WeightsScore> score_;
   AnyRank vote_;  ///< its lag also bounds how far a fast first stage runs ahead of the others
   int chunk_;
-  std::int64_t evaluated_ = 0;                              ///< microbatches, of all evaluations
+  std::int64_t newest_ = -1;    ///< the step after which the newest evaluation was done
+  std::int64_t owed_ = -1;      ///< the step whose evaluation the run before has left out
+  std::int64_t evaluated_ = 0;  ///< microbatches, of all evaluations
   std::vector<std::optional<AveragingTrigger>> averaging_;  ///< by job: of those that wait for evaluations
 };
 

@@ -214,6 +214,7 @@ void RunCheckpoints::resume() {
       t_.stages->decision().jobs()[job].scaler.set_state(*progress[job].loss_scale);
   }
   t_.report.first_step = t_.done;
+  if (opened.info.lacks_evaluation) evaluations_.owe();
   for (const BestSoFar& before : opened.info.best) {
     const auto same = std::ranges::find(t_.report.best, before.metric, &BestSoFar::metric);
     if (same != t_.report.best.end()) *same = before;
@@ -373,6 +374,7 @@ CheckpointInfo RunCheckpoints::info_of(std::int64_t step) const {
           .averaging = t_.jobs() == 1 ? evaluations_.waiting(0) : std::nullopt,
           .tied = tied_names(t_.jobs() > 1 ? t_.model.of_jobs.front() : t_.model),
           .best = t_.report.best,
+          .lacks_evaluation = evaluations_.lacks(step),
           .jobs = progress()};
 }
 

@@ -96,6 +96,7 @@ struct Trainer::Impl {
   bool saves_after(std::int64_t step) const;
   void run_to(std::int64_t step);
   void rest();
+  bool evaluate();
   bool advance(std::int64_t most);
   void finish();
   void end_failed();
@@ -200,17 +201,27 @@ void Trainer::Impl::rest() {
   stream ? stream->rest() : training.stages->pause(0);
 }
 
+/// Evaluates the weights of the steps done, and keeps the best. Returns false if it was asked to stop.
+bool Trainer::Impl::evaluate() {
+  if (!evaluations->run()) return false;
+  evaluations->begin_averages();
+  if (evaluations->judge_evaluation()) checkpoints->save_best();
+  return true;
+}
+
 /// Trains to the next event, or by `most` steps if that is less. Returns false if the run ends here.
 bool Trainer::Impl::advance(std::int64_t most) {
   Training& t = training;
   RunReport& report = t.report;
   if (t.done >= t.last_step() || report.stopped || report.ended_by_metric()) return false;
   const TimePoint begin = t.world.clock.now();
-  if (evaluations->any_job_watches(t.done)) {  // who saved this step was asked to stop before its evaluation
+  // Who saved this step was asked to stop before its evaluation.
+  if (evaluations->lacks(t.done) || evaluations->any_job_watches(t.done)) {
     rest();
-    report.stopped = rested = !evaluations->run();
-    if (report.stopped) return true;
-    evaluations->begin_averages();
+    evaluated_last = evaluate();
+    report.stopped = !evaluated_last;
+    rested = report.stopped || report.ended_by_metric();
+    if (rested) return true;
     t.stages->go_on();
   }
   run_to(std::min(next_event(), t.end_of_cycle(t.done + most)));
@@ -225,9 +236,7 @@ bool Trainer::Impl::advance(std::int64_t most) {
       from = t.world.clock.now();
     };
     rest();
-    report.stopped = evaluated_last && !evaluations->run();
-    if (!report.stopped && evaluated_last) evaluations->begin_averages();
-    if (!report.stopped && evaluated_last && evaluations->judge_evaluation()) checkpoints->save_best();
+    report.stopped = evaluated_last && !evaluate();
     if (evaluated_last) note(SpanKind::Eval);
     const auto score = [&] {
       if (!report.stopped && scores) report.stopped = !evaluations->run_score();

@@ -69,7 +69,7 @@ struct AskingBatches final : BatchSource {
 };
 
 TEST_F(Pipeline, AnEvaluationLooksAtTheStopFlag) {
-  constexpr int kEvaluation = 2000, kAskedAt = 50;
+  constexpr int kAskedAt = 50;
   const LayeredModel model = small_model();
   for (const auto& replicas : {std::vector<int>{1}, {1, 1, 1}, {2, 2}, {1, 1, 1, 1}}) {
     for (const std::int64_t every : {0, 2}) {  // checkpoints only at the end; also in the middle
@@ -82,31 +82,42 @@ TEST_F(Pipeline, AnEvaluationLooksAtTheStopFlag) {
       StopFlag flag{false};
       stopped.stop = &flag;
       std::atomic<int> given{0};
-      auto ranks = make_ranks_(plan.num_ranks(), milliseconds(60'000));
-      std::vector<RunReport> reports(ranks.size());
-      std::vector<std::jthread> threads;
-      for (std::size_t r = 0; r < ranks.size(); ++r) {
-        threads.emplace_back([&, r] {
-          at::set_num_threads(1);
-          SteadyClock clock;
-          Trainer trainer({*ranks[r], clock, *device_}, model, plan, stopped,
-                          [&](const BatchNeeds&, const BatchNeeds&) {
-                            return BatchSources{.train = std::make_unique<RandomBatches>(model, kMicrobatch),
-                                                .evaluation = {.batches = std::make_unique<AskingBatches>(
-                                                                   model, kMicrobatch, flag, given, kAskedAt),
-                                                               .microbatches = kEvaluation}};
-                          });
-          reports[r] = trainer.run();
-        });
-      }
-      threads.clear();
-      for (const RunReport& report : reports) {
+      const auto train_with = [&](const TrainOptions& run, int evaluation) {
+        auto ranks = make_ranks_(plan.num_ranks(), milliseconds(60'000));
+        std::vector<RunReport> reports(ranks.size());
+        std::vector<std::jthread> threads;
+        for (std::size_t r = 0; r < ranks.size(); ++r) {
+          threads.emplace_back([&, r] {
+            at::set_num_threads(1);
+            SteadyClock clock;
+            Trainer trainer(
+                {*ranks[r], clock, *device_}, model, plan, run, [&](const BatchNeeds&, const BatchNeeds&) {
+                  return BatchSources{.train = std::make_unique<RandomBatches>(model, kMicrobatch),
+                                      .evaluation = {.batches = std::make_unique<AskingBatches>(
+                                                         model, kMicrobatch, flag, given, kAskedAt),
+                                                     .microbatches = evaluation}};
+                });
+            reports[r] = trainer.run();
+          });
+        }
+        threads.clear();
+        return reports;
+      };
+      for (const RunReport& report : train_with(stopped, 2000)) {
         EXPECT_TRUE(report.stopped);
         EXPECT_EQ(report.steps, every == 0 ? 4 : 2);
         EXPECT_TRUE(report.evaluations.empty()) << "a part of an evaluation is none";
       }
       EXPECT_LT(given, kAskedAt + 200) << "the first stage and the last one read each microbatch";
       EXPECT_TRUE(fs::exists(fs::path(stopped.output_dir) / "checkpoints" / "latest"));
+      // Who goes on begins with the evaluation that was left out.
+      TrainOptions rest = stopped;
+      rest.stop = nullptr;
+      rest.resume = stopped.output_dir;
+      std::vector<std::int64_t> evaluated;
+      const std::vector<RunReport> reports = train_with(rest, 8);
+      for (const EvaluationReport& one : reports.back().evaluations) evaluated.push_back(one.step);
+      EXPECT_EQ(evaluated, every == 0 ? std::vector<std::int64_t>{4} : std::vector<std::int64_t>({2, 4}));
     }
   }
 }

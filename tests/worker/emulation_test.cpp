@@ -238,7 +238,7 @@ TEST_F(Emulation, AddingUpGradientsTakesItsTimeAsPlanned) {
     write("wide.json", profile.dump(1));
     EXPECT_NEAR(emulated_over_planned(model, "wide.json", "fast.yaml", "--stages 1 --microbatches 3",
                                       "--steps 3 --data synthetic:128"),
-                1, 1e-3);
+                1, 5e-3);
     step[adds ? 1 : 0] = json("emulated/summary.json").find("median_step_s")->as_double();
   }
   EXPECT_NEAR(step[1] - step[0], bytes_of_all * 2 / 3 * 1e-9, bytes_of_all * 1e-11);

@@ -128,6 +128,7 @@ TEST_F(Jobs, ProfilesUnderTheLoadOfTheRunAndSplitsTheError) {
   for (const LayerNode& node : graph->nodes) {
     EXPECT_GT(node.forward_s, 0) << node.name;
     EXPECT_LE(*node.input_workspace_bytes, node.workspace_bytes) << node.name;
+    EXPECT_LE(*node.saved_output_bytes + *node.saved_input_bytes, node.saved_bytes) << node.name;
   }
 
   ASSERT_EQ(run("plan --profile profile.json --straight --stages 2 --microbatches 4 --schedule 1f1b --out "
