@@ -62,9 +62,9 @@ void print_table(const LayerGraph& graph) {
 
 /// Times as the mean over the ranks that measured at once, those of turns and arrays too. Collective.
 void take_mean(LayerGraph& graph, Communicator& communicator) {
-  std::vector<double*> values{&graph.loss_s, &graph.update_s_per_byte, &graph.update_copy_s_per_byte,
-                              &graph.data_s, &graph.measured.spread,   &graph.measured.jitter};
-  for (double* value : {&graph.norm_s_per_byte, &graph.sum_s_per_byte}) values.push_back(value);
+  std::vector<double*> values{&graph.loss_s,          &graph.update_s_per_byte, &graph.update_copy_s_per_byte,
+                              &graph.norm_s_per_byte, &graph.sum_s_per_byte,    &graph.data_s,
+                              &graph.measured.spread, &graph.measured.jitter};
   for (MeasuredMicrobatch& one : graph.microbatches)
     for (double* value : {&one.seconds, &one.loss_s}) values.push_back(value);
   for (LayerNode& node : graph.nodes) {
@@ -83,6 +83,7 @@ void take_mean(LayerGraph& graph, Communicator& communicator) {
   for (LayerGraph& array : graph.arrays) take_mean(array, communicator);
 }
 
+/// Measures what adding up gradients takes, for the graph and its parts. Collective.
 void measure_sums(LayerGraph& graph, Communicator& communicator, Clock& clock) {
   Bytes parameters = 0;
   for (const LayerNode& node : graph.nodes) parameters += node.parameter_bytes;

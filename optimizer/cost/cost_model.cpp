@@ -739,9 +739,8 @@ Bytes CostModel::workspace_of(std::vector<int> nodes, Halves halves) const {
   Bytes most = 0, freed = 0;
   for (auto i = nodes.rbegin(); i != nodes.rend(); ++i) {
     const LayerNode& node = graph_.nodes[*i];
-    const Bytes own = halves == Halves::Apart ? node.input_workspace() : node.workspace_bytes;
-    most = std::max(most, own - freed);
-    freed += node.saved_bytes - (halves == Halves::Apart ? node.kept_between() : 0);
+    most = std::max(most, own_workspace(node, halves) - freed);
+    freed += freed_by(node, halves);
   }
   return most;
 }

@@ -141,6 +141,21 @@ double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>&
 std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const std::vector<int>& ports,
                                             const std::vector<std::vector<RankId>>& ranks_of_stage);
 
+/// A backward computes the gradients of inputs and of weights together, or first those of the inputs alone.
+enum class Halves { Together, Apart };
+
+/// Returns the most bytes that a backward of the layer works with besides its saved bytes. Apart: its first
+/// half.
+inline Bytes own_workspace(const LayerNode& node, Halves halves) {
+  return halves == Halves::Apart ? node.input_workspace() : node.workspace_bytes;
+}
+
+/// Returns the saved bytes that a backward of the layer frees. Apart: its first half, which leaves what the
+/// gradients of the weights need.
+inline Bytes freed_by(const LayerNode& node, Halves halves) {
+  return node.saved_bytes - (halves == Halves::Apart ? node.kept_between() : 0);
+}
+
 /// The memory of a rank of a stage: (parameters + lowered) x versions + parameters x (gradients + rule
 /// copies) + batches that were loaded ahead + the fullest of its moments. A moment has the stash of each
 /// microbatch, `between` for those whose backward is half done, posted receives, a send each way (incoming +
@@ -289,7 +304,6 @@ class CostModel {
   Result<Schedule> schedule_for(ScheduleKind kind, const PipelineShape& shape,
                                 const ScheduleCosts& costs) const;
   Result<const Schedule*> prepared(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs);
-  enum class Halves { Together, Apart };
   Bytes workspace_of(std::vector<int> nodes, Halves halves) const;
   std::vector<Bytes> peaks_under(const Schedule* schedule, const PipelineShape& shape,
                                  const std::vector<CutStage>& stages, const StashCounts& counts);

@@ -196,18 +196,6 @@ CutSpace CutSpace::linear(const CostModel& model, std::vector<int> order) {
 
 namespace {
 
-enum class Halves { Together, Apart };  // of a backward: computed at once, or the inputs' gradient first
-
-/// Returns what a backward of the layer frees: of its saved bytes all, or what it does not keep for the
-/// gradient of the weights.
-Bytes freed_by(const LayerNode& node, Halves halves) {
-  return node.saved_bytes - (halves == Halves::Apart ? node.kept_between() : 0);
-}
-
-Bytes workspace_of(const LayerNode& node, Halves halves) {
-  return halves == Halves::Apart ? node.input_workspace() : node.workspace_bytes;
-}
-
 bool has_workspaces(const CostModel& model, const std::vector<int>& order) {
   std::vector<int> executed = order;
   model.sort_by_execution(executed);
@@ -226,7 +214,7 @@ void CutSpace::make_workspaces(const CostModel& model) {
     std::vector<Bytes>& single = made.most.emplace_back();
     for (const int node : order_) {
       made.freed.push_back(made.freed.back() + freed_by(nodes[node], halves));
-      single.push_back(workspace_of(nodes[node], halves) + made.freed.back());
+      single.push_back(own_workspace(nodes[node], halves) + made.freed.back());
     }
     for (std::size_t width = 1; 2 * width <= order_.size(); width *= 2) {
       std::vector<Bytes> doubled;
@@ -266,7 +254,7 @@ void CutSpace::make_late_workspaces(const CostModel& model) {
       for (int at = static_cast<int>(order_.size()); at-- > 0;) {
         if (!holds(state, at)) continue;
         const LayerNode& node = nodes[order_[at]];
-        const Bytes workspace = workspace_of(node, halves);
+        const Bytes workspace = own_workspace(node, halves);
         if (workspace > freed) late.emplace_back(workspace - freed, at);
         freed += std::max<Bytes>(0, freed_by(node, halves));
       }

@@ -90,11 +90,9 @@ class EmulatedLayer : public StandInLayer {
     EmulatedDevice& device = EmulatedDevice::of_thread();
     device.compute(costs_.forward_s);
     std::vector<at::Tensor> outputs;
-    Bytes made = 0;
-    for (const TensorSpec& spec : layer_->outputs(specs_of(inputs))) {
+    for (const TensorSpec& spec : layer_->outputs(specs_of(inputs)))
       outputs.push_back(without_values(spec.shape, spec.dtype));
-      made += bytes_of(spec);
-    }
+    const Bytes made = bytes_of(outputs);
     if (saved) {
       keep(*saved, inputs);
       Kept& kept = kept_in(*saved);

@@ -43,7 +43,7 @@ struct LayerNode {
   Bytes activation_bytes = 0;  ///< output
   /// Bytes kept from forward to backward. Outputs of other layers that are kept count once.
   Bytes saved_bytes = 0;
-  /// Of `saved_bytes`, those of its own outputs and of its inputs; absent: not known.
+  /// The outputs and the inputs among `saved_bytes`; absent: not known.
   std::optional<Bytes> saved_output_bytes{}, saved_input_bytes{};
   /// Bytes kept from the gradient of its inputs to that of its weights, where a schedule computes them apart;
   /// absent: `saved_bytes`.
@@ -54,8 +54,8 @@ struct LayerNode {
   Bytes tied_bytes = 0;
   /// Most bytes that its backward works with at a time (gradients, temporaries), besides the saved bytes.
   Bytes workspace_bytes = 0;
-  /// The same of the backward to its inputs alone, and what the backward to its weights takes beyond that
-  /// which is there when it begins; absent: not known.
+  /// `workspace_bytes` of the backward to its inputs alone, and the bytes that the backward to its weights
+  /// adds to those that are there when it begins; absent: not known.
   std::optional<Bytes> input_workspace_bytes{}, weight_workspace_bytes{};
   /// Times by LayerGraph::microbatches. The times above are their means. Empty: not known.
   std::vector<LayerSeconds> of_microbatches{};

@@ -208,6 +208,18 @@ void drive(Pair& pair, const std::vector<Bytes>& sizes, const NetworkOptions& op
   }
 }
 
+/// Returns the median seconds of an action that all ranks begin together, without its first, slow time.
+double median_seconds(Communicator& communicator, Clock& clock, const std::function<void()>& action) {
+  std::vector<double> seconds;
+  for (int i = 0; i < kReduces + 1; ++i) {
+    communicator.barrier();
+    const TimePoint start = clock.now();
+    action();
+    if (i > 0) seconds.push_back(Seconds(clock.now() - start).count());
+  }
+  return median(seconds);
+}
+
 std::vector<ReduceMeasurement> time_reduces(Communicator& communicator, Device& device, Clock& clock,
                                             Bytes largest) {
   std::vector<ReduceMeasurement> result;
@@ -215,15 +227,10 @@ std::vector<ReduceMeasurement> time_reduces(Communicator& communicator, Device& 
     if (!result.empty() && result.back().bytes == bytes) break;
     const at::Tensor tensor =
         at::zeros({bytes / 4}, at::TensorOptions().dtype(at::kFloat).device(device.where()));
-    std::vector<double> seconds;
-    for (int i = 0; i < kReduces + 1; ++i) {
-      communicator.barrier();
-      const TimePoint start = clock.now();
-      communicator.all_reduce(tensor, "all-reduce of network profile")->wait();
-      device.synchronize();
-      if (i > 0) seconds.push_back(Seconds(clock.now() - start).count());
-    }
-    result.push_back({bytes, median(seconds)});
+    result.push_back({bytes, median_seconds(communicator, clock, [&] {
+                        communicator.all_reduce(tensor, "all-reduce of network profile")->wait();
+                        device.synchronize();
+                      })});
   }
   return result;
 }
@@ -277,19 +284,15 @@ double seconds_of_sums(Communicator& communicator, Clock& clock, Bytes bytes) {
   bytes = std::min(bytes, kShown);
   if (bytes <= kDirectSumBytes) return 0;  // too few to take time
   const std::vector<at::Tensor> buckets = at::zeros({bytes / 4}, at::kFloat).split(kBucket / 4);
-  std::vector<double> seconds;
-  for (int i = 0; i < kReduces + 1; ++i) {
-    communicator.barrier();
-    const TimePoint start = clock.now();
+  const double seconds = median_seconds(communicator, clock, [&] {
     std::vector<std::unique_ptr<Pending>> sums;
     for (const at::Tensor& bucket : buckets)
       sums.push_back(communicator.all_reduce(bucket, "sums of gradients, to time them"));
     for (auto& sum : sums) sum->wait();
-    if (i > 0) seconds.push_back(Seconds(clock.now() - start).count());
-  }
+  });
   const AllReduceWay way =
       all_reduce_route(std::vector<int>(static_cast<std::size_t>(ranks), 0), kBucket).way;
-  return median(seconds) / static_cast<double>(added_bytes(way, ranks, bytes));
+  return seconds / static_cast<double>(added_bytes(way, ranks, bytes));
 }
 
 }  // namespace millrace

@@ -66,6 +66,21 @@ class Emulation : public Jobs {
                                                  : plan.find("predicted_step_s")->as_double();
   }
 
+  static constexpr const char* kWide = "--model mlp --width 512 --depth 6 --microbatch 8 ";
+  /// Writes wide.json, a profile of kWide with the same times on every machine.
+  void profile_wide() {
+    const Ran profiled =
+        run("profile " + std::string(kWide) + "--repetitions 1 --blocks 1 --warmup 0 --out wide.json");
+    ASSERT_EQ(profiled.code, 0) << profiled.output;
+    set_times("wide.json");
+  }
+  static double parameter_bytes_of(const Json& profile) {
+    double sum = 0;
+    for (const Json& layer : profile.find("layers")->items())
+      sum += layer.find("parameter_bytes")->as_double();
+    return sum;
+  }
+
   /// Plans, and trains the plan on emulated devices in virtual time. Returns the emulated step as a multiple
   /// of the planned one.
   double emulated_over_planned(const std::string& model, const std::string& profile,
@@ -207,13 +222,10 @@ TEST_F(Emulation, AJobRunsOnBothClocksWithoutWhatAsksForValues) {
 
 /// The first of two buckets is added up beside the rest of the backward.
 TEST_F(Emulation, AnAllReduceOverlapsTheBackwardAsPlanned) {
-  const std::string model = "--model mlp --width 512 --depth 6 --microbatch 8 ";
-  const Ran profiled = run("profile " + model + "--repetitions 1 --blocks 1 --warmup 0 --out wide.json");
-  ASSERT_EQ(profiled.code, 0) << profiled.output;
-  set_times("wide.json");
+  ASSERT_NO_FATAL_FAILURE(profile_wide());
   write("fast.yaml", "levels: [{count: 3, bandwidth: 1e9, latency: 1e-5}]\n");
   for (const std::string microbatches : {"3", "5"}) {
-    EXPECT_NEAR(emulated_over_planned(model, "wide.json", "fast.yaml",
+    EXPECT_NEAR(emulated_over_planned(kWide, "wide.json", "fast.yaml",
                                       "--stages 1 --schedule 1f1b --microbatches " + microbatches,
                                       "--steps 3 --data synthetic:128"),
                 1, 0.015)
@@ -223,20 +235,15 @@ TEST_F(Emulation, AnAllReduceOverlapsTheBackwardAsPlanned) {
 
 /// Three ranks add up two thirds of the gradients each.
 TEST_F(Emulation, AddingUpGradientsTakesItsTimeAsPlanned) {
-  const std::string model = "--model mlp --width 512 --depth 6 --microbatch 8 ";
-  const Ran profiled = run("profile " + model + "--repetitions 1 --blocks 1 --warmup 0 --out wide.json");
-  ASSERT_EQ(profiled.code, 0) << profiled.output;
-  set_times("wide.json");
+  ASSERT_NO_FATAL_FAILURE(profile_wide());
   Json profile = json("wide.json");
-  double bytes_of_all = 0;
-  for (const Json& layer : profile.find("layers")->items())
-    bytes_of_all += layer.find("parameter_bytes")->as_double();
+  const double bytes_of_all = parameter_bytes_of(profile);
   write("fast.yaml", "levels: [{count: 3, bandwidth: 1e11, latency: 0}]\n");
   double step[2] = {};
   for (const bool adds : {false, true}) {
     if (adds) profile["sum_s_per_byte"] = 1e-9;
     write("wide.json", profile.dump(1));
-    EXPECT_NEAR(emulated_over_planned(model, "wide.json", "fast.yaml", "--stages 1 --microbatches 3",
+    EXPECT_NEAR(emulated_over_planned(kWide, "wide.json", "fast.yaml", "--stages 1 --microbatches 3",
                                       "--steps 3 --data synthetic:128"),
                 1, 5e-3);
     step[adds ? 1 : 0] = json("emulated/summary.json").find("median_step_s")->as_double();
@@ -248,9 +255,7 @@ TEST_F(Emulation, AddingUpGradientsTakesItsTimeAsPlanned) {
 TEST_F(Emulation, ClippingTakesItsTime) {
   Json profile = json("profile.json");
   profile["norm_s_per_byte"] = 1e-8;
-  double bytes_of_all = 0;
-  for (const Json& layer : profile.find("layers")->items())
-    bytes_of_all += layer.find("parameter_bytes")->as_double();
+  const double bytes_of_all = parameter_bytes_of(profile);
   write("clipped.json", profile.dump(1));
   const std::string train = "train " + std::string(kModel) +
                             "--steps 3 --data synthetic:64 --device emulated --clock virtual "
