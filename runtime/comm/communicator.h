@@ -30,6 +30,9 @@ struct Transfer {
   std::uint64_t tag = 0;
   at::Tensor tensor;
   LazyText what;
+  /// Of a message between emulated devices, when it happens: a send leaves then, or with links arrives. The
+  /// wait for a receive sets it to that moment. Null, or a receive's unchanged: not known.
+  std::shared_ptr<TimePoint> moment{};
 };
 
 /// Work in flight. Keeps its tensors alive. Destroying an unfinished one is allowed only after abort().

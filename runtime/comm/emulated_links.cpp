@@ -53,6 +53,7 @@ class EmulatedLinks final : public ForwardingChannel {
     if (transfer.direction == Direction::Receive) return ForwardingChannel::post(transfer);
     auto message = std::make_shared<Message>(Message{.transfer = transfer});
     if (buffers_sends()) message->transfer.tensor = transfer.tensor.clone();
+    if (transfer.moment) message->transfer.moment = std::make_shared<TimePoint>(*transfer.moment);
     message->transfer.what = transfer.what.text();  // it may outlast what the text is made of
     const std::lock_guard lock(mutex_);
     if (failed_) std::rethrow_exception(failed_);
@@ -72,7 +73,8 @@ class EmulatedLinks final : public ForwardingChannel {
         ask(message, is_collective ? std::max(now, collectives_free_) : now);
       }
     } else {
-      wire.free = std::max(wire.free, now) + length;
+      // The device was done then, even if the host noticed it later.
+      wire.free = std::max(wire.free, transfer.moment ? *transfer.moment : now) + length;
       on_the_way_.emplace(wire.free + message->latency, message);
     }
     clock().notify_all(changed_);
@@ -172,6 +174,7 @@ class EmulatedLinks final : public ForwardingChannel {
         message->asked.reset();
         continue;
       }
+      if (message->transfer.moment) *message->transfer.moment = due;
       lock.unlock();
       try {
         message->posted = ForwardingChannel::post(message->transfer);

@@ -70,7 +70,6 @@ void EmulatedDevice::compute(double seconds) {
   const std::lock_guard lock(mutex_);
   seconds *= factor_;
   free_ = shared_ ? shared_->append(next(), duration_of(seconds)) : next() + duration_of(seconds);
-  late_ = {};
 }
 
 void EmulatedDevice::wait_until(TimePoint when) {
@@ -79,18 +78,22 @@ void EmulatedDevice::wait_until(TimePoint when) {
   late_ = std::max(TimePoint::duration{}, clock_.now() - std::max(when, free_));
 }
 
-void EmulatedDevice::wait() {
+TimePoint EmulatedDevice::wait() {
   TimePoint end;
   {
     const std::lock_guard lock(mutex_);
     end = free_;
   }
   if (end > clock_.now()) wait_until(end);
+  const std::lock_guard lock(mutex_);
+  return next();
 }
 
-void EmulatedDevice::host_waited(TimePoint::duration waited) {
+void EmulatedDevice::host_waited(TimePoint start, std::optional<TimePoint> moment) {
   const std::lock_guard lock(mutex_);
-  late_ = std::max(TimePoint::duration{}, late_ - waited);
+  const TimePoint now = clock_.now();
+  const auto late = moment ? now - std::max(*moment, start - late_) : late_ - (now - start);
+  late_ = std::max(TimePoint::duration{}, late);
 }
 
 at::Tensor EmulatedDevice::upload(at::Tensor host) {

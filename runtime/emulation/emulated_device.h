@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -59,10 +60,12 @@ class EmulatedDevice final : public Device {
   void compute(double seconds);
   /// Hands over the sum of `bytes` of other ranks with its own.
   void add_up(std::int64_t bytes) { compute(double(bytes) * costs_.sum_s_per_byte); }
-  /// Waits until the device has done all work that was handed over.
-  void wait();
-  /// Tells that the host has just waited `waited` for something else than this device.
-  void host_waited(TimePoint::duration waited);
+  /// Waits until the device has done all work that was handed over. Returns when what the host does next
+  /// would happen if it had not woken up too late.
+  TimePoint wait();
+  /// Tells that the host has waited since `start` for something else than this device, which happened at
+  /// `moment`, or at an unknown moment. If the host noticed it later, that delays no work.
+  void host_waited(TimePoint start, std::optional<TimePoint> moment);
 
   /// Bytes of the device's memory that are taken while this object lives. Taking them throws OutOfMemory,
   /// with the sizes, where the device has no more.
@@ -89,7 +92,7 @@ class EmulatedDevice final : public Device {
   void bind_thread() override;
   at::Tensor upload(at::Tensor host) override;
   std::unique_ptr<DeviceMark> mark() override;
-  void synchronize() override { wait(); }
+  void synchronize() override { (void)wait(); }
   DeviceMemory memory() const override { return memory_->now(); }
   void reset_peak_memory() override { memory_->reset_peak(); }
   void updated(const UpdateWork& work) override;
@@ -107,7 +110,7 @@ class EmulatedDevice final : public Device {
   std::shared_ptr<SharedTimeline> shared_;  // null: the device is this job's alone
   mutable std::mutex mutex_;                // guards what follows
   TimePoint free_{};                        // when all work that was handed over is done
-  TimePoint::duration late_{};  // by how much the host's newest wait for the device ended too late
+  TimePoint::duration late_{};              // by how much the host's newest wait ended too late
   RandomStream random_;
   double factor_ = 1;                   // of all work until the next mark: an action has one
   std::map<int, std::int64_t> copies_;  // by stage: bytes of copies of all versions after its newest update

@@ -1,23 +1,46 @@
 #include "runtime/emulation/emulated_transfers.h"
 
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <string>
+
 #include <ATen/ops/zeros.h>
+
+#include "runtime/comm/shared_memory.h"
 
 namespace millrace {
 namespace {
 
+/// What a message without values carries: Transfer::moment, and by whose clock.
+struct Stamp {
+  TimePoint moment{};
+  std::uint64_t host = 0;
+};
+
+/// Processes of one host have one clock. Never 0.
+std::uint64_t this_host() {
+  static const std::uint64_t number = std::hash<std::string>()(shared_memory_domain()) | 1;
+  return number;
+}
+
 /// A wait that the host spends on a message, and not on the device.
 class HostWait final : public Pending {
  public:
-  HostWait(std::unique_ptr<Pending> inner, Clock& clock, EmulatedDevice& device)
-      : inner_(std::move(inner)), clock_(clock), device_(device) {}
+  /// `moment`: Transfer::moment of a receive, which the wait sets; null: not known.
+  HostWait(std::unique_ptr<Pending> inner, std::shared_ptr<const TimePoint> moment, Clock& clock,
+           EmulatedDevice& device)
+      : inner_(std::move(inner)), moment_(std::move(moment)), clock_(clock), device_(device) {}
   void wait() override {
     const TimePoint start = clock_.now();
     inner_->wait();
-    device_.host_waited(clock_.now() - start);
+    const bool known = moment_ && *moment_ != TimePoint();
+    device_.host_waited(start, known ? std::optional(*moment_) : std::nullopt);
   }
 
  private:
   std::unique_ptr<Pending> inner_;
+  std::shared_ptr<const TimePoint> moment_;
   Clock& clock_;
   EmulatedDevice& device_;
 };
@@ -43,12 +66,18 @@ class DeviceOrdered final : public ForwardingChannel {
     if (!transfer.tensor.is_meta()) return ForwardingChannel::post(transfer);
     // A collective waits for the device when it begins. Its messages do not wait again: the device may have
     // got other work since.
-    if (transfer.direction == Direction::Send && !is_collective_tag(transfer.tag)) device_.wait();
-    return std::make_unique<HostWait>(ForwardingChannel::post(transfer), clock(), device_);
+    if (is_collective_tag(transfer.tag))
+      return std::make_unique<HostWait>(ForwardingChannel::post(transfer), nullptr, clock(), device_);
+    Transfer timed = transfer;
+    timed.moment = std::make_shared<TimePoint>();
+    const bool is_send = transfer.direction == Direction::Send;
+    if (is_send) *timed.moment = device_.wait();
+    return std::make_unique<HostWait>(ForwardingChannel::post(timed), is_send ? nullptr : timed.moment,
+                                      clock(), device_);
   }
   void begin_collective(const at::Tensor& tensor, std::int64_t added) override {
     if (tensor.is_meta()) {
-      device_.wait();
+      (void)device_.wait();
       device_.add_up(added);
     }
     ForwardingChannel::begin_collective(tensor, added);
@@ -71,6 +100,24 @@ class DeviceOrdered final : public ForwardingChannel {
   std::vector<int> hosts_;
 };
 
+/// A receive of a stamp.
+class Stamped final : public Pending {
+ public:
+  Stamped(std::unique_ptr<Pending> received, at::Tensor stamp, std::shared_ptr<TimePoint> moment)
+      : received_(std::move(received)), stamp_(std::move(stamp)), moment_(std::move(moment)) {}
+  void wait() override {
+    received_->wait();
+    Stamp stamp;
+    std::memcpy(&stamp, stamp_.const_data_ptr(), sizeof stamp);
+    if (stamp.host == this_host()) *moment_ = stamp.moment;
+  }
+
+ private:
+  std::unique_ptr<Pending> received_;
+  at::Tensor stamp_;
+  std::shared_ptr<TimePoint> moment_;
+};
+
 class Valueless final : public ForwardingChannel {
  public:
   Valueless(std::shared_ptr<Channel> inner, EmulatedPayload payload)
@@ -78,10 +125,18 @@ class Valueless final : public ForwardingChannel {
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
     if (!transfer.tensor.is_meta()) return ForwardingChannel::post(transfer);
     Transfer carried = transfer;
-    carried.tensor = payload_ == EmulatedPayload::Bytes
-                         ? at::zeros(transfer.tensor.sizes(), transfer.tensor.options().device(at::kCPU))
-                         : at::zeros({1}, at::kByte);
-    return ForwardingChannel::post(carried);
+    if (payload_ == EmulatedPayload::Bytes) {  // their real time counts too, so there is no stamp
+      carried.tensor = at::zeros(transfer.tensor.sizes(), transfer.tensor.options().device(at::kCPU));
+      return ForwardingChannel::post(carried);
+    }
+    carried.tensor = at::zeros({std::int64_t(sizeof(Stamp))}, at::kByte);
+    if (transfer.moment && transfer.direction == Direction::Send) {
+      const Stamp stamp{.moment = *transfer.moment, .host = this_host()};
+      std::memcpy(carried.tensor.mutable_data_ptr(), &stamp, sizeof stamp);
+    }
+    std::unique_ptr<Pending> posted = ForwardingChannel::post(carried);
+    if (!transfer.moment || transfer.direction == Direction::Send) return posted;
+    return std::make_unique<Stamped>(std::move(posted), carried.tensor, transfer.moment);
   }
   std::unique_ptr<Arrival> receive(const Transfer& transfer) override {
     return transfer.tensor.is_meta() ? Channel::receive(transfer) : receive_within(transfer);

@@ -88,6 +88,31 @@ TEST(EmulatedLinks, AMessageOccupiesItsWireAndArrivesALatencyLater) {
   });
 }
 
+/// The host of a device may notice only later that the device is done. The message left when it was.
+TEST(EmulatedLinks, AMessageLeavesAtItsOwnMoment) {
+  VirtualClock clock;
+  clock.advance(seconds(10));
+  const EmulatedNetwork network{
+      .wire = [](int, int) { return EmulatedWire{.latency_s = 2, .seconds_per_byte = 0.25}; },
+      .hosts = {0, 1}};
+  in_virtual_time(2, clock, network, [&](Communicator& c) {
+    const TimePoint start = clock.now();
+    const at::Tensor tensor = at::zeros({4});  // 4 seconds of the wire
+    if (c.rank() == RankId(0)) {
+      std::vector<Transfer> both{{Direction::Send, RankId(1), 1, tensor, "first"},
+                                 {Direction::Send, RankId(1), 2, tensor, "second"}};
+      both[0].moment = both[1].moment = std::make_shared<TimePoint>(start - seconds(1));
+      c.exchange(both)->wait();
+      return;
+    }
+    for (const auto& [tag, arrival] : {std::pair{1, 5.0}, {2, 9.0}}) {
+      const Transfer transfer{Direction::Receive, RankId(0), static_cast<std::uint64_t>(tag), tensor, "r"};
+      c.exchange({&transfer, 1})->wait();
+      EXPECT_EQ(seconds_between(start, clock.now()), arrival);
+    }
+  });
+}
+
 TEST(EmulatedLinks, ThreeHundredRanksPassAMessageRoundInTheirOwnTime) {
   constexpr int kRanks = 300;
   VirtualClock clock;

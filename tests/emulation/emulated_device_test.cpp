@@ -74,7 +74,8 @@ TEST(EmulatedDevice, ALateWakeUpDelaysNoWork) {
   clock.advance(milliseconds(2000));
   device.compute(1);
   const auto end = device.mark();
-  device.host_waited(milliseconds(2000));  // part of it was a message: there is nothing to catch up with then
+  device.host_waited(clock.now() - milliseconds(2000),
+                     {});  // part of it was a message: there is nothing to catch up with then
   device.compute(1);
   EXPECT_NEAR(device.mark()->seconds_since(*end), 1, 1e-9);
   device.wait();
@@ -233,6 +234,65 @@ class Recorder final : public Channel {
   Clock& clock_;
 };
 
+TEST(EmulatedTransfers, AMessageCarriesTheMomentAtWhichTheDeviceWasDone) {
+  const at::Tensor activation = at::empty({8}, at::TensorOptions(at::kFloat).device(at::kMeta));
+  for (const EmulatedPayload payload : {EmulatedPayload::None, EmulatedPayload::Bytes}) {
+    LateClock clock;
+    clock.advance(milliseconds(5000));
+    const auto channels = make_local_channels(2, milliseconds(10'000), clock);
+    EmulatedDevice device(clock, "test", {});
+    device.compute(1);
+    make_device_ordered(make_valueless(channels[0], payload), device)
+        ->post({Direction::Send, RankId(1), 0, activation, "s"});
+    EXPECT_NEAR(seconds(clock), 6.3, 1e-9) << "the host woke up too late";
+    Transfer receive{Direction::Receive, RankId(0), 0, activation, "r"};
+    receive.moment = std::make_shared<TimePoint>();
+    make_valueless(channels[1], payload)->post(receive)->wait();
+    // A payload is a real message: what it takes counts, from when it is sent until it is noticed.
+    EXPECT_EQ(Seconds(receive.moment->time_since_epoch()).count(), payload == EmulatedPayload::None ? 6 : 0);
+  }
+}
+
+/// Its messages come after a second, and are noticed 0.3 seconds later.
+class NoticedLate final : public ForwardingChannel {
+ public:
+  NoticedLate(std::shared_ptr<Channel> inner, LateClock& late)
+      : ForwardingChannel(std::move(inner)), late_(late) {}
+  std::unique_ptr<Pending> post(const Transfer& transfer) override {
+    return std::make_unique<Message>(late_, transfer.moment);
+  }
+
+ private:
+  class Message final : public Pending {
+   public:
+    Message(LateClock& clock, std::shared_ptr<TimePoint> moment)
+        : clock_(clock), moment_(std::move(moment)) {}
+    void wait() override {
+      *moment_ = clock_.now() + std::chrono::seconds(1);
+      clock_.advance(milliseconds(1300));
+    }
+
+   private:
+    LateClock& clock_;
+    std::shared_ptr<TimePoint> moment_;
+  };
+  LateClock& late_;
+};
+
+TEST(EmulatedTransfers, AMessageThatIsNoticedLateDelaysNoWork) {
+  LateClock clock;
+  clock.advance(milliseconds(5000));
+  EmulatedDevice device(clock, "test", {});
+  const auto channel =
+      make_device_ordered(std::make_shared<NoticedLate>(std::make_shared<Recorder>(clock), clock), device);
+  const at::Tensor activation = at::empty({8}, at::TensorOptions(at::kFloat).device(at::kMeta));
+  channel->post({Direction::Receive, RankId(1), 0, activation, "r"})->wait();
+  EXPECT_NEAR(seconds(clock), 6.3, 1e-9);
+  for (int layer = 0; layer < 10; ++layer) device.compute(0.1);  // each is shorter than the host is late
+  device.synchronize();
+  EXPECT_NEAR(seconds(clock), 7.3, 1e-9) << "6 + 1 s, and one late wake-up";
+}
+
 TEST(EmulatedTransfers, ASendWaitsForTheDeviceAndAReceiveDoesNot) {
   VirtualClock clock;
   EmulatedDevice device(clock, "test", {});
@@ -264,10 +324,11 @@ TEST(EmulatedTransfers, AMessageOfThisHostIsReadWhereItIs) {
   }
 }
 
-TEST(EmulatedTransfers, MessagesHaveAByteOrAllBytes) {
+TEST(EmulatedTransfers, MessagesHaveAStampOrAllBytes) {
   VirtualClock clock;
   const at::Tensor activation = at::empty({8, 2}, at::TensorOptions(at::kFloat).device(at::kMeta));
-  for (const auto& [payload, bytes] : {std::pair(EmulatedPayload::None, 1u), {EmulatedPayload::Bytes, 64u}}) {
+  for (const auto& [payload, bytes] :
+       {std::pair(EmulatedPayload::None, 16u), {EmulatedPayload::Bytes, 64u}}) {
     const auto recorder = std::make_shared<Recorder>(clock);
     const auto channel = make_valueless(recorder, payload);
     channel->post({Direction::Send, RankId(1), 0, activation, "s"});
