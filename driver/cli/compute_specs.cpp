@@ -322,10 +322,11 @@ CommandSpec train_spec(TrainFlags& f) {
            "event "
            "to event, ranks are threads of one process, and data takes no time.",
            into::choice(f.emulation.clock, "clock")),
-      flag("Emulation", "payload", "NAME",
-           "Of --device emulated. none: messages have one byte, so that only --emulate-links makes them take "
-           "time. bytes: they have the real number of bytes.",
-           into::choice(f.emulation.payload, "payload")),
+      flag(
+          "Emulation", "payload", "NAME",
+          "Of --device emulated. none: messages carry a time stamp alone, so that only --emulate-links makes "
+          "them take time. bytes: they have the real number of bytes.",
+          into::choice(f.emulation.payload, "payload")),
       flag(
           "Emulation", "share-devices", "DIR",
           "Of --device emulated, with --clock wall: jobs of this host that name the same folder use the same "

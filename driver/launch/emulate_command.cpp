@@ -59,7 +59,8 @@ CommandSpec spec_of(EmulateFlags& f) {
            "as on the devices, and data is read beside it.",
            into::choice(f.clock, "clock")),
       flag("", "payload", "NAME",
-           "With --clock wall, what messages carry. none: one byte. bytes: as many as the real ones.",
+           "With --clock wall, what messages carry. none: a time stamp. bytes: as many bytes as the real "
+           "ones.",
            into::choice(f.payload, "payload")),
       flag("", "share-devices", "DIR",
            "With --clock wall: jobs that name the same folder use the same devices, by rank, in the order in "

@@ -28,7 +28,7 @@ constexpr auto names_of(EmulatedClock) {
 
 /// The content of messages of emulated devices.
 enum class EmulatedPayload {
-  None,   ///< one byte: only emulated links take time for the bytes of a tensor
+  None,   ///< a time stamp: only emulated links take time for the bytes of a tensor
   Bytes,  ///< zeros, as many as the tensor has: what joins the ranks takes time for them
 };
 constexpr auto names_of(EmulatedPayload) {
