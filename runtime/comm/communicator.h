@@ -30,8 +30,8 @@ struct Transfer {
   std::uint64_t tag = 0;
   at::Tensor tensor;
   LazyText what;
-  /// Of a message between emulated devices, when it happens: a send leaves then, or with links arrives. The
-  /// wait for a receive sets it to that moment. Null, or a receive's unchanged: not known.
+  /// Emulated devices say here when a message leaves; links add their time. The wait for a receive sets it to
+  /// the moment at which the message was there, or leaves it if that is not known. Null: nobody asks.
   std::shared_ptr<TimePoint> moment{};
 };
 

@@ -92,7 +92,7 @@ class EmulatedDevice final : public Device {
   void bind_thread() override;
   at::Tensor upload(at::Tensor host) override;
   std::unique_ptr<DeviceMark> mark() override;
-  void synchronize() override { (void)wait(); }
+  void synchronize() override { wait(); }
   DeviceMemory memory() const override { return memory_->now(); }
   void reset_peak_memory() override { memory_->reset_peak(); }
   void updated(const UpdateWork& work) override;

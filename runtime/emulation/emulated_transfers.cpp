@@ -12,7 +12,7 @@
 namespace millrace {
 namespace {
 
-/// What a message without values carries: Transfer::moment, and by whose clock.
+/// A message without values carries this: Transfer::moment, and the host whose clock it is of.
 struct Stamp {
   TimePoint moment{};
   std::uint64_t host = 0;
@@ -77,7 +77,7 @@ class DeviceOrdered final : public ForwardingChannel {
   }
   void begin_collective(const at::Tensor& tensor, std::int64_t added) override {
     if (tensor.is_meta()) {
-      (void)device_.wait();
+      device_.wait();
       device_.add_up(added);
     }
     ForwardingChannel::begin_collective(tensor, added);

@@ -74,8 +74,8 @@ TEST(EmulatedDevice, ALateWakeUpDelaysNoWork) {
   clock.advance(milliseconds(2000));
   device.compute(1);
   const auto end = device.mark();
-  device.host_waited(clock.now() - milliseconds(2000),
-                     {});  // part of it was a message: there is nothing to catch up with then
+  // Part of it was a message: there is nothing to catch up with then.
+  device.host_waited(clock.now() - milliseconds(2000), {});
   device.compute(1);
   EXPECT_NEAR(device.mark()->seconds_since(*end), 1, 1e-9);
   device.wait();
