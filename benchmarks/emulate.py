@@ -29,10 +29,12 @@ MODELS = {  # name: (options of the model, samples of a microbatch, steps)
 }
 SMALL = {"mlp": ({"width": 256, "depth": 4}, 16, 8), "vgg16": ({"image-size": 32}, 1, 4), "resnet50": ({"image-size": 32}, 1, 4),
          "gnmt": ({"layers": 2, "hidden": 32, "vocabulary": 500, "length": 8}, 4, 4)}
+DATA = "synthetic:256"
 SCHEDULES = ["gpipe", "1f1b", "zb-h1", "interleaved", "pipedream", "replicas"]  # replicas: one stage on all ranks, 1f1b
 MICROBATCHES = 4
+OF_DATA = {"gnmt": {"data": DATA, "measured-microbatches": 24, "microbatches": MICROBATCHES}}  # its sentences differ in length
 SKIPPED_STEPS = 2
-EMULATED_STEPS = 5  # they differ little: an emulated device has no noise
+EMULATED_STEPS = 5  # they differ little: an emulated device has no noise. Sentences differ: the run's own steps are emulated
 
 
 def words(flags):
@@ -68,11 +70,12 @@ class Case:
 
 def profile_command(millrace, name, settings, ranks, out, *more):
     model, microbatch, _ = settings
-    return [millrace, "profile", "--model", name, *words(model), "--microbatch", microbatch, "--ranks", ranks, "--out", out, *more]
+    return [millrace, "profile", "--model", name, *words(model | OF_DATA.get(name, {})), "--microbatch", microbatch, "--ranks", ranks, "--out", out, *more]
 
 
 def one_round(millrace, name, settings, schedules, ranks, cases):
     model, microbatch, steps = settings
+    emulated_steps = steps if name in OF_DATA else EMULATED_STEPS
     with tempfile.TemporaryDirectory() as folder:
         profile, probe = (os.path.join(folder, part) for part in ("profile.json", "probe.json"))
         checked(profile_command(millrace, name, settings, ranks, profile), folder, "profile")
@@ -81,7 +84,7 @@ def one_round(millrace, name, settings, schedules, ranks, cases):
             shape = ["--stages", 1] if schedule == "replicas" else ["--straight"]
             checked([millrace, "plan", "--profile", profile, *shape, "--ranks", ranks, "--microbatches", MICROBATCHES, "--schedule",
                      "1f1b" if schedule == "replicas" else schedule, "--out", plan], folder, "plan")
-            job = write_job(folder, {"model": name, **model, "microbatch": microbatch, "data": "synthetic:256", "momentum": None,
+            job = write_job(folder, {"model": name, **model, "microbatch": microbatch, "data": DATA, "momentum": None,
                                      "plan": plan, "steps": steps, "output-dir": out})
             checked(profile_command(millrace, name, settings, ranks, probe, "--blocks", 1, "--repetitions", 2, "--warmup", 1), folder,
                     "probe")
@@ -91,9 +94,9 @@ def one_round(millrace, name, settings, schedules, ranks, cases):
             case.real.append(figure(steps_of_ranks(out, ranks, steps), SKIPPED_STEPS))
             for clock, found in (("wall", case.wall), ("virtual", case.virtual)):
                 emulated = out + clock
-                checked([millrace, "emulate", job, "--device-profile", profile, "--clock", clock, "--set", f"steps={EMULATED_STEPS}",
+                checked([millrace, "emulate", job, "--device-profile", profile, "--clock", clock, "--set", f"steps={emulated_steps}",
                          "--output-dir", emulated], folder, clock)
-                found.append(figure(steps_of_ranks(emulated, ranks, EMULATED_STEPS), SKIPPED_STEPS))
+                found.append(figure(steps_of_ranks(emulated, ranks, emulated_steps), SKIPPED_STEPS))
             case.memory.append((peaks_of(out), peaks_of(out + "virtual")))
 
 

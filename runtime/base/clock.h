@@ -11,6 +11,11 @@ namespace millrace {
 
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, std::chrono::nanoseconds>;
 
+/// Returns `seconds` as a duration of clocks, cut off to whole nanoseconds.
+constexpr TimePoint::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<TimePoint::duration>(std::chrono::duration<double>(seconds));
+}
+
 /// Monotonic time, and waiting in it. Thread-safe.
 class Clock {
  public:

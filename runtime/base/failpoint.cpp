@@ -109,8 +109,7 @@ bool Failpoints::reach(std::string_view place, std::int64_t step) {
       case FailpointAction::Throw:
         throw InternalError("failpoint " + text_of(point));
       case FailpointAction::Delay:
-        clock_.sleep_until(clock_.now() + std::chrono::duration_cast<TimePoint::duration>(
-                                              std::chrono::duration<double>(point.seconds)));
+        clock_.sleep_until(clock_.now() + duration_of(point.seconds));
         break;
       case FailpointAction::Nan:
       case FailpointAction::Full:

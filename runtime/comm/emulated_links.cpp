@@ -26,10 +26,6 @@ struct Message {
   bool handed_on = false;
 };
 
-TimePoint::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<TimePoint::duration>(Seconds(seconds));
-}
-
 class EmulatedLinks final : public ForwardingChannel {
  public:
   EmulatedLinks(std::shared_ptr<Channel> inner, EmulatedNetwork network)

@@ -13,10 +13,6 @@ namespace {
 
 thread_local EmulatedDevice* bound = nullptr;
 
-TimePoint::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<TimePoint::duration>(Seconds(seconds));
-}
-
 }  // namespace
 
 class EmulatedMark final : public DeviceMark {

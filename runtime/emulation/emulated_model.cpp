@@ -10,6 +10,7 @@
 
 #include "runtime/emulation/emulated_device.h"
 #include "runtime/emulation/stand_ins.h"
+#include "runtime/emulation/times_by_size.h"
 #include "runtime/model/stage_layout.h"
 #include "runtime/plan/plan.h"
 #include "runtime/rules/precision.h"
@@ -34,6 +35,7 @@ struct Kept {
   std::unique_ptr<EmulatedDevice::Block> bytes;       ///< besides these
   Bytes output_bytes = 0;
   double share = 1;  ///< of what the profile has for the longest microbatch
+  LayerSeconds seconds;
 };
 
 Kept& kept_in(Saved& saved) {
@@ -64,17 +66,15 @@ Bytes bytes_of(std::span<const at::Tensor> tensors) {
 /// The costs of a layer.
 struct Costs {
   LayerNode node;
+  TimesBySize times;            ///< by the bytes of its outputs
+  Bytes most_output = 0;        ///< of the profile's longest microbatch; 0: all are alike
   Bytes counted_elsewhere = 0;  ///< inputs that the layer keeps and other layers count
 };
 
 /// A layer that takes the place of `layer`. It keeps as many bytes as the profile says.
 class EmulatedLayer : public StandInLayer {
  public:
-  EmulatedLayer(LayerPtr layer, const Costs& costs, Bytes most_output)
-      : StandInLayer(std::move(layer)),
-        costs_(costs.node),
-        counted_elsewhere_(costs.counted_elsewhere),
-        most_output_(most_output) {}
+  EmulatedLayer(LayerPtr layer, const Costs& costs) : StandInLayer(std::move(layer)), costs_(costs) {}
   static at::Tensor state(const Shape& shape, at::ScalarType dtype) { return without_values(shape, dtype); }
   std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> specs = layer_->parameters();
@@ -88,24 +88,26 @@ class EmulatedLayer : public StandInLayer {
                                       std::span<at::Tensor>, const CallContext&,
                                       Saved* saved) const override {
     EmulatedDevice& device = EmulatedDevice::of_thread();
-    device.compute(costs_.forward_s);
     std::vector<at::Tensor> outputs;
     for (const TensorSpec& spec : layer_->outputs(specs_of(inputs)))
       outputs.push_back(without_values(spec.shape, spec.dtype));
     const Bytes made = bytes_of(outputs);
+    const LayerSeconds seconds = costs_.times.at(made);
+    device.compute(seconds.forward);
     if (saved) {
       keep(*saved, inputs);
       Kept& kept = kept_in(*saved);
       kept.output_bytes = made;
-      if (most_output_ > 0) kept.share = std::min(1.0, double(made) / double(most_output_));
+      kept.seconds = seconds;
+      if (costs_.most_output > 0) kept.share = std::min(1.0, double(made) / double(costs_.most_output));
       // A tensor that is held counts once. Bytes in its place would count beside it while it is there.
-      Bytes bytes = share_of(costs_.saved_bytes, kept);
-      if (share_of(costs_.saved_output_bytes.value_or(0), kept) >= made) {
+      Bytes bytes = share_of(costs_.node.saved_bytes, kept);
+      if (share_of(costs_.node.saved_output_bytes.value_or(0), kept) >= made) {
         kept.held_outputs = outputs;
         bytes -= made;
       }
-      const Bytes of_inputs = costs_.saved_input_bytes.value_or(0);
-      if (share_of(of_inputs + counted_elsewhere_, kept) >= bytes_of(inputs)) {
+      const Bytes of_inputs = costs_.node.saved_input_bytes.value_or(0);
+      if (share_of(of_inputs + costs_.counted_elsewhere, kept) >= bytes_of(inputs)) {
         kept.held_inputs.assign(inputs.begin(), inputs.end());
         bytes -= share_of(of_inputs, kept);
       }
@@ -118,11 +120,11 @@ class EmulatedLayer : public StandInLayer {
     EmulatedDevice& device = EmulatedDevice::of_thread();
     Kept& kept = kept_in(saved);
     // The gradients of the outputs are there already.
-    device.touch(std::max<Bytes>(0, share_of(costs_.input_workspace(), kept) - kept.output_bytes));
-    device.compute(costs_.backward_input_s);
+    device.touch(std::max<Bytes>(0, share_of(costs_.node.input_workspace(), kept) - kept.output_bytes));
+    device.compute(kept.seconds.backward_input);
     std::vector<at::Tensor> gradients = gradients_of(saved, needs);
     // This stays for the gradients of the weights; the runner holds the gradients of the outputs.
-    Bytes between = share_of(costs_.kept_between(), kept) - kept.output_bytes;
+    Bytes between = share_of(costs_.node.kept_between(), kept) - kept.output_bytes;
     kept.held_outputs.clear();
     if (between < bytes_of(kept.held_inputs)) kept.held_inputs.clear();
     between -= bytes_of(kept.held_inputs);
@@ -131,31 +133,31 @@ class EmulatedLayer : public StandInLayer {
   }
   void backward_weight_all(std::span<const at::Tensor>, Saved& saved, std::span<at::Tensor>) const override {
     EmulatedDevice& device = EmulatedDevice::of_thread();
-    device.touch(share_of(costs_.weight_workspace_bytes.value_or(0), kept_in(saved)));
-    device.compute(costs_.backward_weight_s);
+    const Kept& kept = kept_in(saved);
+    device.touch(share_of(costs_.node.weight_workspace_bytes.value_or(0), kept));
+    device.compute(kept.seconds.backward_weight);
   }
 
  private:
   static Bytes share_of(Bytes bytes, const Kept& kept) { return Bytes(double(bytes) * kept.share); }
 
-  LayerNode costs_;
-  Bytes counted_elsewhere_;
-  Bytes most_output_;  // of the profile's longest microbatch; 0: all are alike
+  Costs costs_;
 };
 
 class EmulatedHead final : public StandInHead {
  public:
-  EmulatedHead(HeadPtr head, double seconds) : StandInHead(std::move(head)), seconds_(seconds) {}
+  /// `times` are forward times, by the bytes of its inputs.
+  EmulatedHead(HeadPtr head, TimesBySize times) : StandInHead(std::move(head)), times_(std::move(times)) {}
   std::vector<at::Tensor> backward(Saved& saved, LossScale, std::span<const bool> needs) const override {
     return gradients_of(saved, needs);
   }
 
  private:
   void run(std::span<const at::Tensor> inputs, Saved* saved) const override {
-    EmulatedDevice::of_thread().compute(seconds_);
+    EmulatedDevice::of_thread().compute(times_.at(bytes_of(inputs)).forward);
     if (saved) keep(*saved, inputs);
   }
-  double seconds_;
+  TimesBySize times_;
 };
 
 /// Returns by layer the bytes of the parameters that it owns, as the profiler counts them.
@@ -169,39 +171,33 @@ std::vector<Bytes> parameter_bytes(const LayeredModel& model) {
   return all;
 }
 
-/// Returns by layer the bytes that it makes of a microbatch of `lengths`; empty: of nominal ones.
-Result<std::vector<Bytes>> output_bytes(const LayeredModel& model, const LayerGraph& profile,
-                                        const std::vector<std::int64_t>& lengths = {}) {
-  const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
-  const Result<StageLayout> layout =
-      make_layout(model, whole, profile.microbatch,
-                  value_named<Precision>(profile.precision).value_or(Precision::Float32));
-  if (!layout) return layout.problems();
-  BatchExtent extent = layout->nominal;
-  if (lengths.size() == extent.lengths.size()) extent.lengths = lengths;
-  const std::vector<Shape> shapes = tensor_shapes(*layout, extent);
-  std::vector<Bytes> all;
-  for (const std::vector<int>& made : layout->makes) {
-    Bytes& bytes = all.emplace_back();
-    for (const int t : made) {
-      const auto tensor = static_cast<std::size_t>(t);
-      bytes += bytes_of({.shape = shapes[tensor], .dtype = layout->tensors[tensor].spec.dtype});
+/// The bytes of a microbatch.
+struct Sizes {
+  std::vector<Bytes> outputs;      ///< by layer
+  std::vector<Bytes> head_inputs;  ///< by head
+};
+
+Sizes sizes_of(const StageLayout& layout, const BatchExtent& extent) {
+  const std::vector<Shape> shapes = tensor_shapes(layout, extent);
+  const auto all_bytes = [&](const std::vector<std::vector<int>>& lists) {
+    std::vector<Bytes> all;
+    for (const std::vector<int>& list : lists) {
+      Bytes& bytes = all.emplace_back();
+      for (const int t : list) {
+        const auto tensor = static_cast<std::size_t>(t);
+        bytes += bytes_of({.shape = shapes[tensor], .dtype = layout.tensors[tensor].spec.dtype});
+      }
     }
-  }
-  return all;
+    return all;
+  };
+  return {.outputs = all_bytes(layout.makes), .head_inputs = all_bytes(layout.head_reads)};
 }
 
-/// Returns by layer the bytes that it makes of the longest microbatch of the profile; zeros where all are
-/// alike.
-Result<std::vector<Bytes>> most_output_bytes(const LayeredModel& model, const LayerGraph& profile) {
-  std::vector<Bytes> most(model.layers.size(), 0);
-  if (profile.microbatches.size() < 2) return most;
-  for (const MeasuredMicrobatch& one : profile.microbatches) {
-    const Result<std::vector<Bytes>> made = output_bytes(model, profile, one.lengths);
-    if (!made) return made.problems();
-    for (std::size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], (*made)[i]);
-  }
-  return most;
+/// Returns the layout of the whole model on one rank, for the profile's microbatches.
+Result<StageLayout> layout_of(const LayeredModel& model, const LayerGraph& profile) {
+  const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
+  return make_layout(model, whole, profile.microbatch,
+                     value_named<Precision>(profile.precision).value_or(Precision::Float32));
 }
 
 /// Compares the sizes of the model's layers to those of the profile. Names the first layer that differs.
@@ -228,9 +224,9 @@ Status compare_sizes(const LayeredModel& model, const LayerGraph& profile,
   compare(parameters, &LayerNode::parameter_bytes, "parameters");
   // A profile has the means of its data if microbatches differ in length.
   if (differ == 0 && model.dimensions.empty()) {
-    const Result<std::vector<Bytes>> outputs = output_bytes(model, profile);
-    if (!outputs) return outputs.problems();
-    compare(*outputs, &LayerNode::activation_bytes, "output");
+    const Result<StageLayout> layout = layout_of(model, profile);
+    if (!layout) return layout.problems();
+    compare(sizes_of(*layout, layout->nominal).outputs, &LayerNode::activation_bytes, "output");
   }
   if (differ == 0) return Ok{};
   if (differ > 1)
@@ -265,19 +261,45 @@ void add_inputs(std::map<std::string, Costs>& costs, const LayerGraph& profile, 
   }
 }
 
+/// Adds the costs of `profile`, which are those of a microbatch of `sizes`. Layers are in the order of
+/// `model`.
+void add_times(const LayeredModel& model, const LayerGraph& profile, const Sizes& sizes,
+               std::map<std::string, Costs>& costs, std::vector<TimesBySize>& heads) {
+  std::map<std::string, Bytes> made;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) made[model.layers[i].name] = sizes.outputs[i];
+  for (const LayerNode& node : profile.nodes)
+    costs[node.name].times.add(made[node.name], {.forward = node.forward_s,
+                                                 .backward_input = node.backward_input_s,
+                                                 .backward_weight = node.backward_weight_s});
+  for (std::size_t h = 0; h < heads.size(); ++h)
+    heads[h].add(sizes.head_inputs[h], {.forward = profile.loss_s / static_cast<double>(heads.size())});
+}
+
 /// Lets the layers and heads of `model` take the times and the memory of `profile`, which has its layers.
 Status emulate(LayeredModel& model, const LayerGraph& profile, const Plan& plan) {
+  const Result<StageLayout> layout = layout_of(model, profile);
+  if (!layout) return layout.problems();
   std::map<std::string, Costs> costs;
-  for (const LayerNode& node : profile.nodes) costs[node.name] = {.node = node};
+  std::vector<TimesBySize> heads(model.heads.size());
+  for (const LayerNode& node : profile.nodes) costs[node.name].node = node;
   add_inputs(costs, profile, plan);
-  const Result<std::vector<Bytes>> most = most_output_bytes(model, profile);
-  if (!most) return most.problems();
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    NamedLayer& layer = model.layers[i];
-    layer.layer = stand_in<EmulatedLayer>(layer.layer, costs.at(layer.name), (*most)[i]);
+  const std::vector<LayerGraph> each = profile.by_microbatch();
+  if (each.empty()) add_times(model, profile, sizes_of(*layout, layout->nominal), costs, heads);
+  for (std::size_t m = 0; m < each.size(); ++m) {
+    BatchExtent extent = layout->nominal;
+    if (const auto& lengths = profile.microbatches[m].lengths; lengths.size() == extent.lengths.size())
+      extent.lengths = lengths;
+    const Sizes sizes = sizes_of(*layout, extent);
+    add_times(model, each[m], sizes, costs, heads);
+    for (std::size_t i = 0; i < model.layers.size(); ++i) {
+      Bytes& most = costs[model.layers[i].name].most_output;
+      most = std::max(most, sizes.outputs[i]);
+    }
   }
-  const double share = profile.loss_s / static_cast<double>(std::max<std::size_t>(1, model.heads.size()));
-  for (NamedHead& head : model.heads) head.head = std::make_shared<EmulatedHead>(head.head, share);
+  for (NamedLayer& layer : model.layers)
+    layer.layer = stand_in<EmulatedLayer>(layer.layer, costs.at(layer.name));
+  for (std::size_t h = 0; h < heads.size(); ++h)
+    model.heads[h].head = std::make_shared<EmulatedHead>(model.heads[h].head, heads[h]);
   return Ok{};
 }
 

@@ -183,9 +183,9 @@ void FlushingLoop::go_a_stretch(std::int64_t end) {
   }
   // As if they had been done in turn, one step of all after the other: what lies between two steps then took
   // the time between them.
-  TimePoint ended = last - std::chrono::duration_cast<TimePoint::duration>(Seconds(seconds));
+  TimePoint ended = last - duration_of(seconds);
   for (StepReports::Measured& step : steps) {
-    ended += std::chrono::duration_cast<TimePoint::duration>(Seconds(step.seconds));
+    ended += duration_of(step.seconds);
     step.ended = ended;
     reports_.log(t_.done++, std::move(step));
   }

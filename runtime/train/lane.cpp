@@ -100,7 +100,7 @@ void Lane::hold(const LaneParts& parts, const ExecutorOptions& executor, StageId
                  .array = parts.array,
                  .first_job = static_cast<int>(first_job_),
                  .jobs = layout_.model.jobs(),
-                 .named = options.jobs.size() > 1,
+                 .all_jobs = static_cast<int>(options.jobs.size()),
                  .replica = static_cast<int>(std::ranges::find(ranks, parts.world.rank()) - ranks.begin()),
                  .replicas = static_cast<int>(ranks.size()),
                  .group = parts.groups[stage.value]};

@@ -22,7 +22,7 @@ struct HeldStage {
   int array = 0;
   int first_job = 0;                     ///< of the array, among all jobs of the run
   int jobs = 1;                          ///< of the array
-  bool named = false;                    ///< the run has several jobs, and names them
+  int all_jobs = 1;                      ///< of the run
   std::vector<std::string> unreached{};  ///< NamedLayer's, of all its layers
   int replica = 0;                       ///< this rank's place among the stage's
   int replicas = 1;                      ///< ranks of the stage
@@ -44,6 +44,7 @@ struct HeldStage {
   std::vector<std::unique_ptr<StageExecutor>> executors;
   StageExecutor* executor = nullptr;  ///< the one of `executors` that runs now (Lane::set_turn)
 
+  bool named() const { return all_jobs > 1; }  ///< parameters have their job's name
   bool in_turn() const { return executor != executors.back().get(); }
   /// Returns the number of times that the stage reads a microbatch's batch. Training in turns reads it once
   /// for each turn that needs it.
@@ -51,7 +52,9 @@ struct HeldStage {
   /// Returns the parameters that a rule updates, under their names in the run's checkpoints.
   ParameterStore store_of(const Rule& rule) const;
   /// Returns a job's part of the store, under its names in the run's checkpoints. `job` counts in the array.
-  ParameterStore of_job(int job) const { return named ? store->job(job, first_job + job) : store->job(job); }
+  ParameterStore of_job(int job) const {
+    return named() ? store->job(job, first_job + job) : store->job(job);
+  }
   bool has_job(int job) const { return job >= first_job && job < first_job + jobs; }  ///< of all jobs
 };
 

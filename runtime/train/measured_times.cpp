@@ -309,7 +309,7 @@ double ComputeWaits::draw(RunPart part, SpanKind kind, int stage) {
 
 void ComputeWaits::wait(RunPart part, SpanKind kind, int stage, TimePoint begin) {
   const double seconds = draw(part, kind, stage);
-  const TimePoint end = begin - late_ + std::chrono::duration_cast<TimePoint::duration>(Seconds(seconds));
+  const TimePoint end = begin - late_ + duration_of(seconds);
   if (end > clock_.now()) clock_.sleep_until(end);
   const TimePoint now = clock_.now();
   late_ = std::max(TimePoint::duration{}, now - end);

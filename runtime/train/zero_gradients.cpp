@@ -35,14 +35,14 @@ void warn_of_zero_gradients(const HeldStage& held) {
     for (std::size_t s = 0; s < store.slots().size(); ++s) {
       if (!is_all_zero(store.view(store.flat_gradient(), s))) continue;
       std::string name = store.slots()[s].name;
-      if (held.named) name.erase(0, name.find('/') + 1);  // "job3/fc.weight"
+      if (held.named()) name.erase(0, name.find('/') + 1);  // "job3/fc.weight"
       if (jobs_of[name].empty()) zero.push_back(name);
       jobs_of[name].push_back(held.first_job + rule.job);
     }
   }
   for (std::string& name : zero) {
     const std::vector<int>& jobs = jobs_of[name];
-    if (!held.named || static_cast<int>(jobs.size()) == held.jobs) continue;
+    if (static_cast<int>(jobs.size()) == held.all_jobs) continue;
     std::vector<std::string> numbers;
     for (const int job : jobs) numbers.push_back(std::to_string(job));
     name += " (job " + listed(numbers) + ")";
@@ -51,7 +51,8 @@ void warn_of_zero_gradients(const HeldStage& held) {
     log_warning("in the first step the gradient is zero in all elements of " + listed(zero) +
                 ": they do not train as long as that is so. Does the loss depend on them, and does what "
                 "follows them start at zero?");
-  if (!held.unreached.empty() && held.executor == held.executors.back().get())
+  // All arrays have the same layers.
+  if (!held.unreached.empty() && held.array == 0 && held.executor == held.executors.back().get())
     log_warning("no path leads to the loss from " + listed(held.unreached) + ": they keep their values");
 }
 

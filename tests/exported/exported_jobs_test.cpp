@@ -111,12 +111,22 @@ TEST_F(ExportedJobs, ParametersThatDoNotTrainAreNamedOnce) {
                     common =
                         "train --model m.pt2 --microbatch 2 --microbatches 4 --data synthetic:64 --steps 3 "
                         "--no-evaluation ";
-  for (const std::string how : {"", "--stages 2 --granularity 64", "--fused --kernels loop --lr 0.1 0.2"}) {
+  const std::string jobs = "--fused --kernels loop --lr 0.1 0.2 --arrays ";
+  for (const std::string& how : {std::string(), std::string("--stages 2 --granularity 64"), jobs + "1"}) {
     const Ran ran = run(common + how);
     ASSERT_EQ(ran.code, 0) << ran.output;
     EXPECT_EQ(times(ran.output, zero), 1) << how << ran.output;
     EXPECT_EQ(times(ran.output, idle), 1) << how << ran.output;
   }
+  // Each array speaks of its own jobs.
+  const Ran arrays = run(common + jobs + "2");
+  ASSERT_EQ(arrays.code, 0) << arrays.output;
+  for (const std::string job : {"0", "1"}) {
+    const std::string of_job = " (job " + job + ")";
+    EXPECT_EQ(times(arrays.output, "of silent.weight" + of_job + ", silent.bias" + of_job + ":"), 1)
+        << arrays.output;
+  }
+  EXPECT_EQ(times(arrays.output, idle), 1) << arrays.output;
   take("mlp");
   const Ran whole = run(common);
   ASSERT_EQ(whole.code, 0) << whole.output;

@@ -1,6 +1,8 @@
 // Jobs on devices that are not there: steps take the time that the simulator predicts, and what such a run
 // cannot have is refused or left out.
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <thread>
 
 #include "runtime/base/json.h"
@@ -421,6 +423,39 @@ TEST_F(Emulation, TurnsCarriedStatesAndJobArraysAreAsSimulatedToo) {
   EXPECT_EQ(none.code, 2) << none.output;
   EXPECT_NE(none.output.find("has arrays of 1,3 jobs, not of 4"), std::string::npos) << none.output;
   EXPECT_NE(none.output.find("--jobs 1,3,4"), std::string::npos) << none.output;
+}
+
+TEST_F(Emulation, MicrobatchesOfEachLengthTakeTheirOwnTimes) {
+  const std::string model =
+      "model: gnmt\nlayers: 2\nhidden: 16\nvocabulary: 200\nlength: 16\nmicrobatch: 4\n"
+      "data: synthetic:32\nmicrobatches: 1\n";
+  std::string flags;
+  for (const std::string& line : split(model, '\n'))
+    if (!line.empty()) flags += "--" + line.substr(0, line.find(':')) + line.substr(line.find(':') + 1) + " ";
+  const Ran profiled = run("profile " + flags + "--measured-microbatches 8 --repetitions 2 --out own.json");
+  ASSERT_EQ(profiled.code, 0) << profiled.output;
+  write("job.yaml", model + "stages: 1\nsteps: 8\nno-evaluation: true\noutput-dir: out\n");
+  const Ran ran = run("emulate job.yaml --device-profile own.json");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  // An epoch has the microbatches that were measured, in an order of its own.
+  std::vector<double> measured, emulated;
+  const Json profile = json("own.json");
+  for (const Json& one : profile.find("lengths")->find("microbatches")->items())
+    measured.push_back(one.find("seconds")->as_double());
+  for (const std::string& line : split(bytes("out-emulated/steps.rank0.jsonl"), '\n')) {
+    if (line.find("\"step\"") == std::string::npos) continue;
+    const Json step = *parse_json(line, "steps");
+    emulated.push_back(step.find("forward_s")->as_double() + step.find("backward_s")->as_double());
+  }
+  ASSERT_EQ(measured.size(), 8u);
+  ASSERT_EQ(emulated.size(), 8u);
+  std::ranges::sort(measured);
+  std::ranges::sort(emulated);
+  EXPECT_GT(measured.back(), 1.2 * measured.front()) << "else the test could not see whose time a step takes";
+  // Layers take the mean of microbatches that differ in the other sentence alone.
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(emulated[i] / measured[i], 1, 0.2) << i;
+  EXPECT_NEAR(std::reduce(emulated.begin(), emulated.end()) / std::reduce(measured.begin(), measured.end()),
+              1, 0.02);
 }
 
 /// Two jobs are an array, and the third is one by itself. Each array has its own layers and its own update.

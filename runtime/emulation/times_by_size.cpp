@@ -1,0 +1,41 @@
+#include "runtime/emulation/times_by_size.h"
+
+#include <iterator>
+
+#include "runtime/base/check.h"
+
+namespace millrace {
+namespace {
+
+/// a x `of_a` + b x `of_b`
+LayerSeconds sum_of(const LayerSeconds& a, double of_a, const LayerSeconds& b, double of_b) {
+  return {.forward = a.forward * of_a + b.forward * of_b,
+          .backward_input = a.backward_input * of_a + b.backward_input * of_b,
+          .backward_weight = a.backward_weight * of_a + b.backward_weight * of_b};
+}
+
+}  // namespace
+
+void TimesBySize::add(Bytes size, const LayerSeconds& seconds) {
+  Measured& measured = measured_[size];
+  measured.sum = sum_of(measured.sum, 1, seconds, 1);
+  ++measured.count;
+}
+
+LayerSeconds TimesBySize::at(Bytes size) const {
+  MILLRACE_CHECK(!measured_.empty(), "no microbatch was measured");
+  const auto above = measured_.lower_bound(size);
+  const auto& [high_size, high] = above == measured_.end() ? *measured_.rbegin() : *above;
+  const bool is_within = above != measured_.begin() && above != measured_.end();
+  if (measured_.size() == 1 || high_size == size || !is_within) {
+    const double growth = measured_.size() == 1 || high_size == 0
+                              ? 1
+                              : static_cast<double>(size) / static_cast<double>(high_size);
+    return sum_of(high.sum, growth / high.count, {}, 0);
+  }
+  const auto& [low_size, low] = *std::prev(above);
+  const double share = static_cast<double>(size - low_size) / static_cast<double>(high_size - low_size);
+  return sum_of(low.sum, (1 - share) / low.count, high.sum, share / high.count);
+}
+
+}  // namespace millrace
