@@ -6,10 +6,15 @@ two hold the true median with 97 %.
 
 Two more tables: whether the ranking of a model's plans is kept, among pairs whose ranges do not overlap; and the peak of each rank's memory, real and emulated (bytes of tensors, as the ranks' logs have them).
 
-    scripts/benchmark emulate [--models mlp,vgg16,resnet50,gnmt] [--schedules gpipe,1f1b,...,replicas] [--ranks 2] [--rounds N] [--small]
+With --devices below --ranks several ranks share a core: the real ranks are pinned, rank r to core r modulo N, and the emulated ones share N
+devices. Profiles are then of N ranks at once.
+
+    scripts/benchmark emulate [--models mlp,vgg16,resnet50,gnmt] [--schedules gpipe,1f1b,...,replicas] [--ranks 2] [--devices N] [--rounds N]
+                              [--small]
 """
 
 import argparse
+import contextlib
 import glob
 import json
 import os
@@ -18,6 +23,7 @@ import random
 import statistics
 import sys
 import tempfile
+import threading
 
 from side_by_side import checked, figure, steps_of_ranks, write_job
 
@@ -39,6 +45,35 @@ EMULATED_STEPS = 5  # they differ little: an emulated device has no noise. Sente
 
 def words(flags):
     return [word for key, value in flags.items() for word in (f"--{key}", value)]
+
+
+def pin_workers(cores):
+    """Pins all threads of each rank that runs now."""
+    for process in glob.glob("/proc/[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if b"millrace-worker" not in open(process + "/cmdline", "rb").read().split(b"\0")[0]:
+                continue
+            rank = int(open(process + "/environ", "rb").read().split(b"\0RANK=")[1].split(b"\0")[0])
+            for task in os.listdir(process + "/task"):
+                os.sched_setaffinity(int(task), {sorted(os.sched_getaffinity(0))[rank % cores]})
+
+
+@contextlib.contextmanager
+def pinned(cores):
+    """Pins the ranks of the run that goes on meanwhile; without cores the kernel places them."""
+    done = threading.Event()
+
+    def watch():
+        while cores and not done.wait(0.2):
+            pin_workers(cores)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
 
 
 def seconds_of(profile):
@@ -73,12 +108,14 @@ def profile_command(millrace, name, settings, ranks, out, *more):
     return [millrace, "profile", "--model", name, *words(model | OF_DATA.get(name, {})), "--microbatch", microbatch, "--ranks", ranks, "--out", out, *more]
 
 
-def one_round(millrace, name, settings, schedules, ranks, cases):
+def one_round(millrace, name, settings, schedules, ranks, devices, cases):
     model, microbatch, steps = settings
     emulated_steps = steps if name in OF_DATA else EMULATED_STEPS
     with tempfile.TemporaryDirectory() as folder:
         profile, probe = (os.path.join(folder, part) for part in ("profile.json", "probe.json"))
-        checked(profile_command(millrace, name, settings, ranks, profile), folder, "profile")
+        sharing = ["--emulated-devices", devices] if devices < ranks else []
+        shared = ["--share-devices", os.path.join(folder, "devices")] if sharing else []
+        checked(profile_command(millrace, name, settings, devices, profile), folder, "profile")
         for schedule in random.sample(schedules, len(schedules)):
             plan, out = (os.path.join(folder, f"{schedule}{part}") for part in (".json", ""))
             shape = ["--stages", 1] if schedule == "replicas" else ["--straight"]
@@ -86,16 +123,17 @@ def one_round(millrace, name, settings, schedules, ranks, cases):
                      "1f1b" if schedule == "replicas" else schedule, "--out", plan], folder, "plan")
             job = write_job(folder, {"model": name, **model, "microbatch": microbatch, "data": DATA, "momentum": None,
                                      "plan": plan, "steps": steps, "output-dir": out})
-            checked(profile_command(millrace, name, settings, ranks, probe, "--blocks", 1, "--repetitions", 2, "--warmup", 1), folder,
+            checked(profile_command(millrace, name, settings, devices, probe, "--blocks", 1, "--repetitions", 2, "--warmup", 1), folder,
                     "probe")
-            checked([millrace, "launch", job], folder, "launch")
+            with pinned(devices if sharing else 0):
+                checked([millrace, "launch", job], folder, "launch")
             case = cases[name, schedule]
             case.drift.append(seconds_of(probe) / seconds_of(profile))
             case.real.append(figure(steps_of_ranks(out, ranks, steps), SKIPPED_STEPS))
             for clock, found in (("wall", case.wall), ("virtual", case.virtual)):
                 emulated = out + clock
                 checked([millrace, "emulate", job, "--device-profile", profile, "--clock", clock, "--set", f"steps={emulated_steps}",
-                         "--output-dir", emulated], folder, clock)
+                         "--output-dir", emulated, *sharing, *(shared if clock == "wall" else [])], folder, clock)
                 found.append(figure(steps_of_ranks(emulated, ranks, emulated_steps), SKIPPED_STEPS))
             case.memory.append((peaks_of(out), peaks_of(out + "virtual")))
 
@@ -155,6 +193,7 @@ def main():
     parser.add_argument("--models", default="mlp,vgg16,resnet50")
     parser.add_argument("--schedules", default=",".join(SCHEDULES))
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--devices", type=int, help="cores and emulated devices that the ranks share (default: as many as ranks)")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--small", action="store_true", help="tiny models and few steps: to see that it runs")
     options = parser.parse_args()
@@ -173,7 +212,7 @@ def main():
     cases = {(name, schedule): Case() for name in names for schedule in schedules}
     for number in range(options.rounds):
         for name in names:
-            one_round(millrace, name, settings[name], schedules, options.ranks, cases)
+            one_round(millrace, name, settings[name], schedules, options.ranks, options.devices or options.ranks, cases)
             print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr, flush=True)
     print_steps(cases)
     print_ranking(cases)

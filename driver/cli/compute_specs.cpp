@@ -327,6 +327,10 @@ CommandSpec train_spec(TrainFlags& f) {
           "Of --device emulated. none: messages carry a time stamp alone, so that only --emulate-links makes "
           "them take time. bytes: they have the real number of bytes.",
           into::choice(f.emulation.payload, "payload")),
+      flag("Emulation", "emulated-devices", "N",
+           "Of --device emulated: the ranks share N devices, and rank r uses device r modulo N. 0: each rank "
+           "has a device of its own. With --clock wall it needs --share-devices.",
+           into::integer(f.emulation.devices, 0, 1 << 20)),
       flag(
           "Emulation", "share-devices", "DIR",
           "Of --device emulated, with --clock wall: jobs of this host that name the same folder use the same "

@@ -56,7 +56,8 @@ struct EmulationFlags {
   std::string profile;  ///< file; empty: not given
   EmulatedClock clock = EmulatedClock::Wall;
   EmulatedPayload payload = EmulatedPayload::None;
-  std::string share;  ///< folder of the time lines of devices that other jobs use too; empty: none do
+  int devices = 0;    ///< of the job: rank r has device r modulo this; 0: each rank has one of its own
+  std::string share;  ///< folder of the time lines of devices that other processes use too; empty: none do
   EmulatedJitter jitter;
   std::shared_ptr<SharedWorld> world;  ///< of jobs in one virtual time; null: the job is alone
 };

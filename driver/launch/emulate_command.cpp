@@ -26,7 +26,8 @@ struct EmulateFlags {
   std::string cluster;                ///< empty: messages take no time
   EmulatedClock clock = EmulatedClock::Virtual;
   EmulatedPayload payload = EmulatedPayload::None;
-  std::string share;   ///< empty: no other job uses the devices
+  int devices = 0;     ///< that the ranks of a job share; 0: each rank has its own
+  std::string share;   ///< empty: no other process uses the devices
   std::string jitter;  ///< empty: times do not vary
   std::vector<std::string> sets;
   std::string output_dir;
@@ -62,6 +63,10 @@ CommandSpec spec_of(EmulateFlags& f) {
            "With --clock wall, what messages carry. none: a time stamp. bytes: as many bytes as the real "
            "ones.",
            into::choice(f.payload, "payload")),
+      flag("", "emulated-devices", "N",
+           "The ranks of a job share N devices: rank r uses device r modulo N. With --clock wall it needs "
+           "--share-devices. 0: each rank has a device of its own.",
+           into::integer(f.devices, 0, 1 << 20)),
       flag("", "share-devices", "DIR",
            "With --clock wall: jobs that name the same folder use the same devices, by rank, in the order in "
            "which they hand over work.",
@@ -143,6 +148,7 @@ Result<JobSpec> emulated_job(const EmulateFlags& flags, const std::string& file,
   set("device-profile", profile);
   set("clock", to_string(flags.clock));
   set("payload", to_string(flags.payload));
+  if (flags.devices > 0) set("emulated-devices", std::to_string(flags.devices));
   if (!flags.share.empty()) set("share-devices", flags.share);
   if (!flags.jitter.empty()) set("jitter", flags.jitter);
   if (!flags.cluster.empty()) set("emulate-links", flags.cluster);

@@ -126,6 +126,10 @@ Status Emulation::set_up(TrainSpec& spec) {
   if (!spec.emulation.share.empty() && spec.emulation.clock == EmulatedClock::Virtual)
     problems.push_back({"--share-devices", "each process has a virtual time of its own",
                         "give --clock wall, or all jobs to one command: millrace emulate a.yaml b.yaml"});
+  if (spec.emulation.devices > 0 && spec.emulation.share.empty() &&
+      spec.emulation.clock == EmulatedClock::Wall)
+    problems.push_back({"--emulated-devices", "ranks that are processes share devices by a folder",
+                        "give --share-devices DIR too, or --clock virtual"});
   if (spec.storage.storage && spec.emulation.clock == EmulatedClock::Virtual)
     problems.push_back({"--storage", "reading takes no time in virtual time", "give --clock wall"});
   if (!spec.emulation.share.empty())
@@ -154,8 +158,10 @@ Status Emulation::set_up(TrainSpec& spec) {
   made->seed_ = spec.options.seed;
   const auto clips = [](const auto& of) { return clip_norm_of(of.rule, of.clip) > 0; };
   made->clips_ = clips(spec.options) || std::ranges::any_of(spec.options.jobs, clips);
-  if (spec.emulation.world)
-    made->clock_ = std::shared_ptr<Clock>(spec.emulation.world, &spec.emulation.world->clock());
+  if (spec.emulation.devices > 0 && spec.emulation.clock == EmulatedClock::Virtual && !made->flags_.world)
+    made->flags_.world = std::make_shared<SharedWorld>();  // its ranks share devices as several jobs would
+  if (made->flags_.world)
+    made->clock_ = std::shared_ptr<Clock>(made->flags_.world, &made->flags_.world->clock());
   else if (spec.emulation.clock == EmulatedClock::Virtual)
     made->clock_ = std::make_shared<VirtualClock>();
   else
@@ -237,10 +243,12 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
     costs.updates[array.jobs] = std::move(update);
   }
   auto device = std::make_shared<EmulatedDevice>(*clock_, "emulated " + profile_.device, costs);
-  if (flags_.world) device->share(flags_.world->timeline(rank));
+  const RankId first(flags_.devices > 0 ? rank.value % flags_.devices
+                                        : rank.value);  // of those on its device
+  if (flags_.world) device->share(flags_.world->timeline(first));
   if (!flags_.share.empty()) {
     const std::filesystem::path file =
-        std::filesystem::path(flags_.share) / ("device" + std::to_string(rank.value));
+        std::filesystem::path(flags_.share) / ("device" + std::to_string(first.value));
     Result<std::shared_ptr<SharedTimeline>> timeline = SharedTimeline::open(file.string(), clock_->now());
     if (!timeline) throw ConfigError(to_string(timeline.problems()));
     device->share(*std::move(timeline));

@@ -18,8 +18,8 @@ namespace millrace {
 
 class Json;
 
-/// The virtual time and the devices that several jobs of this process share. Rank r of each job uses device
-/// r. Thread-safe.
+/// The virtual time and the devices that several jobs of this process share, or several ranks of one job. A
+/// device has the number of the first rank that uses it. Thread-safe.
 class SharedWorld {
  public:
   Clock& clock() { return clock_; }

@@ -570,6 +570,30 @@ TEST_F(Emulation, JobsThatShareADeviceTakeTurns) {
   EXPECT_GT(step, 0.055) << "half of the device for each";
 }
 
+TEST_F(Emulation, RanksThatShareADeviceTakeTurns) {
+  const std::string job =
+      "name: s\nmodel: mlp\nwidth: 64\ndepth: 6\nmicrobatch: 8\nmicrobatches: 4\nsteps: 6\nstages: 4\n"
+      "data: synthetic:64\nno-evaluation: true\noverwrite: true\noutput-dir: out\n";
+  write("job.yaml", job);
+  const auto step = [&](const std::string& flags) {
+    const Ran ran = run("emulate job.yaml --device-profile profile.json " + flags);
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    return json("out-emulated/summary.json").find("median_step_s")->as_double();
+  };
+  // One device does everything, one after the other: four microbatches of 30 ms, and the update.
+  EXPECT_NEAR(step("--emulated-devices 1") / 0.12, 1, 0.03);
+  const double two = step("--emulated-devices 2"), four = step("");
+  EXPECT_GT(two, 0.06);
+  EXPECT_LT(two, 0.1);
+  EXPECT_LT(four, 0.95 * two);
+  EXPECT_EQ(step("--emulated-devices 4"), four);
+  const double wall = step("--emulated-devices 1 --clock wall --share-devices shared");
+  EXPECT_GT(wall, 0.115);
+  const Ran refused = run("emulate job.yaml --device-profile profile.json --clock wall --emulated-devices 2");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.output.find("give --share-devices DIR too"), std::string::npos) << refused.output;
+}
+
 TEST_F(Emulation, WhatCannotBeIsRefused) {
   write("small.yaml",
         "hosts: [{name: a, devices: 1}, {name: b, devices: 1}]\nnetwork: {bandwidth: 1e9}\nmemory: 64KiB\n");
