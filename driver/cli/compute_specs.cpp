@@ -334,7 +334,7 @@ CommandSpec train_spec(TrainFlags& f) {
       flag(
           "Emulation", "share-devices", "DIR",
           "Of --device emulated, with --clock wall: jobs of this host that name the same folder use the same "
-          "devices, by rank. Work is done in the order in which it is handed over, whichever job it is of.",
+          "devices, by rank. A device works 3 ms for each of them in turn.",
           into::text(f.emulation.share)),
       flag("Emulation", "storage", "NAME|LATENCY,BANDWIDTH[,DEPTH]",
            "Training samples come as late as from this storage. Each rank that reads has one of its own. "

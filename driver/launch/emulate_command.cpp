@@ -68,8 +68,9 @@ CommandSpec spec_of(EmulateFlags& f) {
            "--share-devices. 0: each rank has a device of its own.",
            into::integer(f.devices, 0, 1 << 20)),
       flag("", "share-devices", "DIR",
-           "With --clock wall: jobs that name the same folder use the same devices, by rank, in the order in "
-           "which they hand over work.",
+           "With --clock wall: jobs that name the same folder use the same devices, by rank. A device works "
+           "3 ms "
+           "for each of them in turn.",
            into::text(f.share)),
       flag(
           "", "jitter", "none|profile|SIGMA",

@@ -183,6 +183,23 @@ Result<Plan> plan_from(const TrainFlags& f, const PlanFile& plan_file, const Lay
   return plan;
 }
 
+/// Names the flags of emulated devices that were given.
+Problems idle_flags(const EmulationFlags& given) {
+  const EmulationFlags none;
+  const std::pair<const char*, bool> flags[] = {
+      {"--device-profile", !given.profile.empty()},
+      {"--clock", given.clock != none.clock},
+      {"--payload", given.payload != none.payload},
+      {"--jitter", given.jitter.of_profile || given.jitter.sigma > 0},
+      {"--emulated-devices", given.devices > 0},
+      {"--share-devices", !given.share.empty()}};
+  Problems problems;
+  for (const auto& [flag, is_given] : flags)
+    if (is_given)
+      problems.push_back({flag, "says nothing without emulated devices", "give --device emulated"});
+  return problems;
+}
+
 /// --emulate-links: the links of a cluster file between the ranks of `plan`. `folder`:
 /// TrainFlags::store_folder.
 Result<ChannelDecorator> emulated_links(const std::string& path, const Plan& plan,
@@ -363,9 +380,7 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
     else
       spec.decorators.push_back(*std::move(links));
   }
-  if (spec.device != ComputeDevice::Emulated && !spec.emulation.profile.empty())
-    problems.push_back(
-        {"--device-profile", "says nothing without emulated devices", "give --device emulated"});
+  if (spec.device != ComputeDevice::Emulated) append(problems, idle_flags(spec.emulation));
   if (!problems.empty()) return problems;
   if (spec.device == ComputeDevice::Emulated) {
     if (Status emulated = Emulation::set_up(spec); !emulated) return emulated.problems();

@@ -13,6 +13,10 @@ namespace {
 
 thread_local EmulatedDevice* bound = nullptr;
 
+/// For so long a shared device works for one of those that want it, then for the next. Linux lets a busy
+/// process have a core for as long.
+constexpr std::chrono::milliseconds kSlice{3};
+
 }  // namespace
 
 class EmulatedMark final : public DeviceMark {
@@ -63,9 +67,19 @@ void EmulatedDevice::draw_factor() {
 }
 
 void EmulatedDevice::compute(double seconds) {
-  const std::lock_guard lock(mutex_);
-  seconds *= factor_;
-  free_ = shared_ ? shared_->append(next(), duration_of(seconds)) : next() + duration_of(seconds);
+  std::unique_lock lock(mutex_);
+  TimePoint::duration left = duration_of(seconds * factor_);
+  if (!shared_) {
+    free_ = next() + left;
+    return;
+  }
+  for (; left > kSlice; left -= kSlice) {
+    const TimePoint end = free_ = shared_->append(next(), kSlice);
+    lock.unlock();
+    wait_until(end);
+    lock.lock();
+  }
+  free_ = shared_->append(next(), left);
 }
 
 void EmulatedDevice::wait_until(TimePoint when) {

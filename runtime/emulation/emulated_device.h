@@ -53,10 +53,10 @@ class EmulatedDevice final : public Device {
   /// Returns the device that the calling thread is bound to. Throws InternalError if there is none.
   static EmulatedDevice& of_thread();
 
-  /// Lets other jobs use the device too: work waits for theirs. Before any work is handed over.
+  /// Lets others use the device too, in slices of time. Before any work is handed over.
   void share(std::shared_ptr<SharedTimeline> timeline) { shared_ = std::move(timeline); }
 
-  /// Hands over work of `seconds`.
+  /// Hands over work of `seconds`. On a shared device it returns when the last slice of the work has begun.
   void compute(double seconds);
   /// Hands over the sum of `bytes` of other ranks with its own.
   void add_up(std::int64_t bytes) { compute(double(bytes) * costs_.sum_s_per_byte); }

@@ -1,4 +1,4 @@
-// When a device that several jobs share is free. The jobs are processes of one host.
+// When a device that several jobs or ranks share is free. They are processes of one host, or threads of one.
 #pragma once
 
 #include <atomic>
@@ -10,9 +10,9 @@
 
 namespace millrace {
 
-/// The end of all work that the jobs have handed over, in a file that they map or, for jobs of one process,
-/// in its memory. Work is done in the order in which it is handed over, whichever job it is of. Thread-safe,
-/// and safe between processes.
+/// The end of all work that they have handed over, in a file that they map or, in one process, in its memory.
+/// Work is done in the order in which it is handed over, whoever hands it over. Thread-safe, and safe between
+/// processes.
 class SharedTimeline {
  public:
   /// Opens or makes the file. What an earlier boot left there is forgotten. Problem: it cannot be made.
