@@ -1,14 +1,11 @@
 # Headers that are read once for many files: the standard library's, and with them ATen/core/Tensor.h, which with what it brings
-# is most of the time that a file over LibTorch takes to compile. ccache keeps what was made with them if it is told to (and if
-# the compiler says which precompiled header it took).
+# is most of the time that a file over LibTorch takes to compile. ccache keeps what was made with them if the compiler says which
+# precompiled header it took (-fpch-preprocess).
 #   millrace_precompile(target...)         of targets without LibTorch
 #   millrace_precompile_torch(target...)   of targets with it
 option(MILLRACE_PRECOMPILED "Compile the headers of LibTorch and of the standard library once" ON)
 if(MILLRACE_TIDY)
   set(MILLRACE_PRECOMPILED OFF)  # clang-tidy does not read GCC's
-endif()
-if(MILLRACE_PRECOMPILED AND CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache$")
-  list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros)
 endif()
 set(standard_headers <algorithm> <chrono> <cmath> <condition_variable> <cstdint> <cstdio> <cstring> <deque> <filesystem>
   <functional> <map> <memory> <mutex> <optional> <set> <span> <string> <thread> <unordered_map> <utility> <vector>)
