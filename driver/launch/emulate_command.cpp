@@ -69,8 +69,7 @@ CommandSpec spec_of(EmulateFlags& f) {
            into::integer(f.devices, 0, 1 << 20)),
       flag("", "share-devices", "DIR",
            "With --clock wall: jobs that name the same folder use the same devices, by rank. A device works "
-           "3 ms "
-           "for each of them in turn.",
+           "3 ms for each of them in turn.",
            into::text(f.share)),
       flag(
           "", "jitter", "none|profile|SIGMA",

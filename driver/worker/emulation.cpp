@@ -243,8 +243,8 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
     costs.updates[array.jobs] = std::move(update);
   }
   auto device = std::make_shared<EmulatedDevice>(*clock_, "emulated " + profile_.device, costs);
-  const RankId first(flags_.devices > 0 ? rank.value % flags_.devices
-                                        : rank.value);  // of those on its device
+  // The first of the ranks on a device names it.
+  const RankId first(flags_.devices > 0 ? rank.value % flags_.devices : rank.value);
   if (flags_.world) device->share(flags_.world->timeline(first));
   if (!flags_.share.empty()) {
     const std::filesystem::path file =
