@@ -49,13 +49,14 @@ def words(flags):
 
 def pin_workers(cores):
     """Pins all threads of each rank that runs now."""
+    own = sorted(os.sched_getaffinity(0))
     for process in glob.glob("/proc/[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             if b"millrace-worker" not in open(process + "/cmdline", "rb").read().split(b"\0")[0]:
                 continue
             rank = int(open(process + "/environ", "rb").read().split(b"\0RANK=")[1].split(b"\0")[0])
             for task in os.listdir(process + "/task"):
-                os.sched_setaffinity(int(task), {sorted(os.sched_getaffinity(0))[rank % cores]})
+                os.sched_setaffinity(int(task), {own[rank % cores]})
 
 
 @contextlib.contextmanager
@@ -111,7 +112,8 @@ def typical(name, out, ranks, steps):
 
 def profile_command(millrace, name, settings, ranks, out, *more):
     model, microbatch, _ = settings
-    return [millrace, "profile", "--model", name, *words(model | OF_DATA.get(name, {})), "--microbatch", microbatch, "--ranks", ranks, "--out", out, *more]
+    return [millrace, "profile", "--model", name, *words(model | OF_DATA.get(name, {})), "--microbatch", microbatch, "--ranks", ranks,
+            "--out", out, *more]
 
 
 def one_round(millrace, name, settings, schedules, ranks, devices, cases):

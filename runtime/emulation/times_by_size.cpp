@@ -25,17 +25,16 @@ void TimesBySize::add(Bytes size, const LayerSeconds& seconds) {
 LayerSeconds TimesBySize::at(Bytes size) const {
   MILLRACE_CHECK(!measured_.empty(), "no microbatch was measured");
   const auto above = measured_.lower_bound(size);
-  const auto& [high_size, high] = above == measured_.end() ? *measured_.rbegin() : *above;
-  const bool is_within = above != measured_.begin() && above != measured_.end();
-  if (measured_.size() == 1 || high_size == size || !is_within) {
-    const double growth = measured_.size() == 1 || high_size == 0
-                              ? 1
-                              : static_cast<double>(size) / static_cast<double>(high_size);
-    return sum_of(high.sum, growth / high.count, {}, 0);
+  if (above != measured_.begin() && above != measured_.end()) {
+    const auto& [low_size, low] = *std::prev(above);
+    const auto& [high_size, high] = *above;
+    const double share = static_cast<double>(size - low_size) / static_cast<double>(high_size - low_size);
+    return sum_of(low.sum, (1 - share) / low.count, high.sum, share / high.count);
   }
-  const auto& [low_size, low] = *std::prev(above);
-  const double share = static_cast<double>(size - low_size) / static_cast<double>(high_size - low_size);
-  return sum_of(low.sum, (1 - share) / low.count, high.sum, share / high.count);
+  const auto& [end_size, end] = above == measured_.end() ? *measured_.rbegin() : *above;
+  const bool stands_for_it = measured_.size() == 1 || size == end_size;
+  const double growth = stands_for_it ? 1 : static_cast<double>(size) / static_cast<double>(end_size);
+  return sum_of(end.sum, growth / end.count, {}, 0);
 }
 
 }  // namespace millrace

@@ -44,6 +44,13 @@ class Emulation : public Jobs {
     profile["layers"] = std::move(layers);
     write(name, profile.dump(1));
   }
+  /// Returns the lines of a job file as flags.
+  static std::string flags_of(const std::string& lines) {
+    std::string flags;
+    for (const std::string& line : words_of(lines, '\n'))
+      flags += "--" + line.substr(0, line.find(':')) + line.substr(line.find(':') + 1) + " ";
+    return flags;
+  }
   Json json(const std::string& name) {
     const Result<Json> read = parse_json(bytes(name), name);
     EXPECT_TRUE(read) << bytes(name);
@@ -385,9 +392,7 @@ TEST_F(Emulation, TurnsCarriedStatesAndJobArraysAreAsSimulatedToo) {
       {"model: mlp\nwidth: 256\ndepth: 6\n", "--jobs 3 ",
        "data: synthetic:64\nfused: true\nkernels: loop\nlr: [0.1, 0.2, 0.3]\n", 0.03}};
   for (const Kind& kind : kinds) {
-    std::string flags;
-    for (const std::string& line : split(kind.model + "microbatch: 4", '\n'))
-      flags += "--" + line.substr(0, line.find(':')) + line.substr(line.find(':') + 1) + " ";
+    const std::string flags = flags_of(kind.model + "microbatch: 4");
     const Ran profiled =
         run("profile " + flags + kind.profiled + "--blocks 1 --repetitions 2 --out own.json");
     ASSERT_EQ(profiled.code, 0) << profiled.output;
@@ -429,10 +434,8 @@ TEST_F(Emulation, MicrobatchesOfEachLengthTakeTheirOwnTimes) {
   const std::string model =
       "model: gnmt\nlayers: 2\nhidden: 16\nvocabulary: 200\nlength: 16\nmicrobatch: 4\n"
       "data: synthetic:32\nmicrobatches: 1\n";
-  std::string flags;
-  for (const std::string& line : split(model, '\n'))
-    if (!line.empty()) flags += "--" + line.substr(0, line.find(':')) + line.substr(line.find(':') + 1) + " ";
-  const Ran profiled = run("profile " + flags + "--measured-microbatches 8 --repetitions 2 --out own.json");
+  const Ran profiled =
+      run("profile " + flags_of(model) + "--measured-microbatches 8 --repetitions 2 --out own.json");
   ASSERT_EQ(profiled.code, 0) << profiled.output;
   write("job.yaml", model + "stages: 1\nsteps: 8\nno-evaluation: true\noutput-dir: out\n");
   const Ran ran = run("emulate job.yaml --device-profile own.json");
