@@ -145,10 +145,11 @@ def judged_gradient(before, cpu, other, gpu):
     """Each tensor's gradient by itself: its difference, of its norm, may be 1e-4, or ten times what the CPU differs from itself.
     Rounding is chance: a tensor in twenty may be off by ten times that. A gradient that is missing, doubled or of another sign is off by
     1 or more: none may be off by 0.5 whose bound is less, and half of the bounds must be, or the check would say nothing of the model."""
-    differences, bounds = [], []
+    names, differences, bounds = [], [], []
     for name in cpu:
         moved = numpy.linalg.norm(cpu[name] - before[name])
         if moved > 0:  # a bias before batch normalisation has none
+            names.append(name)
             differences.append(numpy.linalg.norm(gpu[name] - cpu[name]) / moved)
             bounds.append(max(1e-4, AMPLIFIED * numpy.linalg.norm(other[name] - cpu[name]) / moved))
     if not differences:
@@ -157,6 +158,9 @@ def judged_gradient(before, cpu, other, gpu):
     off, middle = differences / bounds, float(numpy.median(bounds))
     most = numpy.where(bounds < 0.5, numpy.minimum(10 * bounds, 0.5), 10 * bounds)
     told = f"gradient: worst {off.max():.2f} of its bound, median bound {middle:.0e}"
+    if off.max() > 1:
+        worst = off.argmax()
+        told += f"; {(off > 1).sum()} of {len(off)} above, worst {names[worst]}, {differences[worst]:.1e} apart"
     if not (middle < 0.5 and (differences <= most).all() and (off > 1).mean() <= 0.05):
         raise Failed(told)
     return told
