@@ -1,11 +1,12 @@
 """PyTorch's own run of scripts/examples/cifar10: the same model, recipe and number of processes, beside the curve of that run.
 
-Two processes under DistributedDataParallel, one thread each, read the same class folders with torchvision. After each epoch all test
+Two processes under DistributedDataParallel, one thread each, read the same class folders with torchvision. With --device cuda there is
+one for each GPU, with eight processes that load. After each epoch all test
 images are evaluated, and a checkpoint is written: the same command goes on with a run that was interrupted. `--beside` is the
 output folder of millrace's run; its curve stands in the same table. Hours go up to the epoch's last step, with the evaluations before it
 and without breaks.
 
-    scripts/benchmark cifar10 --data FOLDER --out FOLDER [--beside RUN] [--epochs 15] [--precision bfloat16]
+    scripts/benchmark cifar10 --data FOLDER --out FOLDER [--beside RUN] [--epochs 15] [--precision bfloat16] [--device cuda]
 """
 import argparse
 import glob
@@ -13,7 +14,7 @@ import json
 import os
 import time
 
-from own_run import RANKS, Progress, curve_of, draw, print_table
+from own_run import Progress, curve_of, draw, print_table, replicated
 
 BATCH, WARMUP_EPOCHS, RATE = 128, 3, 0.1
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -30,7 +31,7 @@ def resnet18(torch):
     return model
 
 
-def train(rank, opts):
+def train(rank, ranks, opts):
     import torch
     import torch.distributed as dist
     from torchvision import datasets, transforms
@@ -40,34 +41,38 @@ def train(rank, opts):
     images = datasets.ImageFolder(os.path.join(opts.data, "train"), transforms.Compose(changed))
     tests = datasets.ImageFolder(os.path.join(opts.data, "test"), transforms.Compose(plain))
     sampler = torch.utils.data.distributed.DistributedSampler(images, drop_last=True)
-    loader = torch.utils.data.DataLoader(images, BATCH // RANKS, sampler=sampler, num_workers=1, drop_last=True)
-    mine = torch.utils.data.Subset(tests, range(rank, len(tests), RANKS))
-    test_loader = torch.utils.data.DataLoader(mine, 256, num_workers=1)
-    inner = resnet18(torch).to(memory_format=torch.channels_last)
-    model = torch.nn.parallel.DistributedDataParallel(inner)
+    workers = dict(num_workers=8, persistent_workers=True, pin_memory=True) if opts.device == "cuda" else dict(num_workers=1)
+    loader = torch.utils.data.DataLoader(images, BATCH // ranks, sampler=sampler, drop_last=True, **workers)
+    mine = torch.utils.data.Subset(tests, range(rank, len(tests), ranks))
+    test_loader = torch.utils.data.DataLoader(mine, 256, **workers)
+    inner = resnet18(torch).to(opts.device, memory_format=torch.channels_last)
+    model = replicated(inner, ranks)
     loss_of = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
     rule = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, nesterov=True, weight_decay=5e-4)
     warmup, total = WARMUP_EPOCHS * len(loader), opts.epochs * len(loader)
     rate = torch.optim.lr_scheduler.LambdaLR(
         rule, lambda step: (step + 1) / warmup if step < warmup else max(0.0, (total - step) / (total - warmup)))
     progress = Progress(opts.out, rank, {"model": inner, "rule": rule, "rate": rate})
-    cast = lambda: torch.autocast("cpu", torch.bfloat16, enabled=opts.precision == "bfloat16")
+    cast = lambda: torch.autocast(opts.device, torch.bfloat16, enabled=opts.precision == "bfloat16")
     for epoch in range(len(progress.curve), opts.epochs):
-        sums = torch.zeros(2, dtype=torch.float64)
+        sums = torch.zeros(2, dtype=torch.float64, device=opts.device)
         sampler.set_epoch(epoch)
         model.train()
         for inputs, targets in loader:
-            inputs = inputs.to(memory_format=torch.channels_last)
+            inputs = inputs.to(opts.device, non_blocking=True, memory_format=torch.channels_last)
+            targets = targets.to(opts.device, non_blocking=True)
             with cast():
                 loss = loss_of(model(inputs), targets)
             rule.zero_grad()
             loss.backward()
             rule.step()
             rate.step()
+        sums.sum().item()  # waits for a GPU
         trained = time.monotonic()
         model.eval()
         with torch.no_grad(), cast():
             for inputs, targets in test_loader:
+                inputs, targets = inputs.to(opts.device), targets.to(opts.device)
                 sums[0] += (inner(inputs).argmax(1) == targets).sum()
                 sums[1] += len(targets)
         dist.all_reduce(sums)
@@ -99,6 +104,7 @@ def main():
     parser.add_argument("--beside", help="output folder of millrace's run")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--draw", help="an SVG of the curves")
     opts = parser.parse_args()
     table = {"millrace": of_run(opts.beside)} if opts.beside else {}

@@ -1,12 +1,12 @@
 """PyTorch's own run of scripts/examples/multi30k: the same model, tokens, recipe and number of processes, beside the curve of that run.
 
-Two processes under DistributedDataParallel, one thread each, read the token files that the example wrote to `--run`'s folder and
-share its steps of 96 sentences. The model is nn.LSTM, nn.Embedding and the attention as MLPerf's reference writes it; the rule is
+Two processes under DistributedDataParallel, one thread each (with --device cuda one process), read the token files that the example
+wrote to `--run`'s folder and share its steps of 96 sentences. The model is nn.LSTM, nn.Embedding and the attention as MLPerf's reference writes it; the rule is
 PyTorch's fused Adam. After each epoch the validation loss is taken and the weights are saved: the same command goes on with a run that
 was interrupted. At the end `millrace translate` and `millrace bleu` score all of them, as they do in the example. Hours go up to the
 epoch's last step, with the evaluations before it, without breaks and without translating.
 
-    scripts/benchmark multi30k --run OUT_OF_THE_EXAMPLE --data FOLDER --out FOLDER [--epochs 12]
+    scripts/benchmark multi30k --run OUT_OF_THE_EXAMPLE --data FOLDER --out FOLDER [--epochs 12] [--device cuda]
 """
 import argparse
 import json
@@ -16,7 +16,7 @@ import struct
 import subprocess
 import time
 
-from own_run import RANKS, Progress, curve_of, draw, print_table
+from own_run import Progress, curve_of, draw, print_table, replicated
 
 BATCH, HIDDEN, DROPOUT, SMOOTHING, RANGE = 96, 256, 0.25, 0.1, 0.1
 RATE, GAMMA, WARMUP, DECAYS, REMAIN, CLIP = 1.5e-3, 0.5, 200, 4, 0.666, 1.0
@@ -130,7 +130,7 @@ def batch_of(torch, pairs, numbers):
     return pad(sources), torch.tensor([len(row) for row in sources]), target, labels
 
 
-def train(rank, opts):
+def train(rank, ranks, opts):
     import torch
     import torch.distributed as dist
     from safetensors.torch import save_file
@@ -138,8 +138,8 @@ def train(rank, opts):
     files = {name: read_tokens(os.path.join(opts.run, "tokens", name + ".tokens")) for name in ("train.de", "train.en", "val.de", "val.en")}
     pairs, tests = (list(zip(files[part + ".de"][0], files[part + ".en"][0])) for part in ("train", "val"))
     lengths = [len(source) + len(target) for source, target in pairs]
-    inner = gnmt(torch, files["train.de"][1])
-    model = torch.nn.parallel.DistributedDataParallel(inner)
+    inner = gnmt(torch, files["train.de"][1]).to(opts.device)
+    model = replicated(inner, ranks)
     rule = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
     total = len(pairs) // BATCH * opts.epochs
     rate = torch.optim.lr_scheduler.LambdaLR(rule, lambda step: share(step, total))
@@ -148,27 +148,31 @@ def train(rank, opts):
     def losses(network, numbers, of):
         """The sum over this rank's tokens, and their number."""
         source, lengths, target, labels = batch_of(torch, of, numbers)
+        source, target, labels = (tokens.to(opts.device) for tokens in (source, target, labels))
         scores = network(source, lengths, target).flatten(0, 1)
         loss = torch.nn.functional.cross_entropy(scores, labels.flatten(), ignore_index=0, label_smoothing=SMOOTHING, reduction="sum")
         return loss, labels.ne(0).sum()
 
     for epoch in range(len(progress.curve), opts.epochs):
-        torch.manual_seed(RANKS * epoch + rank)  # of dropout
+        torch.manual_seed(ranks * epoch + rank)  # of dropout
         model.train()
         for step in order_of(torch, lengths, epoch):
-            loss, tokens = losses(model, step[rank::RANKS], pairs)
-            dist.all_reduce(tokens)
+            loss, tokens = losses(model, step[rank::ranks], pairs)
+            if ranks > 1:
+                dist.all_reduce(tokens)
             rule.zero_grad()
-            (loss * RANKS / tokens).backward()  # the gradients' mean over ranks follows
+            (loss * ranks / tokens).backward()  # the gradients' mean over ranks follows
             torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
             rule.step()
             rate.step()
-        trained, sums = time.monotonic(), torch.zeros(2, dtype=torch.float64)
+        sums = torch.zeros(2, dtype=torch.float64, device=opts.device)
+        sums.sum().item()  # waits for a GPU
+        trained = time.monotonic()
         model.eval()
         order = sorted(range(len(tests)), key=lambda i: -len(tests[i][0]))
         with torch.no_grad():
             for first in range(0, len(order), BATCH):
-                sums += torch.stack([x.double() for x in losses(inner, order[first:first + BATCH][rank::RANKS], tests)])
+                sums += torch.stack([x.double() for x in losses(inner, order[first:first + BATCH][rank::ranks], tests)])
         dist.all_reduce(sums)
         if rank == 0:
             save_file(inner.state_dict(), os.path.join(opts.out, f"epoch-{epoch + 1}.safetensors"))
@@ -183,7 +187,7 @@ def score(opts, weights, part):
     with open(os.path.join(opts.out, "reference"), "wb") as file:
         subprocess.run(["gzip", "-dc", reference], stdout=file, check=True)
     subprocess.run([opts.millrace, "translate", "--checkpoint", weights, "--input", source, "--joiners", "-c", text,
-                    "-v", os.path.join(opts.run, "vocab.bpe.6000"), "-o", hypotheses], check=True, stderr=subprocess.DEVNULL)
+                    "-v", os.path.join(opts.run, "vocab.bpe.6000"), "-o", hypotheses, "--threads", str(os.cpu_count())], check=True, stderr=subprocess.DEVNULL)
     answer = subprocess.run([opts.millrace, "bleu", hypotheses, file.name, "-b"], check=True, stdout=subprocess.PIPE, text=True)
     return float(answer.stdout)
 
@@ -195,6 +199,7 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--millrace", default="build/release/bin/millrace")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--draw", help="an SVG of the curves")
     opts = parser.parse_args()
     theirs = curve_of(train, opts)

@@ -1,13 +1,12 @@
 """PyTorch's own run of an example's recipe beside millrace's: what cifar10.py and multi30k.py share.
 
-Two processes train. After each epoch the first one saves the model, the rule and the curve, from which the same command goes on. A
+Two processes train, on GPUs a process for each of them. After each epoch the first one saves the model, the rule and the curve, from which the same command goes on. A
 curve is a list of rows, one for each epoch: hours up to its last step, then values. Breaks do not count.
 """
 import json
 import os
 import time
 
-RANKS = 2
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c")
 
 
@@ -42,24 +41,37 @@ class Progress:
 
 
 def curve_of(train, opts):
-    """Runs train(rank, opts) in two processes unless it has ended before. It returns the curve."""
+    """Runs train(rank, ranks, opts) in each process unless it has ended before. It returns the curve."""
     import torch
 
     path = os.path.join(opts.out, "curve.json")
     os.makedirs(opts.out, exist_ok=True)
     if not os.path.exists(path):
-        torch.multiprocessing.spawn(in_a_process, (train, opts, time.time_ns()), RANKS)
+        ranks = 2 if opts.device == "cpu" else torch.cuda.device_count()
+        torch.multiprocessing.spawn(in_a_process, (ranks, train, opts, time.time_ns()), ranks)
     with open(path) as file:
         return json.load(file)
 
 
-def in_a_process(rank, train, opts, number):
+def replicated(model, ranks):
+    """`model` under DistributedDataParallel, or by itself where there is one process."""
+    import torch
+
+    return torch.nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
+
+
+def in_a_process(rank, ranks, train, opts, number):
     import torch
 
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{os.path.abspath(opts.out)}/meeting.{number}", rank=rank, world_size=RANKS)
-    curve = train(rank, opts)
+    backend = "gloo"
+    if opts.device == "cuda":
+        backend = "nccl"
+        torch.cuda.set_device(rank)
+        torch.backends.cudnn.allow_tf32 = False  # as millrace
+    torch.distributed.init_process_group(backend, init_method=f"file://{os.path.abspath(opts.out)}/meeting.{number}", rank=rank, world_size=ranks)
+    curve = train(rank, ranks, opts)
     torch.distributed.destroy_process_group()
     if rank == 0:
         with open(os.path.join(opts.out, "curve.json"), "w") as file:

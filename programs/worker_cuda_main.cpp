@@ -25,8 +25,6 @@ int main(int argc, char** argv) {
   // Streams share this many queues of the device. A receive that waits must not stand before the computation
   // that its peer needs first, so there are as many as there can be.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  // cuBLAS is deterministic only with a workspace of a fixed size (--deterministic).
-  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   std::set_terminate(tell_and_end);
   millrace::Accelerator accelerator{.make_device = millrace::make_cuda_device};
 #ifdef MILLRACE_NCCL

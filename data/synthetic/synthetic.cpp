@@ -58,8 +58,8 @@ class Synthetic final : public Dataset {
   }
 
  private:
-  // Drawing a sample takes longer than a small model's step, so a small set is drawn once.
-  static constexpr std::int64_t kKeptBytes = 64 << 20;
+  // Drawing a sample takes longer than a small model's step, or than a GPU's. So a small set is drawn once.
+  static constexpr std::int64_t kKeptBytes = 256 << 20;
 
   at::Tensor make(std::uint64_t seed, std::int64_t target) const {
     at::Tensor input =

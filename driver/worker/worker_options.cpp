@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <system_error>
@@ -37,8 +38,11 @@ Result<std::shared_ptr<Device>> device_from(ComputeDevice kind, int local_rank,
 void set_compute_threads(int threads, bool deterministic, Missing missing) {
   install_host_allocator();
   if (threads > 0) at::set_num_threads(threads);
-  if (deterministic)
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/missing == Missing::Warn);
+  if (!deterministic) return;
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/missing == Missing::Warn);
+  // cuBLAS promises it only with a workspace of a fixed size. LibTorch parses this text before every product,
+  // which takes longer than to launch it: other runs go without.
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
 }
 
 CommandSpec with_additions(CommandSpec spec, const Additions& own, GivenOptions& given) {
