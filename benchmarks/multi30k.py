@@ -187,7 +187,7 @@ def score(opts, weights, part):
     with open(os.path.join(opts.out, "reference"), "wb") as file:
         subprocess.run(["gzip", "-dc", reference], stdout=file, check=True)
     subprocess.run([opts.millrace, "translate", "--checkpoint", weights, "--input", source, "--joiners", "-c", text,
-                    "-v", os.path.join(opts.run, "vocab.bpe.6000"), "-o", hypotheses, "--threads", str(os.cpu_count())], check=True, stderr=subprocess.DEVNULL)
+                    "-v", os.path.join(opts.run, "vocab.bpe.6000"), "-o", hypotheses, "--overwrite"], check=True, stderr=subprocess.DEVNULL)
     answer = subprocess.run([opts.millrace, "bleu", hypotheses, file.name, "-b"], check=True, stdout=subprocess.PIPE, text=True)
     return float(answer.stdout)
 

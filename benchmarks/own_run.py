@@ -34,7 +34,7 @@ class Progress:
         self.hours += (now - self.begun) / 3600
         self.begun = now
         if self.rank == 0:
-            print(f"epoch {len(self.curve)}: {self.curve[-1][0]:.2f} hours, " + ", ".join(f"{value:.4f}" for value in values), flush=True)
+            print(f"epoch {len(self.curve)}: {self.curve[-1][0]:.4f} hours, " + ", ".join(f"{value:.4f}" for value in values), flush=True)
             state = {name: part.state_dict() for name, part in self.parts.items()}
             torch.save({**state, "curve": self.curve, "hours": self.hours}, self.path + ".new")
             os.replace(self.path + ".new", self.path)
@@ -82,7 +82,7 @@ def print_table(curves, titles, formats):
     """`curves`: name -> rows. `titles` and `formats` are of the values."""
     names = " | ".join(f"{name}: hours | " + " | ".join(titles) for name in curves)
     print(f"| epochs | {names} |\n|---|" + "---|" * len(curves) * (1 + len(titles)))
-    formats = ["{:.2f}", *formats]
+    formats = ["{:.2f}" if max(curve[-1][0] for curve in curves.values()) >= 1 else "{:.4f}", *formats]
     for epoch in range(max(map(len, curves.values()))):
         cells = []
         for curve in curves.values():
