@@ -7,7 +7,7 @@ two hold the true median with 97 %.
 Two more tables: whether the ranking of a model's plans is kept, among pairs whose ranges do not overlap; and the peak of each rank's memory, real and emulated (bytes of tensors, as the ranks' logs have them).
 
 With --devices below --ranks several ranks share a core: the real ranks are pinned, rank r to core r modulo N, and the emulated ones share N
-devices. Profiles are then of N ranks at once.
+devices. Profiles are then of all ranks on N cores.
 
     scripts/benchmark emulate [--models mlp,vgg16,resnet50,gnmt] [--schedules gpipe,1f1b,...,replicas] [--ranks 2] [--devices N] [--rounds N]
                               [--small]
@@ -110,9 +110,10 @@ def typical(name, out, ranks, steps):
     return max(statistics.mean(one[SKIPPED_STEPS:]) for one in lists) if name in OF_DATA else figure(lists, SKIPPED_STEPS)
 
 
-def profile_command(millrace, name, settings, ranks, out, *more):
+def profile_command(millrace, name, settings, ranks, devices, out, *more):
     model, microbatch, _ = settings
-    return [millrace, "profile", "--model", name, *words(model | OF_DATA.get(name, {})), "--microbatch", microbatch, "--ranks", ranks,
+    on_cores = ["taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:devices]))] if devices < ranks else []
+    return [*on_cores, millrace, "profile", "--model", name, *words(model | OF_DATA.get(name, {})), "--microbatch", microbatch, "--ranks", ranks,
             "--out", out, *more]
 
 
@@ -123,7 +124,7 @@ def one_round(millrace, name, settings, schedules, ranks, devices, cases):
         profile, probe = (os.path.join(folder, part) for part in ("profile.json", "probe.json"))
         sharing = ["--emulated-devices", devices] if devices < ranks else []
         shared = ["--share-devices", os.path.join(folder, "devices")] if sharing else []
-        checked(profile_command(millrace, name, settings, devices, profile), folder, "profile")
+        checked(profile_command(millrace, name, settings, ranks, devices, profile), folder, "profile")
         for schedule in random.sample(schedules, len(schedules)):
             plan, out = (os.path.join(folder, f"{schedule}{part}") for part in (".json", ""))
             shape = ["--stages", 1] if schedule == "replicas" else ["--straight"]
@@ -131,8 +132,8 @@ def one_round(millrace, name, settings, schedules, ranks, devices, cases):
                      "1f1b" if schedule == "replicas" else schedule, "--out", plan], folder, "plan")
             job = write_job(folder, {"model": name, **model, "microbatch": microbatch, "data": DATA, "momentum": None,
                                      "plan": plan, "steps": steps, "output-dir": out})
-            checked(profile_command(millrace, name, settings, devices, probe, "--blocks", 1, "--repetitions", 2, "--warmup", 1), folder,
-                    "probe")
+            checked(profile_command(millrace, name, settings, ranks, devices, probe, "--blocks", 1, "--repetitions", 2, "--warmup", 1),
+                    folder, "probe")
             with pinned(devices if sharing else 0):
                 checked([millrace, "launch", job], folder, "launch")
             case = cases[name, schedule]

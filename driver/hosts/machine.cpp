@@ -33,12 +33,6 @@ std::string line_of(const char* path, std::string_view name) {
   return "";
 }
 
-int cores_here() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-}
-
 double speed_here() {
   using Clock = std::chrono::steady_clock;
   constexpr int kRound = 20'000, kLanes = 16;
@@ -95,6 +89,12 @@ int gpus_of_this_machine() {
     count += name.starts_with("nvidia") && numbered ? 1 : 0;
   }
   return count;
+}
+
+int cores_here() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
 }
 
 Bytes free_memory() {

@@ -15,8 +15,10 @@
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/base/log.h"
 #include "runtime/base/option_names.h"
 #include "runtime/base/random.h"
+#include "runtime/base/text.h"
 #include "runtime/emulation/emulated_model.h"
 #include "runtime/plan/array_profiles.h"
 #include "runtime/plan/cluster_spec.h"
@@ -136,6 +138,11 @@ Status Emulation::set_up(TrainSpec& spec) {
     if (const Status made = make_writable_folder(spec.emulation.share); !made)
       append(problems, made.problems());
   if (!problems.empty()) return problems;
+  if (const double share = profile->measured.core_share; share < 1 && spec.emulation.devices == 0)
+    log_warning(spec.emulation.profile + " was measured by " + std::to_string(profile->measured.ranks) +
+                " ranks that had " + printed("%.0f %%", share * 100) +
+                " of a core each: waits for each other are in its times. Hint: measure with as many ranks as "
+                "cores, or share devices as they shared cores (--emulated-devices)");
   std::shared_ptr<Emulation> made(new Emulation);
   for (LayeredModel& network : spec.networks) {
     Result<LayerGraph> costs = profile_of_array(*profile, network.jobs());
@@ -218,6 +225,7 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
   EmulatedCosts costs{.rank = rank.value,
                       .memory = memory_.at(static_cast<std::size_t>(rank.value)),
                       .sum_s_per_byte = profile_.sum_s_per_byte,
+                      .core_share = flags_.devices > 0 ? profile_.measured.core_share : 1,
                       .jitter = jitter_,
                       .seed = derive_seed(seed_, "emulated work", static_cast<std::uint64_t>(rank.value))};
   const bool lowers = profile_.precision != to_string(Precision::Float32);

@@ -1,5 +1,7 @@
 // `millrace profile`: measures a model layer by layer and writes the profile that `millrace plan` reads;
 // with --network it measures links.
+#include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -55,6 +57,8 @@ void print_table(const LayerGraph& graph) {
   print_arrays(graph);
   std::printf("measured by %d rank%s at once in %d blocks that differ by +-%.1f %%", graph.measured.ranks,
               graph.measured.ranks == 1 ? "" : "s", graph.measured.blocks, graph.measured.spread * 100);
+  if (graph.measured.core_share < 1)
+    std::printf("; a rank had %.0f %% of a core", graph.measured.core_share * 100);
   if (graph.measured.jitter > 0)
     std::printf("; passes of a block vary by %.1f %%", graph.measured.jitter * 100);
   std::printf("\n");
@@ -90,6 +94,14 @@ void measure_sums(LayerGraph& graph, Communicator& communicator, Clock& clock) {
   graph.sum_s_per_byte = seconds_of_sums(communicator, clock, parameters);
   for (std::vector<LayerGraph>* parts : {&graph.turns, &graph.arrays})
     for (LayerGraph& part : *parts) part.sum_s_per_byte = graph.sum_s_per_byte;
+}
+
+/// Returns Measured::core_share of the ranks. Collective.
+double core_share(const JobEnvironment& place, Communicator& communicator) {
+  const at::Tensor hosts = at::full({1}, place.local_rank == 0 ? 1. : 0., at::kDouble);
+  communicator.all_reduce(hosts, "number of hosts")->wait();
+  const double threads = double(communicator.size()) / hosts.item<double>() * at::get_num_threads();
+  return std::min(1., cores_here() / threads);
 }
 
 /// Median seconds to load one of the first microbatches.
@@ -228,6 +240,8 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
       joined.communicator->barrier();  // nobody leaves while others still measure
       if (flags.device == ComputeDevice::Cpu) measure_sums(graph, *joined.communicator, clock);
       take_mean(graph, *joined.communicator);
+      if (flags.device == ComputeDevice::Cpu)
+        graph.measured.core_share = core_share(*place, *joined.communicator);
     }
     if (place->rank != 0) return 0;
     graph.measured.origin = {.processor = processor_name(), .date = utc_now()};

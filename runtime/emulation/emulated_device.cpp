@@ -68,7 +68,7 @@ void EmulatedDevice::draw_factor() {
 
 void EmulatedDevice::compute(double seconds) {
   std::unique_lock lock(mutex_);
-  TimePoint::duration left = duration_of(seconds * factor_);
+  TimePoint::duration left = duration_of(seconds * costs_.core_share * factor_);
   if (!shared_) {
     free_ = next() + left;
     return;

@@ -34,8 +34,9 @@ struct EmulatedCosts {
   std::int64_t memory = 0;                  ///< of the device; 0: unlimited
   std::int64_t fixed_bytes = 0;             ///< taken from the start to the end, besides tensors
   double sum_s_per_byte = 0;                ///< LayerGraph::sum_s_per_byte
-  double jitter = 0;                        ///< sigma of a log-normal factor of mean 1; 0: times do not vary
-  std::uint64_t seed = 0;                   ///< of the factors
+  double core_share = 1;   ///< Measured::core_share, for a device that ranks share as they shared a core
+  double jitter = 0;       ///< sigma of a log-normal factor of mean 1; 0: times do not vary
+  std::uint64_t seed = 0;  ///< of the factors
   /// The bytes of the copies that layers make of their parameters, by stage that it holds, for each version.
   std::map<int, std::int64_t> copy_bytes{};
 };

@@ -141,6 +141,7 @@ void read_lengths(const Json& json, LayerGraph& graph, Problems& problems) {
 Measured measured_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
   Measured measured{.ranks = in.whole("ranks", 1, 1 << 20, 1),
+                    .core_share = in.within("core_share", 1e-6, 1, 1),
                     .blocks = in.whole("blocks", 1, 1 << 20, 1),
                     .spread = in.within("spread", 0, 1e6, 0),
                     .jitter = in.within("jitter", 0, 10, 0),
@@ -341,6 +342,7 @@ Json LayerGraph::as_json() const {
   if (measured.blocks > 0) {
     json["measured"] =
         Json::object({{"ranks", measured.ranks}, {"blocks", measured.blocks}, {"spread", measured.spread}});
+    if (measured.core_share < 1) json["measured"]["core_share"] = measured.core_share;
     if (measured.jitter > 0) json["measured"]["jitter"] = measured.jitter;
     if (!measured.origin.processor.empty()) json["measured"]["processor"] = measured.origin.processor;
     if (!measured.origin.date.empty()) json["measured"]["date"] = measured.origin.date;

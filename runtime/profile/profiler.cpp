@@ -108,14 +108,19 @@ class Pass final : private LayerObserver {
     output_bytes_ = output_bytes;
     const TimePoint start = clock_.now();
     forward(batch);
-    if (counted) counted->forward.push_back(Seconds(clock_.now() - start).count());
+    const TimePoint after_forward = clock_.now();
     run_heads();
+    device_.synchronize();
+    const TimePoint after_loss = clock_.now();
     if (!counted) measure_saved();
     const TimePoint middle = clock_.now();
     slot_.values.assign(slot_.values.size(), {});
     runner_.backward_layer_by_layer(slot_, store_.current());
-    if (counted) counted->backward.push_back(Seconds(clock_.now() - middle).count());
-    if (!counted) add_heads();
+    if (!counted) return add_heads();
+    if (!device_.where().is_cpu()) return add_whole(batch, *counted);
+    counted->forward.push_back(Seconds(after_forward - start).count());
+    counted->loss.push_back(Seconds(after_loss - after_forward).count());
+    counted->backward.push_back(Seconds(clock_.now() - middle).count());
   }
 
   /// Returns the seconds of a pass as training runs it, without a look at single layers.
@@ -162,6 +167,25 @@ class Pass final : private LayerObserver {
     runner_.forward(slot_, 0, store_.current(), LayerRunner::Run::Train);
   }
 
+  /// Adds the seconds of a pass as training runs it, on the device's clock. A device that works while the
+  /// host goes on is slower where the host waits after each layer.
+  void add_whole(const Batch& batch, BatchSamples& samples) {
+    runner_.set_observer(nullptr);
+    const auto start = device_.mark();
+    forward(batch);
+    const auto after_forward = device_.mark();
+    run_heads();
+    const auto after_loss = device_.mark();
+    slot_.values.assign(slot_.values.size(), {});
+    runner_.backward(slot_, store_.current(), [](int) {});
+    const auto end = device_.mark();
+    end->wait();
+    samples.forward.push_back(after_forward->seconds_since(*start));
+    samples.loss.push_back(after_loss->seconds_since(*after_forward));
+    samples.backward.push_back(end->seconds_since(*after_loss));
+    runner_.set_observer(this);
+  }
+
   /// Stands for the sum over replicas but adds nothing. Batch normalisation then computes as it does among
   /// replicas. The planner prices the messages that they exchange.
   struct NoReplicas final : ReplicaSum {
@@ -205,7 +229,6 @@ class Pass final : private LayerObserver {
   }
 
   void run_heads() {
-    const TimePoint start = clock_.now();
     std::vector<double> sums(program_.num_sums, 0.0);
     for (const HeadStep& head : program_.heads) {
       const std::vector<at::Tensor> inputs = runner_.inputs_of(slot_, head);
@@ -224,8 +247,6 @@ class Pass final : private LayerObserver {
       head_workspace_ = std::max(head_workspace_, device_.memory().peak - memory_before_);
       append_kept(saved, of_heads_);
     }
-    device_.synchronize();
-    if (counted_) counted_->loss.push_back(Seconds(clock_.now() - start).count());
   }
 
   /// Measures the bytes that a microbatch keeps until its backward. Each storage counts at the first layer
@@ -436,9 +457,9 @@ struct BatchSeconds {
   }
 };
 
-/// Returns medians over the passes from `first` on. The medians of layers add up to less than the median of a
-/// pass, and between layers memory is freed and tensors are handed over. So layers are scaled to add up to
-/// the whole.
+/// Returns medians over the passes from `first` on. The medians of layers do not add up to the median of a
+/// pass: between layers memory is freed and tensors are handed over, and a GPU is waited for after each layer
+/// (Pass::add_whole). So layers are scaled to add up to the whole.
 BatchSeconds seconds_of(const BatchSamples& batch, std::size_t first = 0) {
   BatchSeconds seconds{.loss = middle(batch.loss, first), .layers = {}};
   double forward = 0, backward = 0;

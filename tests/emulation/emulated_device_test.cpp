@@ -213,6 +213,17 @@ TEST(EmulatedDevice, JobsThatShareItTakeTurns) {
   EXPECT_FALSE(SharedTimeline::open(folder.path("absent/device0"), clock.now()));
 }
 
+// Two ranks that had half of a core each while they were measured took twice as long as each of them
+// computes.
+TEST(EmulatedDevice, TimesOfASharedCoreAreTakenApart) {
+  VirtualClock clock;
+  EmulatedDevice device(clock, "test", {.core_share = 0.5});
+  const double start = seconds(clock);
+  device.compute(3);
+  device.mark()->wait();
+  EXPECT_NEAR(seconds(clock) - start, 1.5, 1e-9);
+}
+
 /// Remembers what was posted, and when.
 class Recorder final : public Channel {
  public:

@@ -121,6 +121,7 @@ TEST_F(Jobs, ProfilesUnderTheLoadOfTheRunAndSplitsTheError) {
   const Result<LayerGraph> graph = LayerGraph::load((folder_ / "profile.json").string());
   ASSERT_TRUE(graph) << to_string(graph.problems());
   EXPECT_EQ(graph->measured.ranks, 2);
+  EXPECT_EQ(graph->measured.core_share, std::min(1., std::thread::hardware_concurrency() / 2.));
   EXPECT_EQ(graph->measured.blocks, 4);
   EXPECT_GT(graph->measured.spread, 0);
   EXPECT_GT(graph->update_copy_s_per_byte, 0);
