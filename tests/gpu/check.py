@@ -35,9 +35,9 @@ TRANSFORMER = "--layers 2 --hidden 32 --heads 2 --feed-forward 64 " + TOKENS
 POINTS = "--points 64 --classes 4 --microbatch 4"
 MODELS = {
     "mlp": "--width 32 --depth 3",
-    **{name: IMAGES for name in ("vgg16", "vgg16_bn", "squeezenet1_0", "squeezenet1_1", "mobilenet_v2",
+    **{name: IMAGES for name in ("vgg16", "vgg16_bn", "resnet18", "squeezenet1_0", "squeezenet1_1", "mobilenet_v2",
                                  "mobilenet_v3_large", "mobilenet_v3_small")},
-    **{name: DEEP for name in ("resnet18", "resnet50", "resnet101", "resnext50_32x4d", "resnext101_32x4d", "resnext101_32x8d", "densenet121")},
+    **{name: DEEP for name in ("resnet50", "resnet101", "resnext50_32x4d", "resnext101_32x4d", "resnext101_32x8d", "densenet121")},
     "alexnet": IMAGES.replace("32", "64", 1),
     "inception_v3": "--image-size 75 --aux-weight 0 --classes 10 --microbatch 4 --data synthetic:32",
     "gnmt": "--layers 2 --hidden 32 " + TOKENS,
