@@ -371,11 +371,12 @@ class Page {
                                       (run_.plan->num_stages() == 1 ? " stage" : " stages")
                                 : "");
     if (run_.plan) {
-      html += html_tile("Schedule", to_string(run_.plan->schedule),
-                        is_asynchronous(run_) ? "asynchronous, weights stashed"
-                                              : std::to_string(run_.plan->microbatches) +
-                                                    (run_.plan->microbatches == 1 ? " microbatch a step"
-                                                                                  : " microbatches a step"));
+      html +=
+          html_tile("Schedule", to_string(run_.plan->schedule),
+                    is_asynchronous(run_)
+                        ? "asynchronous, weights stashed"
+                        : std::to_string(run_.plan->microbatches) +
+                              (run_.plan->microbatches == 1 ? " microbatch" : " microbatches") + " a step");
     }
     if (loss_)
       html += html_tile(counts_minibatches(run_) ? "Minibatches" : "Steps",
