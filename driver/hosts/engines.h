@@ -23,6 +23,9 @@ struct Engine {
   bool through_shell;  ///< a login shell reads the agent's words
   bool shares_paths;   ///< hosts have millrace where this one has it; else it is in their PATH
   bool meets_by_name;  ///< the first host is reached by the name in the list; else by its own address
+  /// How many starts an agent has. Open MPI fails to start where an earlier process of it is just ending:
+  /// both make and remove one session directory.
+  int starts;
   /// Returns the words that start the agent from here.
   std::vector<std::string> (*command)(const AgentPlace& place);
   /// Returns the hosts that the environment gives to a job that lists none; null: it must list them.

@@ -58,6 +58,10 @@ std::string command_to_try(const std::vector<std::string>& command) {
 }  // namespace
 
 HostConnection::~HostConnection() {
+  end_process();
+}
+
+void HostConnection::end_process() {
   if (process_.pid < 0) return;
   process_.in.close();  // the agent ends its ranks
   if (done_ || !open_ || ended_) {
@@ -303,9 +307,17 @@ void HostConnection::take_before_go(const Frame& frame) {
   }
 }
 
-void HostConnection::prepare() {
+void HostConnection::prepare(const sigset_t& mask) {
   try {
     const bool more = receive();
+    if (!more && !frames_.is_greeted() && starts_ > 1) {
+      --starts_;
+      end_process();
+      errors_.clear();
+      frames_ = FrameReader(kAgentGreeting);
+      open_ = false;
+      return start(mask);
+    }
     while (problems_.empty()) {
       const std::optional<Frame> frame = frames_.next();
       if (!frame) break;
@@ -313,7 +325,7 @@ void HostConnection::prepare() {
     }
     if (!more && problems_.empty() && !ready_)
       problems_.push_back({"host " + name_, exit_text(), command_to_try(command_)});
-  } catch (const PeerError& error) {
+  } catch (const Error& error) {
     problems_.push_back(
         {"host " + name_, error.what(), error.hint().empty() ? command_to_try(command_) : error.hint()});
   }
@@ -340,7 +352,7 @@ Result<int> prepare_hosts(std::vector<std::unique_ptr<HostConnection>>& hosts,
     if (const std::vector<int> came = signals.read(); !came.empty()) return came.front();
     for (const auto& host : hosts) {
       if (!open(host)) continue;
-      host->prepare();
+      host->prepare(signals.old_mask());
       auto& [bytes, when] = heard[host.get()];
       if (const std::int64_t now = host->files_.empty() ? bytes : host->sent_; now != bytes)
         std::tie(bytes, when) = std::pair(now, clock.now());

@@ -40,9 +40,10 @@ class HostEvents {
 /// A host with its agent. Not thread-safe. The destructor ends the connection, and with it the ranks.
 class HostConnection {
  public:
-  /// `command` starts the agent, here or by an engine. `name` is the host's, for messages.
-  HostConnection(std::string name, std::vector<std::string> command, AgentJob job)
-      : name_(std::move(name)), command_(std::move(command)), job_(std::move(job)) {}
+  /// `command` starts the agent, here or by an engine. `name` is the host's, for messages. The command has
+  /// `starts` tries to bring an agent that answers.
+  HostConnection(std::string name, std::vector<std::string> command, AgentJob job, int starts)
+      : name_(std::move(name)), command_(std::move(command)), job_(std::move(job)), starts_(starts) {}
   HostConnection(const HostConnection&) = delete;
   HostConnection& operator=(const HostConnection&) = delete;
   ~HostConnection();
@@ -92,7 +93,8 @@ class HostConnection {
                                    Clock& clock);
 
   void start(const sigset_t& mask);
-  void prepare();
+  void end_process();
+  void prepare(const sigset_t& mask);
   void take_before_go(const Frame& frame);
   void send(FrameType type, std::string_view payload);
   void promise(const std::string& path);
@@ -106,6 +108,7 @@ class HostConnection {
   std::string name_;
   std::vector<std::string> command_;
   AgentJob job_;
+  int starts_;  ///< that are left, with the one that runs
   ChildProcess process_;
   FrameReader frames_{kAgentGreeting};
   std::string outgoing_;

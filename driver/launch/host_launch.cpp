@@ -269,7 +269,8 @@ Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankPro
     if (connection)
       connection->again(std::move(told));
     else
-      connection = std::make_unique<HostConnection>(host.name, *std::move(command), std::move(told));
+      connection =
+          std::make_unique<HostConnection>(host.name, *std::move(command), std::move(told), engine.starts);
     options.hosts.push_back(std::move(connection));
   }
   if (kept) kept->hosts.clear();

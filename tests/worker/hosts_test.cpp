@@ -644,6 +644,28 @@ TEST_F(Hosts, OfAnAllocationHaveTheRestartsToo) {
   expect_end_of(12);
 }
 
+/// Open MPI's mpirun fails at times where another one of the user ends on the same host.
+TEST_F(Hosts, HaveTwoStartsByMpirun) {
+  write("nodes", "127.0.0.2\n127.0.0.3\n");
+  write("mpirun",
+        "#!/bin/sh\necho $4 >>logins\n[ $4 = 127.0.0.2 ] || [ $(grep -c $4 logins) -gt $(cat failures) ] || "
+        "{ echo 'no session directory' >&2; exit 1; }\nshift 6; exec \"$@\"\n");
+  fs::permissions(folder_ / "mpirun", fs::perms::owner_all);
+  const std::string launch = "launch job.yaml --overwrite --output-dir out --on mpi --client " +
+                             (folder_ / "mpirun").string() + " --set no_evaluation=true";
+  write("failures", "1");
+  Ran ran = run(launch, "PBS_NODEFILE=nodes");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_EQ(calls_of("127.0.0.2"), 1);
+  EXPECT_EQ(calls_of("127.0.0.3"), 2);
+  write("failures", "9");
+  ran = run(launch, "PBS_NODEFILE=nodes");
+  EXPECT_EQ(ran.code, 2) << ran.output;
+  EXPECT_NE(ran.output.find("host 127.0.0.3: no session directory. Hint: try `"), std::string::npos)
+      << ran.output;
+  EXPECT_EQ(calls_of("127.0.0.3"), 4);
+}
+
 /// The hosts see nothing of each other's folders, nor of the launcher's.
 TEST_F(Hosts, WithFoldersOfTheirOwnKeepTheirProcesses) {
   ssh("mkdir -p host.$login && cd host.$login && exec \"$@\"");

@@ -27,11 +27,13 @@ class Slurm : public Jobs {
       "train --model mlp --width 16 --stages 3 --microbatch 4 --microbatches 4 --seed 3 ";
 
   /// Runs a script on the login host of a fresh cluster. `keep NAME COMMAND...` writes a command's output to
-  /// NAME.txt and its exit code to NAME.rc; `until COMMAND` repeats a command for two minutes at most.
+  /// NAME.txt and its exit code to NAME.rc; `until_true COMMAND` repeats a command for two minutes at most.
+  /// Open MPI fails where an earlier process of it is just ending, because both make and remove one session
+  /// directory: kept commands have one each. Launches in the background have millrace's second try.
   void on_cluster(const std::string& script) {
     write("script", "cd " + folder_.string() + "\nmillrace=" MILLRACE_BIN_DIR "/millrace\n" +
                         R"sh(set -m  # else commands behind & ignore SIGINT
-keep() { name=$1; shift; "$@" >$name.txt 2>&1; echo $? >$name.rc; }
+keep() { name=$1; shift; OMPI_MCA_orte_tmpdir_base=$CLUSTER_FOLDER/mpi/$name "$@" >$name.txt 2>&1; echo $? >$name.rc; }
 until_true() { for _ in $(seq 1200); do "$@" >/dev/null 2>&1 && return; sleep 0.1; done; echo "never: $*" >>never.txt; }
 runs() { pgrep -f "train.*output-dir=$1 " || pgrep -f "train.*output-dir=$1\$"; }
 trains() { grep -q '"step":' $1/status.rank0.json; }
