@@ -1,8 +1,8 @@
 """Real jobs beside the same jobs on emulated devices. A round profiles each model with as many ranks as the run has, then plans each
 schedule, launches it, and emulates it from that profile on both clocks; schedules come in another order each round. Errors are
-emulated / real - 1 of one round. Before each real run a short probe profiles the model again: probe / profile is the drift of the
-machine, and the errors are given with it as well. Figures are medians over rounds, with the least and the greatest. Of six rounds these
-two hold the true median with 97 %.
+emulated / real - 1 of one round. Before and after each real run a short probe profiles the model again: their mean / profile is the
+drift of the machine, and the errors are given with it as well. Figures are medians over rounds, with the least and the greatest. Of six
+rounds these two hold the true median with 97 %. Ctrl-C ends the run, and the tables are of the rounds that are whole.
 
 Two more tables: whether the ranking of a model's plans is kept, among pairs whose ranges do not overlap; and the peak of each rank's memory, real and emulated (bytes of tensors, as the ranks' logs have them).
 
@@ -37,7 +37,7 @@ SMALL = {"mlp": ({"width": 256, "depth": 4}, 16, 8), "vgg16": ({"image-size": 32
          "gnmt": ({"layers": 2, "hidden": 32, "vocabulary": 500, "length": 8}, 4, 4)}
 DATA = "synthetic:256"
 SCHEDULES = ["gpipe", "1f1b", "zb-h1", "interleaved", "pipedream", "replicas"]  # replicas: one stage on all ranks, 1f1b
-MICROBATCHES = 4
+MICROBATCHES = 4  # at least one for each replica
 OF_DATA = {"gnmt": {"data": DATA, "measured-microbatches": 24, "microbatches": MICROBATCHES}}  # its sentences differ in length
 SKIPPED_STEPS = 2
 EMULATED_STEPS = 5  # they differ little: an emulated device has no noise. Sentences differ: the run's own steps are emulated
@@ -103,6 +103,10 @@ class Case:
     def __init__(self):
         self.real, self.wall, self.virtual, self.drift, self.memory = [], [], [], [], []
 
+    def add(self, measured):
+        for field, value in measured.items():
+            getattr(self, field).append(value)
+
 
 def typical(name, out, ranks, steps):
     """The step of the slowest rank, the first ones aside: the median, or the mean where steps of other sentences take other times."""
@@ -117,34 +121,43 @@ def profile_command(millrace, name, settings, ranks, devices, out, *more):
             "--out", out, *more]
 
 
-def one_round(millrace, name, settings, schedules, ranks, devices, cases):
+def one_round(millrace, name, settings, schedules, ranks, devices):
+    """Returns a measurement of each schedule: its real step, the emulated ones, the drift, and the memory of both."""
     model, microbatch, steps = settings
+    measured = {}
     emulated_steps = steps if name in OF_DATA else EMULATED_STEPS
     with tempfile.TemporaryDirectory() as folder:
         profile, probe = (os.path.join(folder, part) for part in ("profile.json", "probe.json"))
         sharing = ["--emulated-devices", devices] if devices < ranks else []
         shared = ["--share-devices", os.path.join(folder, "devices")] if sharing else []
+
+        def probed():
+            checked(profile_command(millrace, name, settings, ranks, devices, probe, "--blocks", 1, "--repetitions", 2, "--warmup", 1),
+                    folder, "probe")
+            return seconds_of(probe)
+
         checked(profile_command(millrace, name, settings, ranks, devices, profile), folder, "profile")
+        before = probed()
         for schedule in random.sample(schedules, len(schedules)):
             plan, out = (os.path.join(folder, f"{schedule}{part}") for part in (".json", ""))
             shape = ["--stages", 1] if schedule == "replicas" else ["--straight"]
-            checked([millrace, "plan", "--profile", profile, *shape, "--ranks", ranks, "--microbatches", MICROBATCHES, "--schedule",
+            checked([millrace, "plan", "--profile", profile, *shape, "--ranks", ranks, "--microbatches", max(MICROBATCHES, ranks), "--schedule",
                      "1f1b" if schedule == "replicas" else schedule, "--out", plan], folder, "plan")
             job = write_job(folder, {"model": name, **model, "microbatch": microbatch, "data": DATA, "momentum": None,
                                      "plan": plan, "steps": steps, "output-dir": out})
-            checked(profile_command(millrace, name, settings, ranks, devices, probe, "--blocks", 1, "--repetitions", 2, "--warmup", 1),
-                    folder, "probe")
             with pinned(devices if sharing else 0):
                 checked([millrace, "launch", job], folder, "launch")
-            case = cases[name, schedule]
-            case.drift.append(seconds_of(probe) / seconds_of(profile))
-            case.real.append(typical(name, out, ranks, steps))
-            for clock, found in (("wall", case.wall), ("virtual", case.virtual)):
+            after = probed()
+            one = {"drift": (before + after) / 2 / seconds_of(profile), "real": typical(name, out, ranks, steps)}
+            before = after
+            for clock in ("wall", "virtual"):
                 emulated = out + clock
                 checked([millrace, "emulate", job, "--device-profile", profile, "--clock", clock, "--set", f"steps={emulated_steps}",
                          "--output-dir", emulated, *sharing, *(shared if clock == "wall" else [])], folder, clock)
-                found.append(typical(name, emulated, ranks, emulated_steps))
-            case.memory.append((peaks_of(out), peaks_of(out + "virtual")))
+                one[clock] = typical(name, emulated, ranks, emulated_steps)
+            one["memory"] = (peaks_of(out), peaks_of(out + "virtual"))
+            measured[schedule] = one
+    return measured
 
 
 def errors_of(case, emulated, drifts=False):
@@ -157,8 +170,8 @@ def print_steps(cases):
         print(f"| `{name}` | {schedule} | {shown(case.real, 1e3, 1)} | {shown(errors_of(case, case.wall), 100, 1, ' %')} "
               f"| {shown(errors_of(case, case.virtual), 100, 1, ' %')} | {statistics.median(case.drift):.3f} "
               f"| {shown(errors_of(case, case.virtual, True), 100, 1, ' %')} |")
-    for title, emulated, drifts in (("wall clock", "wall", False), ("virtual", "virtual", False),
-                                    ("virtual with the drift", "virtual", True)):
+    for title, emulated, drifts in (("wall clock", "wall", False), ("wall clock with the drift", "wall", True),
+                                    ("virtual", "virtual", False), ("virtual with the drift", "virtual", True)):
         medians = {key: statistics.median(errors_of(case, getattr(case, emulated), drifts)) for key, case in cases.items()}
         worst = max(medians, key=lambda key: abs(medians[key]))
         print(f"{title}: mean error {statistics.mean(map(abs, medians.values())) * 100:.2f} %, worst {medians[worst] * 100:+.2f} % "
@@ -219,10 +232,16 @@ def main():
     print(f"{processor}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} before; {options.ranks} ranks, "
           f"{options.rounds} rounds\n", flush=True)
     cases = {(name, schedule): Case() for name in names for schedule in schedules}
-    for number in range(options.rounds):
-        for name in names:
-            one_round(millrace, name, settings[name], schedules, options.ranks, options.devices or options.ranks, cases)
-            print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr, flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        for number in range(options.rounds):
+            for name in names:
+                measured = one_round(millrace, name, settings[name], schedules, options.ranks, options.devices or options.ranks)
+                for schedule, one in measured.items():
+                    cases[name, schedule].add(one)
+                print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr, flush=True)
+    cases = {key: case for key, case in cases.items() if case.real}
+    if not cases:
+        sys.exit("benchmark emulate: no round is whole")
     print_steps(cases)
     print_ranking(cases)
     print_memory(cases)

@@ -1,7 +1,5 @@
 #include "driver/hosts/machine.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cctype>
 #include <chrono>
@@ -89,12 +87,6 @@ int gpus_of_this_machine() {
     count += name.starts_with("nvidia") && numbered ? 1 : 0;
   }
   return count;
-}
-
-int cores_here() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
 }
 
 Bytes free_memory() {

@@ -24,7 +24,6 @@ struct Machine {
 };
 Machine this_machine();
 Bytes free_memory();  ///< Machine::memory of this host
-int cores_here();     ///< Machine::cores of this process
 int gpus_of_this_machine();
 Json to_json(const Machine& machine);
 /// Members that are missing, or not what they should be, are 0: another version may have sent them.

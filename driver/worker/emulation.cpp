@@ -138,11 +138,6 @@ Status Emulation::set_up(TrainSpec& spec) {
     if (const Status made = make_writable_folder(spec.emulation.share); !made)
       append(problems, made.problems());
   if (!problems.empty()) return problems;
-  if (const double share = profile->measured.core_share; share < 1 && spec.emulation.devices == 0)
-    log_warning(spec.emulation.profile + " was measured by " + std::to_string(profile->measured.ranks) +
-                " ranks that had " + printed("%.0f %%", share * 100) +
-                " of a core each: waits for each other are in its times. Hint: measure with as many ranks as "
-                "cores, or share devices as they shared cores (--emulated-devices)");
   std::shared_ptr<Emulation> made(new Emulation);
   for (LayeredModel& network : spec.networks) {
     Result<LayerGraph> costs = profile_of_array(*profile, network.jobs());
@@ -222,6 +217,12 @@ Bytes Emulation::batches_of(RankId rank, std::size_t array) const {
 }
 
 std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
+  if (const double share = profile_.measured.core_share;
+      share < 1 && flags_.devices == 0 && rank == RankId(0))
+    log_warning(flags_.profile + " was measured by " + std::to_string(profile_.measured.ranks) +
+                " ranks that had " + printed("%.0f %%", share * 100) +
+                " of a core each: waits for each other are in its times. Hint: measure with as many ranks as "
+                "cores, or share devices as they shared cores (--emulated-devices)");
   EmulatedCosts costs{.rank = rank.value,
                       .memory = memory_.at(static_cast<std::size_t>(rank.value)),
                       .sum_s_per_byte = profile_.sum_s_per_byte,

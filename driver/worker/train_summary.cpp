@@ -108,6 +108,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
                                {"microbatch", spec.options.microbatch},
                                {"seed", static_cast<std::int64_t>(spec.options.seed)},
                                {"device", to_string(spec.device)},
+                               {"device_name", report.device},
                                {"precision", to_string(spec.options.precision)},
                                {"loss_scale", scale ? Json(scale->scale) : Json()},
                                {"skipped_steps", scale                  ? Json(scale->skipped)

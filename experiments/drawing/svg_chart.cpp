@@ -71,9 +71,7 @@ class Frame {
     if (chart.whole_x && x_.low == x_.high) x_.low -= 1, x_.high += 1;
     x_.make_wide();
     y_.make_wide();
-    const double pad = (y_.high - y_.low) * 0.06;
-    if (!(chart.y_from_zero && y_.low == 0)) y_.low -= pad;
-    y_.high += pad;
+    if (!(chart.y_from_zero && y_.low == 0)) y_.low -= (y_.high - y_.low) * 0.06;
     // The frame ends at a tick.
     const double step = round_ticks(y_.low, y_.high, 5).second;
     y_.high = std::ceil(y_.high / step - 1e-9) * step;

@@ -224,12 +224,13 @@ std::vector<MetricCurve> metric_curves(const RunData& run) {
 
 std::string steadiness_text(const RunData& run) {
   const std::vector<double> times = values_of_steps(run, &StepLine::step_s);
-  const std::string processor = value_in(machine_of(run), "processor");
+  const std::string device = value_in(settings_of(run), "device");
+  const std::string where = device == "cpu" ? value_in(machine_of(run), "processor") : device;
+  const std::string on = where.empty() ? "" : ", on " + where;
   if (times.empty()) return "";
-  if (times.size() == 1) return "one step" + (processor.empty() ? "" : ", on " + processor);
+  if (times.size() == 1) return "one step" + on;
   return "the median of " + std::to_string(times.size()) + " steps, of which the middle 80 % took " +
-         duration_figure(quantile(times, kLow)) + " to " + duration_figure(quantile(times, kHigh)) +
-         (processor.empty() ? "" : ", on " + processor);
+         duration_figure(quantile(times, kLow)) + " to " + duration_figure(quantile(times, kHigh)) + on;
 }
 
 std::string profile_text(const RunData& run) {
@@ -261,6 +262,7 @@ Facts settings_of(const RunData& run) {
     if (!value.empty() && value_in(facts, name).empty()) facts.emplace_back(name, value);
   };
   if (!run.summary.is_object()) return facts;
+  add("device", text_of(run.summary.find("device_name")));
   for (const char* key : {"model", "data", "ranks", "stages", "schedule", "microbatches", "microbatch",
                           "seed", "device", "precision"})
     add(key, text_of(run.summary.find(key)));

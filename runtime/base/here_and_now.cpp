@@ -1,5 +1,7 @@
 #include "runtime/base/here_and_now.h"
 
+#include <sched.h>
+
 #include <ctime>
 #include <fstream>
 
@@ -14,6 +16,12 @@ std::string processor_name() {
     if (line.starts_with("model name") && colon != std::string::npos) return escaped(line.substr(colon + 2));
   }
   return "";
+}
+
+int cores_here() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
 }
 
 std::string utc_now() {

@@ -1,4 +1,4 @@
-// The processor and the time at which something is measured or run.
+// The processor and the time at which something is measured or run, and the cores that it may use.
 #pragma once
 
 #include <string>
@@ -7,6 +7,9 @@ namespace millrace {
 
 /// Returns the processor's name as /proc/cpuinfo has it, escaped; empty: it has none.
 std::string processor_name();
+
+/// Returns the number of cores that this process may use; 0: not known.
+int cores_here();
 
 /// Returns the time in UTC as "2026-01-31T12:00:00Z".
 std::string utc_now();

@@ -34,6 +34,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/here_and_now.h"
 #include "runtime/base/log.h"
 
 namespace millrace {
@@ -251,11 +252,6 @@ class Arena {
   std::map<std::size_t, std::vector<std::uint64_t>> blocks_;
 };
 
-int usable_cores() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 /// Says whether a wait should spin before it sleeps. Spinning saves a few microseconds of a wake-up, and pays
 /// only while this rank has its core to itself. Where other programs want the core, each yield gives them a
 /// time slice of some milliseconds, and spinning uses up this rank's own; a rank that sleeps is put back at
@@ -299,7 +295,7 @@ class SharedMesh {
         own_(std::move(own)),
         arena_(*own_),
         peers_(local_.size()),
-        spin_(usable_cores() >= static_cast<int>(local_.size())) {
+        spin_(cores_here() >= static_cast<int>(local_.size())) {
     me_ = index_of(options_.rank.value);
   }
 

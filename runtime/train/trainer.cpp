@@ -425,6 +425,7 @@ RunReport Trainer::run() {
   report.peak_stash = t.stages->peak_stash();
   report.peak_versions = t.stages->peak_versions();
   report.peak_memory_bytes = t.world.device.memory().peak;
+  report.device = t.world.device.name();
   if (t.jobs() == 1) report.loss_scale = t.loss_scale(0);
   if (const UpdateDecision& decision = t.stages->decision(); decision.skips_nonfinite() && t.jobs() == 1)
     report.skipped_steps = decision.jobs().front().skips;

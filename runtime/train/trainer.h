@@ -117,6 +117,7 @@ struct RunReport {
   int peak_stash = 0;
   int peak_versions = 0;
   std::int64_t peak_memory_bytes = 0;  ///< most bytes of tensors on this rank's device
+  std::string device;                  ///< Device::name() of this rank's device
   /// The loss scaler at the end, if the loss is scaled. It counts over all runs of the job.
   std::optional<LossScaleState> loss_scale;
   /// steps of this run whose loss or gradient was not finite, and which OnNonfinite::Skip left out
