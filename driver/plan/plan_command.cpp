@@ -260,10 +260,9 @@ void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& c
   const double run = plan.predicted_run_step_s;
   if (run > 0 && run < plan.predicted_step_s * (1 - 1e-3))
     std::printf("in a run of many steps %.3f ms each: this schedule's ends overlap\n", run * 1e3);
-  if (plan.predicted_spread > 0) {
-    std::printf("the profile's %d blocks differ by +-%.1f %%: no prediction is closer\n",
-                graph.measured.blocks, plan.predicted_spread * 100);
-  }
+  if (plan.predicted_spread > 0)
+    std::printf("%s\n",
+                interval_text(plan.predicted_step_s, plan.predicted_spread, graph.measured.blocks).c_str());
   if (const std::string origin = to_string(graph.measured.origin, utc_now()); !origin.empty())
     std::printf("%s\n", origin.c_str());
   if (const std::string doubt = doubt_of(graph.measured.origin, processor_name(), utc_now()); !doubt.empty())

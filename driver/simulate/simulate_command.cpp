@@ -15,6 +15,7 @@
 #include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
 #include "runtime/drawing/gantt.h"
+#include "runtime/plan/quantities.h"
 #include "runtime/schedule/csv.h"
 #include "runtime/schedule/list_schedule.h"
 
@@ -125,6 +126,8 @@ void print_text(const SimulationSubject& subject, const Simulation& simulation,
               subject.shape.num_stages(), microbatches_of(subject.shape).c_str(), simulation.makespan);
   if (in_a_run) std::printf(", %.9g s in a run of many", *in_a_run);
   std::printf("\n");
+  if (subject.spread > 0)
+    std::printf("%s\n", interval_text(in_a_run.value_or(simulation.makespan), subject.spread).c_str());
   const bool bytes = !simulation.peak_bytes.empty();
   std::printf("%-6s %-8s %14s %9s %9s %10s %8s%s\n", "rank", "stage", "busy s", "bubble", "in span",
               "peak stash", "versions", bytes ? "      peak MiB" : "");
@@ -189,6 +192,7 @@ Json to_json(const SimulationSubject& subject, const Simulation& simulation, std
                             {"ranks", ranks}});
   if (subject.shape.arrays > 1) json["arrays"] = subject.shape.arrays;
   if (in_a_run) json["steady_step_s"] = *in_a_run;
+  if (subject.spread > 0) json["profile_spread"] = subject.spread;
   if (!simulation.link_bytes.empty()) {
     Json links = Json::array();
     const std::vector<StageLink> all = subject.shape.all_links();

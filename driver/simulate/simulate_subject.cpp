@@ -345,6 +345,7 @@ Result<SimulationSubject> subject_from_plan(const SimulateFlags& flags, const Ar
   }
   if (flags.schedule_file) plan->schedule = ScheduleKind::Custom;
   Result<SimulationSubject> subject = subject_of(flags, given, *plan, graph ? &*graph : nullptr);
+  if (subject) subject->spread = graph ? graph->measured.spread : plan->predicted_spread;
   if (!subject || !flags.schedule_file) return subject;
   Result<CsvSchedule> read = read_schedule_file(*flags.schedule_file, 1, &subject->shape);
   if (!read) {

@@ -23,6 +23,7 @@ struct SimulationSubject {
   std::optional<Schedule> schedule;  ///< read from a file, or ordered already; none: to be made
   std::vector<int> stash_cap;        ///< list_schedule's; by rank
   std::vector<std::string> notes;    ///< for the user
+  double spread = 0;                 ///< Measured::spread of the profile that the costs are of; 0: not known
 };
 
 enum class Sending { Overlap, Block, Rendezvous };

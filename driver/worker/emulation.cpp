@@ -153,6 +153,7 @@ Status Emulation::set_up(TrainSpec& spec) {
   made->profile_ = *std::move(profile);
   made->plan_ = spec.pipeline;
   made->links_ = spec.decorators;
+  made->free_host_ = spec.emulation.clock == EmulatedClock::Wall && spec.workers > 0;
   const bool over_memory = spec.backend == Backend::Auto || spec.backend == Backend::SharedMemory;
   if (made->profile_.device == "cpu" && over_memory) made->shared_ = SharedMemory::WithinHosts;
   made->jitter_ =
@@ -228,6 +229,7 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
                       .sum_s_per_byte = profile_.sum_s_per_byte,
                       .core_share = flags_.devices > 0 ? profile_.measured.core_share : 1,
                       .jitter = jitter_,
+                      .free_host = free_host_,
                       .seed = derive_seed(seed_, "emulated work", static_cast<std::uint64_t>(rank.value))};
   const bool lowers = profile_.precision != to_string(Precision::Float32);
   for (std::size_t a = 0; a < arrays_.size(); ++a) {
@@ -282,6 +284,7 @@ std::vector<ChannelDecorator> Emulation::decorators(
 Json Emulation::as_json() const {
   return Json::object({{"profile", profile_.fingerprint()},
                        {"device", profile_.device},
+                       {"profile_spread", profile_.measured.spread},
                        {"clock", to_string(flags_.clock)},
                        {"payload", to_string(flags_.payload)},
                        {"jitter", jitter_}});

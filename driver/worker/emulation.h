@@ -70,6 +70,7 @@ class Emulation {
   std::vector<ChannelDecorator> decorators(std::function<EmulatedDevice&(int rank)> device_of) const;
   /// Returns what summary.json says of it: "profile", "device", "clock", "payload", "jitter".
   Json as_json() const;
+  const Measured& measured() const { return profile_.measured; }
 
  private:
   Emulation() = default;
@@ -83,6 +84,7 @@ class Emulation {
   std::vector<ChannelDecorator> links_;  // of --emulate-links
   SharedMemory shared_ = SharedMemory::None;
   std::vector<std::int64_t> memory_;  // by rank, of the cluster file's devices; 0: unlimited
+  bool free_host_ = false;            // EmulatedCosts::free_host
   double jitter_ = 0;
   bool clips_ = false;  // by a norm of gradients: a pass over them before each update
   std::uint64_t seed_ = 0;

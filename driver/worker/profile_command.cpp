@@ -23,7 +23,6 @@
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
 #include "runtime/base/progress_line.h"
-#include "runtime/profile/network_profiler.h"
 #include "runtime/profile/profiler.h"
 
 namespace millrace {
@@ -85,15 +84,6 @@ void take_mean(LayerGraph& graph, Communicator& communicator) {
   graph.measured.ranks = communicator.size();
   for (LayerGraph& turn : graph.turns) take_mean(turn, communicator);
   for (LayerGraph& array : graph.arrays) take_mean(array, communicator);
-}
-
-/// Measures what adding up gradients takes, for the graph and its parts. Collective.
-void measure_sums(LayerGraph& graph, Communicator& communicator, Clock& clock) {
-  Bytes parameters = 0;
-  for (const LayerNode& node : graph.nodes) parameters += node.parameter_bytes;
-  graph.sum_s_per_byte = seconds_of_sums(communicator, clock, parameters);
-  for (std::vector<LayerGraph>* parts : {&graph.turns, &graph.arrays})
-    for (LayerGraph& part : *parts) part.sum_s_per_byte = graph.sum_s_per_byte;
 }
 
 /// Returns Measured::core_share of the ranks. Collective.
@@ -212,6 +202,7 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     if (place->size > 1) {
       joined = join_job(*place, {.deadline = flags.deadline}, **device, accelerator);
       flags.options.before_block = [&] { joined.communicator->barrier(); };
+      if (flags.device == ComputeDevice::Cpu) flags.options.replicas = &*joined.communicator;
     }
     SteadyClock clock;
     DataToMeasure data;
@@ -238,7 +229,6 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     }
     if (joined.communicator) {
       joined.communicator->barrier();  // nobody leaves while others still measure
-      if (flags.device == ComputeDevice::Cpu) measure_sums(graph, *joined.communicator, clock);
       take_mean(graph, *joined.communicator);
       if (flags.device == ComputeDevice::Cpu)
         graph.measured.core_share = core_share(*place, *joined.communicator);

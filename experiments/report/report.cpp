@@ -339,10 +339,18 @@ class Page {
       const Json* value = emulated->find(key);
       return value && value->is_string() ? value->as_string() : std::string("?");
     };
+    const Json* spread = emulated->find("profile_spread");
+    const std::string differ = spread && spread->is_number() && spread->as_double() > 0
+                                   ? printed(
+                                         " The profile's blocks differ by ±%.1f %%: no prediction from it is "
+                                         "closer.",
+                                         spread->as_double() * 100)
+                                   : "";
     return "<section class=\"card end\"><h2>Emulated</h2><p>" +
            escape_xml("Nothing was computed: layers took the times of profile " + said("profile") +
                       ", which is of " + said("device") + ", on the " + said("clock") +
-                      " clock. There are no losses. Waits, messages and their order are those of the run.") +
+                      " clock. There are no losses. Waits, messages and their order are those of the run." +
+                      differ) +
            "</p></section>\n";
   }
   /// Returns the card at the very top that tells of an unexpected end; empty if the run ended as everybody

@@ -1,5 +1,7 @@
 #include "runtime/emulation/emulated_device.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -16,6 +18,16 @@ thread_local EmulatedDevice* bound = nullptr;
 /// For so long a shared device works for one of those that want it, then for the next. Linux lets a busy
 /// process have a core for as long.
 constexpr std::chrono::milliseconds kSlice{3};
+
+/// By no more than this does a host fall behind by computing. So the times of a host that never waits for its
+/// device, because the device is faster than it, are those of the clock.
+constexpr std::chrono::milliseconds kMostBehind{1};
+
+TimePoint::duration computed_by_this_thread() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
 
 }  // namespace
 
@@ -55,11 +67,22 @@ EmulatedDevice& EmulatedDevice::of_thread() {
 
 void EmulatedDevice::bind_thread() {
   bound = this;
+  computed_ = computed_by_this_thread();
   EmulatedMemory::count_tensors_of_thread(memory_);
 }
 
-TimePoint EmulatedDevice::next() const {
-  return std::max(free_, clock_.now() - late_);
+TimePoint::duration EmulatedDevice::late() {
+  if (costs_.free_host) {
+    const TimePoint::duration computed = computed_by_this_thread();
+    late_ = std::max<TimePoint::duration>(
+        late_, std::min<TimePoint::duration>(late_ + computed - computed_, kMostBehind));
+    computed_ = computed;
+  }
+  return late_;
+}
+
+TimePoint EmulatedDevice::next() {
+  return std::max(free_, clock_.now() - late());
 }
 
 void EmulatedDevice::draw_factor() {
@@ -83,9 +106,14 @@ void EmulatedDevice::compute(double seconds) {
 }
 
 void EmulatedDevice::wait_until(TimePoint when) {
+  TimePoint host;  // where it would be
+  {
+    const std::lock_guard lock(mutex_);
+    host = clock_.now() - late();
+  }
   clock_.sleep_until(when);
   const std::lock_guard lock(mutex_);
-  late_ = std::max(TimePoint::duration{}, clock_.now() - std::max(when, free_));
+  late_ = clock_.now() - std::max(host, when);
 }
 
 TimePoint EmulatedDevice::wait() {
@@ -102,8 +130,9 @@ TimePoint EmulatedDevice::wait() {
 void EmulatedDevice::host_waited(TimePoint start, std::optional<TimePoint> moment) {
   const std::lock_guard lock(mutex_);
   const TimePoint now = clock_.now();
-  const auto late = moment ? now - std::max(*moment, start - late_) : late_ - (now - start);
-  late_ = std::max(TimePoint::duration{}, late);
+  const auto behind = late();
+  late_ = std::max(TimePoint::duration{},
+                   moment ? now - std::max(*moment, start - behind) : behind - (now - start));
 }
 
 at::Tensor EmulatedDevice::upload(at::Tensor host) {

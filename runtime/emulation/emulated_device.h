@@ -34,8 +34,11 @@ struct EmulatedCosts {
   std::int64_t memory = 0;                  ///< of the device; 0: unlimited
   std::int64_t fixed_bytes = 0;             ///< taken from the start to the end, besides tensors
   double sum_s_per_byte = 0;                ///< LayerGraph::sum_s_per_byte
-  double core_share = 1;   ///< Measured::core_share, for a device that ranks share as they shared a core
-  double jitter = 0;       ///< sigma of a log-normal factor of mean 1; 0: times do not vary
+  double core_share = 1;  ///< Measured::core_share, for a device that ranks share as they shared a core
+  double jitter = 0;      ///< sigma of a log-normal factor of mean 1; 0: times do not vary
+  /// What the thread that hands over work computes by itself delays no work: it stands for what the profile
+  /// measured. For a real clock, and where that thread decodes no data.
+  bool free_host = false;
   std::uint64_t seed = 0;  ///< of the factors
   /// The bytes of the copies that layers make of their parameters, by stage that it holds, for each version.
   std::map<int, std::int64_t> copy_bytes{};
@@ -45,7 +48,7 @@ struct EmulatedCosts {
 /// the work before it has ended, and not before it was handed over. The host goes on meanwhile, and waits by
 /// marks. Each mark begins an action of the host; with `jitter`, it has a factor of its own on its seconds. A
 /// wait that ended late, because the host was busy, does not delay the work that follows it. Tensors that a
-/// bound thread makes on the device count in its memory. Thread-safe.
+/// bound thread makes on the device count in its memory. Thread-safe; one thread hands over work.
 class EmulatedDevice final : public Device {
  public:
   /// `clock` must outlive it.
@@ -101,7 +104,8 @@ class EmulatedDevice final : public Device {
  private:
   friend class EmulatedMark;
   void draw_factor();
-  TimePoint next() const;  // when work handed over now would begin
+  TimePoint::duration late();
+  TimePoint next();  // when work handed over now would begin
   void wait_until(TimePoint when);
 
   Clock& clock_;
@@ -109,9 +113,10 @@ class EmulatedDevice final : public Device {
   const EmulatedCosts costs_;
   const std::shared_ptr<EmulatedMemory> memory_;
   std::shared_ptr<SharedTimeline> shared_;  // null: the device is this job's alone
-  mutable std::mutex mutex_;                // guards what follows
+  std::mutex mutex_;                        // guards what follows
   TimePoint free_{};                        // when all work that was handed over is done
-  TimePoint::duration late_{};              // by how much the host's newest wait ended too late
+  TimePoint::duration late_{};              // by how much the host is behind the time that it would have
+  TimePoint::duration computed_{};          // by the host's thread, as far as late_ knows
   RandomStream random_;
   double factor_ = 1;                   // of all work until the next mark: an action has one
   std::map<int, std::int64_t> copies_;  // by stage: bytes of copies of all versions after its newest update

@@ -84,4 +84,10 @@ std::string duration_text(double seconds) {
   return size >= 1e-3 ? printed("%.4g ms", seconds * 1e3) : printed("%.4g µs", seconds * 1e6);
 }
 
+std::string interval_text(double seconds, double spread, int blocks) {
+  return "the profile's " + (blocks > 0 ? std::to_string(blocks) + " " : std::string()) +
+         printed("blocks differ by +-%.1f %%: ", spread * 100) + duration_text(seconds * (1 - spread)) +
+         " to " + duration_text(seconds * (1 + spread)) + ", no prediction is closer";
+}
+
 }  // namespace millrace

@@ -24,5 +24,9 @@ std::optional<double> parse_duration(std::string_view text);
 std::string ranks_text(const std::vector<RankId>& ranks);
 /// Four significant digits in the unit that fits: "1.234 s", "12.34 ms", "5.6 us".
 std::string duration_text(double seconds);
+/// The interval of a prediction of `seconds` from a profile whose blocks differ by `spread`
+/// (Measured::spread): "the profile's 3 blocks differ by +-2.0 %: 98 ms to 102 ms, no prediction is closer".
+/// `blocks` 0: not known.
+std::string interval_text(double seconds, double spread, int blocks = 0);
 
 }  // namespace millrace

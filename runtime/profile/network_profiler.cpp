@@ -8,7 +8,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
-#include "runtime/base/all_reduce_route.h"
 #include "runtime/base/check.h"
 #include "runtime/base/median.h"
 
@@ -274,25 +273,6 @@ NetworkMeasurement profile_network(Communicator& communicator, Device& device, C
     row += width;
   });
   return measurement;
-}
-
-double seconds_of_sums(Communicator& communicator, Clock& clock, Bytes bytes) {
-  at::NoGradGuard no_grad;
-  const int ranks = communicator.size();
-  MILLRACE_CHECK(ranks >= 2);
-  constexpr Bytes kBucket = 4 * kMiB, kShown = 32 * kMiB;  // StageParts::bucket_bytes; more than caches hold
-  bytes = std::min(bytes, kShown);
-  if (bytes <= kDirectSumBytes) return 0;  // too few to take time
-  const std::vector<at::Tensor> buckets = at::zeros({bytes / 4}, at::kFloat).split(kBucket / 4);
-  const double seconds = median_seconds(communicator, clock, [&] {
-    std::vector<std::unique_ptr<Pending>> sums;
-    for (const at::Tensor& bucket : buckets)
-      sums.push_back(communicator.all_reduce(bucket, "sums of gradients, to time them"));
-    for (auto& sum : sums) sum->wait();
-  });
-  const AllReduceWay way =
-      all_reduce_route(std::vector<int>(static_cast<std::size_t>(ranks), 0), kBucket).way;
-  return seconds / static_cast<double>(added_bytes(way, ranks, bytes));
 }
 
 }  // namespace millrace

@@ -40,9 +40,4 @@ struct NetworkMeasurement {
 NetworkMeasurement profile_network(Communicator& communicator, Device& device, Clock& clock,
                                    const NetworkOptions& options);
 
-/// Returns the seconds that a rank takes for each byte of others that it adds to its own, in sums over all
-/// ranks of `bytes` on the CPU, or of the 32 MiB that show it. The sums are under way together, in buckets as
-/// a step has them, and nothing else is computed. Collective. At least 2 ranks. Throws PeerError.
-double seconds_of_sums(Communicator& communicator, Clock& clock, Bytes bytes);
-
 }  // namespace millrace

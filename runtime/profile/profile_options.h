@@ -9,6 +9,8 @@
 
 namespace millrace {
 
+class Communicator;
+
 struct ProfileOptions {
   int microbatch = 1;  ///< samples
   int warmup = 2;      ///< uncounted passes before the first block
@@ -23,6 +25,9 @@ struct ProfileOptions {
   RuleOptions rule;
   Precision precision = Precision::Float32;
   bool sync_batch_norm = false;  ///< compute as replicas that share their batch statistics
+  /// The ranks of one host that profile at once: what adding up gradients takes is measured among them. Every
+  /// one of them profiles the same. Null: it is not measured.
+  Communicator* replicas = nullptr;
 };
 
 }  // namespace millrace

@@ -15,9 +15,11 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "runtime/base/all_reduce_route.h"
 #include "runtime/base/error.h"
 #include "runtime/base/median.h"
 #include "runtime/stage/flat_blocks.h"
+#include "runtime/stage/gradient_reducer.h"
 #include "runtime/stage/layer_runner.h"
 #include "runtime/stage/parameter_store.h"
 
@@ -79,6 +81,8 @@ Bytes unseen_bytes(const std::vector<at::Tensor>& tensors, std::set<const void*>
 /// By layer, for each tensor that it reads: 1 if it keeps the tensor and an earlier layer counts it.
 using KeptInputs = std::vector<std::vector<char>>;
 
+constexpr Bytes kBucketBytes = 4 * kMiB;  // StageParts::bucket_bytes
+
 /// Runs one microbatch through the whole model as one stage, by the program that training runs.
 class Pass final : private LayerObserver {
  public:
@@ -123,20 +127,34 @@ class Pass final : private LayerObserver {
     counted->backward.push_back(Seconds(clock_.now() - middle).count());
   }
 
-  /// Returns the seconds of a pass as training runs it, without a look at single layers.
-  double plain_seconds(const Batch& batch) {
+  /// Returns the seconds of a pass as training runs it, without a look at single layers. With `replicas` it
+  /// is the last pass of a step among them, which adds up the gradients.
+  double plain_seconds(const Batch& batch, Communicator* replicas = nullptr) {
     BatchSamples not_asked;
     counted_ = &not_asked;
     runner_.set_observer(nullptr);
+    GradientReducer reducer(store_, replicas, program_, kBucketBytes);
     const TimePoint start = clock_.now();
     forward(batch);
     run_heads();
     slot_.values.assign(slot_.values.size(), {});
-    runner_.backward(slot_, store_.current(), [](int) {});
+    runner_.backward(slot_, store_.current(), [&](int layer) { reducer.ready(layer); });
+    reducer.finish();
     device_.synchronize();
     const double seconds = Seconds(clock_.now() - start).count();
     runner_.set_observer(this);
     return seconds;
+  }
+
+  /// Returns the bytes of the gradients that a pass gives, those of rows that it did not read included.
+  Bytes gradient_bytes() const {
+    std::int64_t elements = 0;
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      if (program_.steps[i].frozen) continue;
+      const auto [begin, end] = store_.gradient_ranges(static_cast<int>(i)).front();
+      elements += (end - begin) * store_.jobs();
+    }
+    return elements * static_cast<Bytes>(store_.flat_gradient().element_size());
   }
 
   /// Measures what is kept between the halves of a backward (between_bytes).
@@ -333,6 +351,48 @@ class Pass final : private LayerObserver {
   std::vector<at::Tensor> of_heads_;          ///< what they keep until their backward
   Bytes saved_of_heads_ = 0, head_workspace_ = 0;
   std::vector<Bytes> growth_;  ///< by layer: bytes in memory after its forward less those before
+};
+
+/// Times what adding up gradients over replicas adds to a pass. A pass with sums and one without follow each
+/// other, so that a slow moment of the machine counts in both.
+class Sums {
+ public:
+  /// `passes`, by turn, must outlive it. `replicas` may be null: then nothing is measured.
+  Sums(const std::vector<std::unique_ptr<Pass>>& passes, Communicator* replicas)
+      : passes_(passes), replicas_(replicas) {
+    if (!replicas) return;
+    const std::vector<int> one_host(static_cast<std::size_t>(replicas->size()), 0);
+    for (const auto& pass : passes) {
+      const Bytes bytes = pass->gradient_bytes();
+      added_ +=
+          added_bytes(all_reduce_route(one_host, std::min(bytes, kBucketBytes)).way, replicas->size(), bytes);
+    }
+  }
+
+  /// Runs the pairs of a block.
+  void measure(const Batch& batch) {
+    for (int i = 0; i < kPairs; ++i) {
+      double seconds = 0;
+      for (const auto& pass : passes_)
+        seconds += pass->plain_seconds(batch, replicas_) - pass->plain_seconds(batch);
+      // The first sums take memory for messages.
+      if (!std::exchange(is_first_, false)) seconds_.push_back(seconds);
+    }
+  }
+
+  static constexpr int kPairs = 2;
+
+  /// Returns LayerGraph::sum_s_per_byte.
+  double seconds_per_byte() const {
+    return added_ > 0 && !seconds_.empty() ? std::max(0., median(seconds_)) / double(added_) : 0;
+  }
+
+ private:
+  const std::vector<std::unique_ptr<Pass>>& passes_;
+  Communicator* replicas_;
+  Bytes added_ = 0;  // by each rank in a step
+  bool is_first_ = true;
+  Samples seconds_;
 };
 
 /// Times updates of three sorts, one after the other: in place, with the version before kept, and in place
@@ -766,8 +826,9 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   const auto pass_is_done = [&] {
     // The 1 stands for the pass that tries kernels.
     const std::int64_t timed = std::int64_t{options.blocks} * options.repetitions + 1;
+    const std::int64_t with_sums = options.replicas ? options.blocks * 2 * Sums::kPairs : 0;
     if (options.progress)
-      options.progress(++passed, (timed * num_batches + warmups) * static_cast<std::int64_t>(turns.size()));
+      options.progress(++passed, (timed * num_batches + with_sums + warmups) * std::ssize(turns));
   };
   std::vector<std::unique_ptr<Pass>> passes;  // by turn
   for (const StageLayout* turn : turns) {
@@ -798,6 +859,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
       pass_is_done();
     }
   }
+  Sums sums(passes, options.replicas);
   Samples totals;
   for (int block = 0; block < options.blocks; ++block) {
     if (options.before_block) options.before_block();
@@ -811,6 +873,11 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
       }
     }
     time_updates();
+    if (options.replicas) {
+      sums.measure(batches.timed.front().batch);
+      store.publish([](const at::Tensor&, const at::Tensor&) {});  // forgets the gradients of other ranks
+      for (std::size_t i = 0; i < 2 * Sums::kPairs * turns.size(); ++i) pass_is_done();
+    }
     double total = 0;
     for (const BatchSeconds& batch : seconds_of_each(samples, first)) total += batch.total();
     totals.push_back(total);
@@ -887,6 +954,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   graph.edges =
       edges_of(layout, mean_bytes, lengths_differ ? bytes_of_each : std::vector<std::vector<Bytes>>(), kept);
   updates.write_to(graph);
+  graph.sum_s_per_byte = sums.seconds_per_byte();
   graph.jobs = model.jobs();
   graph.measured = {.ranks = 1,
                     .blocks = options.blocks,

@@ -478,8 +478,12 @@ TEST_F(PlanningCommands, ALeadWithinTheProfilesSpreadIsNamed) {
       run(plan_command, {"--profile", path, "--ranks", "2", "--out", (folder_ / "p.json").string()});
   EXPECT_NE(outcome.output.find("within the profile's spread of 50.0 %"), std::string::npos)
       << outcome.output;
-  EXPECT_NE(outcome.output.find("the profile's 5 blocks differ by +-50.0 %"), std::string::npos)
+  EXPECT_NE(outcome.output.find("the profile's 5 blocks differ by +-50.0 %: "), std::string::npos)
       << outcome.output;
+  EXPECT_NE(run(simulate_command, {"--plan", (folder_ / "p.json").string()})
+                .output.find("blocks differ by +-50.0 %: "),
+            std::string::npos)
+      << "what follows from the plan has the interval too";
   EXPECT_DOUBLE_EQ(Plan::load((folder_ / "p.json").string())->predicted_spread, 0.5);
   EXPECT_EQ(run(plan_command, {"--profile", profile(), "--ranks", "2"}).output.find("spread"),
             std::string::npos);

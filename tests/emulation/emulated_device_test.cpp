@@ -1,6 +1,7 @@
 // A device that is not there: its time line, its memory, and messages that wait for it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <thread>
 
@@ -16,6 +17,7 @@
 namespace millrace {
 namespace {
 
+using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 double seconds(const Clock& clock) {
@@ -80,6 +82,35 @@ TEST(EmulatedDevice, ALateWakeUpDelaysNoWork) {
   EXPECT_NEAR(device.mark()->seconds_since(*end), 1, 1e-9);
   device.wait();
   EXPECT_NEAR(seconds(clock), 14.3, 1e-9) << "12 + 2 s, and one late wake-up";
+}
+
+/// Returns the seconds by which the host's own work delays the device.
+double delay_by(const EmulatedCosts& costs, microseconds work) {
+  SteadyClock clock;
+  EmulatedDevice device(clock, "test", costs);
+  device.bind_thread();
+  device.compute(0.002);
+  device.wait();
+  const auto first = device.mark();  // the moment at which the host goes on
+  const TimePoint begin = clock.now();
+  while (clock.now() < begin + work) {
+  }
+  return device.mark()->seconds_since(*first);
+}
+
+TEST(EmulatedDevice, OnAWallClockTheHostsOwnWorkIsFree) {
+  double free = 1, counted = 1, long_work = 1;
+  std::thread([&] {                 // a device binds its thread
+    for (int i = 0; i < 20; ++i) {  // where other programs take the core meanwhile, that does delay work
+      free = std::min(free, delay_by({.free_host = true}, microseconds(500)));
+      counted = std::min(counted, delay_by({}, milliseconds(1)));
+      long_work = std::min(long_work, delay_by({.free_host = true}, milliseconds(6)));
+    }
+  })
+      .join();
+  EXPECT_LT(free, 0.0002);
+  EXPECT_GE(counted, 0.001);
+  EXPECT_GT(long_work, 0.004) << "a host that is slower than its device sets the pace";
 }
 
 TEST(EmulatedDevice, JitterMakesTheSlowerOfTwoTakeLongerThanTheMean) {
