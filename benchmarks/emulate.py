@@ -48,8 +48,9 @@ def words(flags):
 
 
 def pin_workers(cores):
-    """Pins all threads of each rank that runs now."""
+    """Pins all threads of each rank that runs now; returns how many ranks that are."""
     own = sorted(os.sched_getaffinity(0))
+    pinned = set()
     for process in glob.glob("/proc/[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             if b"millrace-worker" not in open(process + "/cmdline", "rb").read().split(b"\0")[0]:
@@ -57,16 +58,19 @@ def pin_workers(cores):
             rank = int(open(process + "/environ", "rb").read().split(b"\0RANK=")[1].split(b"\0")[0])
             for task in os.listdir(process + "/task"):
                 os.sched_setaffinity(int(task), {own[rank % cores]})
+            pinned.add(rank)
+    return len(pinned)
 
 
 @contextlib.contextmanager
-def pinned(cores):
-    """Pins the ranks of the run that goes on meanwhile; without cores the kernel places them."""
+def pinned(cores, ranks):
+    """Pins the ranks of the run that goes on meanwhile; without cores the kernel places them. Looking for them takes time of a core, so
+    that ends when all are pinned. Their later threads have the cores of those that make them."""
     done = threading.Event()
 
     def watch():
-        while cores and not done.wait(0.2):
-            pin_workers(cores)
+        while cores and not done.wait(0.2) and pin_workers(cores) < ranks:
+            pass
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -145,7 +149,7 @@ def one_round(millrace, name, settings, schedules, ranks, devices):
                      "1f1b" if schedule == "replicas" else schedule, "--out", plan], folder, "plan")
             job = write_job(folder, {"model": name, **model, "microbatch": microbatch, "data": DATA, "momentum": None,
                                      "plan": plan, "steps": steps, "output-dir": out})
-            with pinned(devices if sharing else 0):
+            with pinned(devices if sharing else 0, ranks):
                 checked([millrace, "launch", job], folder, "launch")
             after = probed()
             one = {"drift": (before + after) / 2 / seconds_of(profile), "real": typical(name, out, ranks, steps)}
