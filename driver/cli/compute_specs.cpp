@@ -5,6 +5,7 @@
 #include "data/files/augmentation.h"
 #include "data/files/data_kinds.h"
 #include "driver/cli/storage_flag.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/quantities.h"
 
 namespace millrace {
@@ -16,6 +17,21 @@ Result<EmulatedJitter> jitter_from(const std::string& text) {
   if (!sigma)
     return Problem{"", "'" + text + "' is no jitter", "none, profile, or a sigma from 0 to 10, as 0.05"};
   return EmulatedJitter{.sigma = *sigma};
+}
+
+Result<std::vector<Straggler>> stragglers_from(const std::string& text) {
+  constexpr double kMostSlowdown = 1e6;
+  std::vector<Straggler> stragglers;
+  for (const std::string& item : split(text, ',')) {
+    const std::size_t colon = std::min(item.find(':'), item.size());
+    const Result<std::int64_t> rank = integer_from(item.substr(0, colon), 0, INT32_MAX);
+    const Result<double> factor =
+        number_from(item.substr(std::min(colon + 1, item.size())), 0, kMostSlowdown);
+    if (!rank || !factor || *factor == 0)
+      return Problem{"", "'" + item + "' is not RANK:FACTOR", "for example 3:1.5, or 0:2,3:1.5"};
+    stragglers.push_back({static_cast<int>(*rank), *factor});
+  }
+  return stragglers;
 }
 namespace {
 
@@ -357,6 +373,9 @@ CommandSpec train_spec(TrainFlags& f) {
           "Of --device emulated: each piece of work takes a time that is drawn (--seed). profile: as much as "
           "the passes of the profile differed. SIGMA: a log-normal factor of mean 1.",
           into::parsed(f.emulation.jitter, jitter_from, "none")),
+      flag("Emulation", "straggler", "RANK:FACTOR,...",
+           "Of --device emulated: the work of this rank takes FACTOR times as long.",
+           into::parsed(f.emulation.stragglers, stragglers_from, "")),
       flag("Variant", "variant", "original|instrumented|sleep|generated",
            "For I/O studies (docs/experiments.md). original: nothing is traced. instrumented: every phase of "
            "every step. sleep: waits in the place of the computation. generated: made-up data in the place "

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/files/cache_policy.h"
 #include "data/files/data_kinds.h"
@@ -51,6 +52,14 @@ struct EmulatedJitter {
 /// "none", "profile" or a number.
 Result<EmulatedJitter> jitter_from(const std::string& text);
 
+/// A rank whose work takes so many times as long.
+struct Straggler {
+  int rank = 0;
+  double factor = 1;
+};
+/// "RANK:FACTOR", several separated by commas.
+Result<std::vector<Straggler>> stragglers_from(const std::string& text);
+
 /// Emulated devices of `--device emulated`.
 struct EmulationFlags {
   std::string profile;  ///< file; empty: not given
@@ -59,6 +68,7 @@ struct EmulationFlags {
   int devices = 0;    ///< of the job: rank r has device r modulo this; 0: each rank has one of its own
   std::string share;  ///< folder of the time lines of devices that other processes use too; empty: none do
   EmulatedJitter jitter;
+  std::vector<Straggler> stragglers;
   std::shared_ptr<SharedWorld> world;  ///< of jobs in one virtual time; null: the job is alone
 };
 

@@ -26,9 +26,10 @@ struct EmulateFlags {
   std::string cluster;                ///< empty: messages take no time
   EmulatedClock clock = EmulatedClock::Virtual;
   EmulatedPayload payload = EmulatedPayload::None;
-  int devices = 0;     ///< that the ranks of a job share; 0: each rank has its own
-  std::string share;   ///< empty: no other process uses the devices
-  std::string jitter;  ///< empty: times do not vary
+  int devices = 0;         ///< that the ranks of a job share; 0: each rank has its own
+  std::string share;       ///< empty: no other process uses the devices
+  std::string jitter;      ///< empty: times do not vary
+  std::string stragglers;  ///< empty: none
   std::vector<std::string> sets;
   std::string output_dir;
   bool overwrite = false;
@@ -53,7 +54,7 @@ CommandSpec spec_of(EmulateFlags& f) {
        .repeatable = true,
        .target = into::texts(f.profiles)},
       flag("", "cluster", "FILE",
-           "cluster.yaml: links and memory of the devices (default: messages take no time).",
+           "cluster.yaml: links of the devices, their memory and speed (default: messages take no time).",
            into::text(f.cluster)),
       flag("", "clock", "NAME",
            "virtual: time jumps from event to event, and reading data takes none. wall: a step takes as long "
@@ -76,6 +77,8 @@ CommandSpec spec_of(EmulateFlags& f) {
           "Times of work are drawn. profile: they vary as much as the passes of the profile did. SIGMA: by a "
           "log-normal factor of mean 1 (default: none).",
           into::text(f.jitter)),
+      flag("", "straggler", "RANK:FACTOR,...", "The work of this rank takes FACTOR times as long.",
+           into::text(f.stragglers)),
       {.name = "set",
        .value = "KEY=VALUE",
        .help = "Set a key of the job file.",
@@ -151,6 +154,7 @@ Result<JobSpec> emulated_job(const EmulateFlags& flags, const std::string& file,
   if (flags.devices > 0) set("emulated-devices", std::to_string(flags.devices));
   if (!flags.share.empty()) set("share-devices", flags.share);
   if (!flags.jitter.empty()) set("jitter", flags.jitter);
+  if (!flags.stragglers.empty()) set("straggler", flags.stragglers);
   if (!flags.cluster.empty()) set("emulate-links", flags.cluster);
   if (flags.overwrite) set("overwrite", "true");
   Result<JobSpec> job = load_job(file, overrides);

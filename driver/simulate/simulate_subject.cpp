@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "driver/cli/command_support.h"
+#include "driver/cli/compute_specs.h"
 #include "optimizer/cost/cost_model.h"
 #include "optimizer/cost/predicted_costs.h"
 #include "runtime/base/files.h"
@@ -118,19 +119,19 @@ void read_stash_limit(const SimulateFlags& flags, SimulationSubject& subject, Pr
 }
 
 /// RANK:FACTOR.
-void read_straggler(const std::string& text, std::vector<double>& slowdown, Problems& problems) {
-  const std::size_t colon = std::min(text.find(':'), text.size());
-  const Result<std::int64_t> named = integer_from(text.substr(0, colon), INT32_MIN, INT32_MAX);
-  const Result<double> factor = number_from(text.substr(std::min(colon + 1, text.size())), 0, kMostValue);
-  const bool readable = named && factor && *factor > 0;
-  const std::int64_t rank = readable ? *named : -1;
-  if (!readable) {
-    problems.push_back({"--straggler", "'" + text + "' is not RANK:FACTOR", "for example 3:1.5"});
-  } else if (rank < 0 || rank >= static_cast<std::int64_t>(slowdown.size())) {
-    problems.push_back({"--straggler", "there is no rank " + std::to_string(rank),
-                        "ranks are 0 to " + std::to_string(slowdown.size() - 1)});
-  } else {
-    slowdown[rank] = *factor;
+void read_stragglers(const std::string& text, std::vector<double>& slowdown, Problems& problems) {
+  const Result<std::vector<Straggler>> stragglers = stragglers_from(text);
+  if (!stragglers) {
+    const Problem& problem = stragglers.problems().front();
+    problems.push_back({"--straggler", problem.what, problem.hint});
+    return;
+  }
+  for (const auto& [rank, factor] : *stragglers) {
+    if (static_cast<std::size_t>(rank) < slowdown.size())
+      slowdown[static_cast<std::size_t>(rank)] = factor;
+    else
+      problems.push_back({"--straggler", "there is no rank " + std::to_string(rank),
+                          "ranks are 0 to " + std::to_string(slowdown.size() - 1)});
   }
 }
 
@@ -143,7 +144,7 @@ void read_conditions(const SimulateFlags& flags, SimulationSubject& subject, Pro
   options.seed = flags.options.seed;
   options.reduce_buckets = flags.options.reduce_buckets;
   if (!flags.stragglers.empty()) options.slowdown.assign(ranks, 1);
-  for (const std::string& text : flags.stragglers) read_straggler(text, options.slowdown, problems);
+  for (const std::string& text : flags.stragglers) read_stragglers(text, options.slowdown, problems);
   const auto per_host = static_cast<std::size_t>(flags.ranks_per_host);
   if (per_host > 0) options.host.clear();  // of the cluster
   for (std::size_t r = 0; per_host > 0 && r < ranks; ++r)

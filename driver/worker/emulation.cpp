@@ -169,12 +169,28 @@ Status Emulation::set_up(TrainSpec& spec) {
     made->clock_ = std::make_shared<VirtualClock>();
   else
     made->clock_ = std::make_shared<SteadyClock>();
-  made->memory_.assign(static_cast<std::size_t>(spec.pipeline.num_ranks()), 0);
+  const auto ranks = static_cast<std::size_t>(spec.pipeline.num_ranks());
+  made->memory_.assign(ranks, 0);
+  made->slowdown_.assign(ranks, 1);
   if (!spec.emulate_links.empty()) {
     const Result<ClusterSpec> cluster = ClusterSpec::load(spec.emulate_links);
     if (!cluster) return cluster.problems();
-    for (std::size_t r = 0; r < made->memory_.size(); ++r)
-      made->memory_[r] = cluster->memory_of(RankId(static_cast<int>(r)));
+    for (std::size_t r = 0; r < ranks; ++r) {
+      const RankId rank(static_cast<int>(r));
+      made->memory_[r] = cluster->memory_of(rank);
+      made->slowdown_[r] /= cluster->speed_of(rank);
+      if (const int kind = cluster->kind_of(rank); kind >= 0 && !cluster->kinds[kind].profile.empty())
+        return Problem{spec.emulate_links,
+                       "kind '" + escaped(cluster->kinds[kind].name) +
+                           "' has a profile of its own, and emulated devices have one for all",
+                       "give the kind a speed in its place"};
+    }
+  }
+  for (const Straggler& straggler : spec.emulation.stragglers) {
+    if (straggler.rank >= spec.pipeline.num_ranks())
+      return Problem{"--straggler", "there is no rank " + std::to_string(straggler.rank),
+                     "ranks are 0 to " + std::to_string(ranks - 1)};
+    made->slowdown_[static_cast<std::size_t>(straggler.rank)] *= straggler.factor;
   }
   spec.evaluate = false;
   spec.options.has_weights = false;
@@ -227,7 +243,8 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
   EmulatedCosts costs{.rank = rank.value,
                       .memory = memory_.at(static_cast<std::size_t>(rank.value)),
                       .sum_s_per_byte = profile_.sum_s_per_byte,
-                      .core_share = flags_.devices > 0 ? profile_.measured.core_share : 1,
+                      .factor = slowdown_.at(static_cast<std::size_t>(rank.value)) *
+                                (flags_.devices > 0 ? profile_.measured.core_share : 1),
                       .jitter = jitter_,
                       .free_host = free_host_,
                       .seed = derive_seed(seed_, "emulated work", static_cast<std::uint64_t>(rank.value))};

@@ -85,6 +85,7 @@ class Emulation {
   SharedMemory shared_ = SharedMemory::None;
   std::vector<std::int64_t> memory_;  // by rank, of the cluster file's devices; 0: unlimited
   bool free_host_ = false;            // EmulatedCosts::free_host
+  std::vector<double> slowdown_;      // by rank: factor on all times
   double jitter_ = 0;
   bool clips_ = false;  // by a norm of gradients: a pass over them before each update
   std::uint64_t seed_ = 0;

@@ -191,6 +191,7 @@ Problems idle_flags(const EmulationFlags& given) {
       {"--clock", given.clock != none.clock},
       {"--payload", given.payload != none.payload},
       {"--jitter", given.jitter.of_profile || given.jitter.sigma > 0},
+      {"--straggler", !given.stragglers.empty()},
       {"--emulated-devices", given.devices > 0},
       {"--share-devices", !given.share.empty()}};
   Problems problems;

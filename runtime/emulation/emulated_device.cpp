@@ -91,7 +91,7 @@ void EmulatedDevice::draw_factor() {
 
 void EmulatedDevice::compute(double seconds) {
   std::unique_lock lock(mutex_);
-  TimePoint::duration left = duration_of(seconds * costs_.core_share * factor_);
+  TimePoint::duration left = duration_of(seconds * costs_.factor * factor_);
   if (!shared_) {
     free_ = next() + left;
     return;

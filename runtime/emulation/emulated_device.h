@@ -34,8 +34,10 @@ struct EmulatedCosts {
   std::int64_t memory = 0;                  ///< of the device; 0: unlimited
   std::int64_t fixed_bytes = 0;             ///< taken from the start to the end, besides tensors
   double sum_s_per_byte = 0;                ///< LayerGraph::sum_s_per_byte
-  double core_share = 1;  ///< Measured::core_share, for a device that ranks share as they shared a core
-  double jitter = 0;      ///< sigma of a log-normal factor of mean 1; 0: times do not vary
+  /// Of all times: Measured::core_share, for a device that ranks share as they shared a core; by the speed of
+  /// the device's kind; of a straggler.
+  double factor = 1;
+  double jitter = 0;  ///< sigma of a log-normal factor of mean 1; 0: times do not vary
   /// What the thread that hands over work computes by itself delays no work: it stands for what the profile
   /// measured. For a real clock, and where that thread decodes no data.
   bool free_host = false;

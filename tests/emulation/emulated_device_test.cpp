@@ -248,7 +248,7 @@ TEST(EmulatedDevice, JobsThatShareItTakeTurns) {
 // computes.
 TEST(EmulatedDevice, TimesOfASharedCoreAreTakenApart) {
   VirtualClock clock;
-  EmulatedDevice device(clock, "test", {.core_share = 0.5});
+  EmulatedDevice device(clock, "test", {.factor = 0.5});
   const double start = seconds(clock);
   device.compute(3);
   device.mark()->wait();

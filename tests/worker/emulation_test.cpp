@@ -597,6 +597,40 @@ TEST_F(Emulation, RanksThatShareADeviceTakeTurns) {
   EXPECT_NE(refused.output.find("give --share-devices DIR too"), std::string::npos) << refused.output;
 }
 
+/// Devices of a slower kind take the time that the planner thinks, and so do stragglers.
+TEST_F(Emulation, DevicesHaveTheSpeedOfTheirKind) {
+  const std::string hosts =
+      "hosts: [{name: a, devices: 1}, {name: b, devices: 1, kind: slow}]\n"
+      "network: {bandwidth: 1e9, latency: 1e-4}\n";
+  write("kinds.yaml", hosts + "kinds: [{name: slow, speed: 0.5}]\n");
+  write("measured.yaml", hosts + "kinds: [{name: slow, profile: profile.json}]\n");
+  ASSERT_EQ(run("plan --profile profile.json --cluster kinds.yaml --straight --stages 2 --microbatches 4 "
+                "--schedule 1f1b --out plan.json")
+                .code,
+            0);
+  write("job.yaml",
+        "name: k\nmodel: mlp\nwidth: 64\ndepth: 6\nmicrobatch: 8\nsteps: 6\nplan: plan.json\n"
+        "data: synthetic:64\nno-evaluation: true\noverwrite: true\noutput-dir: out\n");
+  const auto step = [&](const std::string& flags) {
+    const Ran ran = run("emulate job.yaml --device-profile profile.json " + flags);
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    return json("out-emulated/summary.json").find("median_step_s")->as_double();
+  };
+  const double equal = step(""), slow = step("--cluster kinds.yaml");
+  EXPECT_NEAR(slow / predicted_by("plan.json"), 1, 0.01);
+  EXPECT_GT(slow, 1.05 * equal);
+  EXPECT_NEAR(step("--straggler 1:2") / slow, 1, 0.02) << "but for the network";
+  EXPECT_NEAR(step("--straggler 0:2,1:2") / equal, 2, 1e-6);
+  for (const auto& [flags, part] : {std::pair("--straggler 2:2", "there is no rank 2"),
+                                    {"--straggler 1", "'1' is not RANK:FACTOR"},
+                                    {"--straggler 1:0", "'1:0' is not RANK:FACTOR"},
+                                    {"--cluster measured.yaml", "kind 'slow' has a profile of its own"}}) {
+    const Ran ran = run("emulate job.yaml --device-profile profile.json " + std::string(flags));
+    EXPECT_EQ(ran.code, 2) << ran.output;
+    EXPECT_NE(ran.output.find(part), std::string::npos) << ran.output;
+  }
+}
+
 TEST_F(Emulation, WhatCannotBeIsRefused) {
   write("small.yaml",
         "hosts: [{name: a, devices: 1}, {name: b, devices: 1}]\nnetwork: {bandwidth: 1e9}\nmemory: 64KiB\n");
