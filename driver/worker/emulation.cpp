@@ -248,7 +248,6 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
                       .jitter = jitter_,
                       .free_host = free_host_,
                       .seed = derive_seed(seed_, "emulated work", static_cast<std::uint64_t>(rank.value))};
-  const bool lowers = profile_.precision != to_string(Precision::Float32);
   for (std::size_t a = 0; a < arrays_.size(); ++a) {
     const LayerGraph& array = arrays_[a];
     costs.fixed_bytes += batches_of(rank, a);
@@ -261,12 +260,8 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
     for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
       if (std::ranges::find(plan_.stages[s].ranks, rank) == plan_.stages[s].ranks.end()) continue;
       const int stage = static_cast<int>(s);
-      for (const std::string& layer : plan_.stages[s].layers) {
-        const LayerNode& node = *nodes.at(layer);
-        // Copies in lower precision and tied values are tensors, and count as such.
-        if (!lowers) costs.copy_bytes[stage] += node.lowered_bytes - node.tied_bytes;
-        update.untouched_bytes[stage] += node.untouched_bytes;
-      }
+      for (const std::string& layer : plan_.stages[s].layers)
+        update.untouched_bytes[stage] += nodes.at(layer)->untouched_bytes;
     }
     costs.updates[array.jobs] = std::move(update);
   }

@@ -38,7 +38,6 @@ struct UpdateWork {
   int stage = 0;
   int jobs = 1;            ///< of the array whose parameters they are
   std::int64_t bytes = 0;  ///< of the array's parameters in the stage
-  int versions = 1;        ///< versions of them that live now, after the update
   bool copied = false;  ///< the update worked on a copy, because microbatches still need the version before
 };
 

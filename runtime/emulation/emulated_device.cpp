@@ -53,10 +53,8 @@ EmulatedDevice::EmulatedDevice(Clock& clock, std::string name, const EmulatedCos
       memory_(std::make_shared<EmulatedMemory>(
           costs.memory, costs.rank < 0 ? "" : " of rank " + std::to_string(costs.rank))),
       free_(clock.now()),
-      random_(costs.seed),
-      copies_(costs.copy_bytes) {
+      random_(costs.seed) {
   memory_->take(costs_.fixed_bytes);
-  for (const auto& [stage, bytes] : copies_) memory_->take(bytes);
   draw_factor();
 }
 
@@ -154,14 +152,6 @@ void EmulatedDevice::updated(const UpdateWork& work) {
       work.bytes - (passed_over == update.untouched_bytes.end() ? 0 : passed_over->second);
   compute(double(work.bytes) * update.norm_s_per_byte + double(changed) * update.s_per_byte +
           (work.copied ? double(work.bytes) * update.copy_s_per_byte : 0));
-  const auto copies = costs_.copy_bytes.find(work.stage);
-  if (copies == costs_.copy_bytes.end()) return;
-  std::int64_t more = copies->second * work.versions;
-  {
-    const std::lock_guard lock(mutex_);
-    more -= std::exchange(copies_[work.stage], more);
-  }
-  more > 0 ? memory_->take(more) : memory_->give_back(-more);
 }
 
 void EmulatedDevice::touch(std::int64_t bytes) {

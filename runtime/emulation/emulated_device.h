@@ -42,8 +42,6 @@ struct EmulatedCosts {
   /// measured. For a real clock, and where that thread decodes no data.
   bool free_host = false;
   std::uint64_t seed = 0;  ///< of the factors
-  /// The bytes of the copies that layers make of their parameters, by stage that it holds, for each version.
-  std::map<int, std::int64_t> copy_bytes{};
 };
 
 /// Work is done in the order in which it was handed over, like the kernels of a GPU's stream: it begins when
@@ -120,8 +118,7 @@ class EmulatedDevice final : public Device {
   TimePoint::duration late_{};              // by how much the host is behind the time that it would have
   TimePoint::duration computed_{};          // by the host's thread, as far as late_ knows
   RandomStream random_;
-  double factor_ = 1;                   // of all work until the next mark: an action has one
-  std::map<int, std::int64_t> copies_;  // by stage: bytes of copies of all versions after its newest update
+  double factor_ = 1;  // of all work until the next mark: an action has one
 };
 
 }  // namespace millrace

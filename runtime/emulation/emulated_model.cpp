@@ -84,6 +84,10 @@ class EmulatedLayer : public StandInLayer {
     }
     return specs;
   }
+  std::vector<at::Tensor> copies(const Shape&, std::span<const at::Tensor>) const override {
+    const Bytes bytes = costs_.node.lowered_bytes - costs_.node.tied_bytes;
+    return bytes > 0 ? std::vector{without_values({bytes}, at::kByte)} : std::vector<at::Tensor>{};
+  }
   std::vector<at::Tensor> forward_all(std::span<const at::Tensor> inputs, std::span<const at::Tensor>,
                                       std::span<at::Tensor>, const CallContext&,
                                       Saved* saved) const override {

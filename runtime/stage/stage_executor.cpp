@@ -247,11 +247,8 @@ void StageExecutor::update(const std::vector<UpdateScalars>& scalars) {
         },
         sparse ? &touched : nullptr);
     const int versions = store.live_versions();
-    parts_.device.updated({.stage = parts_.stage.value,
-                           .jobs = store.jobs(),
-                           .bytes = bytes,
-                           .versions = versions,
-                           .copied = versions > before});
+    parts_.device.updated(
+        {.stage = parts_.stage.value, .jobs = store.jobs(), .bytes = bytes, .copied = versions > before});
     peak_versions_ = std::max(peak_versions_, versions);
   }
   statistics_.restore_ended();

@@ -597,6 +597,25 @@ TEST_F(Emulation, RanksThatShareADeviceTakeTurns) {
   EXPECT_NE(refused.output.find("give --share-devices DIR too"), std::string::npos) << refused.output;
 }
 
+/// The single job's layers copy their weights for their kernels. While the array of two works, there are
+/// none.
+TEST_F(Emulation, CopiesOfAnArrayLiveFromItsForwardToItsUpdate) {
+  const std::string model = "mlp\nwidth: 256\ndepth: 6\n";
+  const Ran profiled =
+      run("profile --model mlp --width 256 --depth 6 --microbatch 4 --jobs 2 --blocks 1 "
+          "--repetitions 2 --out jobs.json");
+  ASSERT_EQ(profiled.code, 0) << profiled.output;
+  write("job.yaml",
+        "name: c\nmodel: " + model +
+            "microbatch: 4\nmicrobatches: 4\narrays: 2\nfused: true\nkernels: loop\n"
+            "lr: [0.1, 0.2, 0.3]\nsteps: 3\ndata: synthetic:64\nno-evaluation: true\noutput-dir: real\n");
+  for (const char* command : {"launch job.yaml", "emulate job.yaml --device-profile jobs.json"}) {
+    const Ran ran = run(command);
+    ASSERT_EQ(ran.code, 0) << ran.output;
+  }
+  EXPECT_NEAR(peak_memory("real-emulated", "0") / peak_memory("real", "0"), 1, 0.02);
+}
+
 /// Devices of a slower kind take the time that the planner thinks, and so do stragglers.
 TEST_F(Emulation, DevicesHaveTheSpeedOfTheirKind) {
   const std::string hosts =
