@@ -33,6 +33,7 @@ Result<std::vector<Straggler>> stragglers_from(const std::string& text) {
   }
   return stragglers;
 }
+
 namespace {
 
 Result<Seconds> time_limit_from(const std::string& text) {

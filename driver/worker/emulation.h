@@ -68,8 +68,9 @@ class Emulation {
   /// Returns what stands around the channel of each rank, the innermost first. `device_of` returns the device
   /// of a rank, which must outlive the channel.
   std::vector<ChannelDecorator> decorators(std::function<EmulatedDevice&(int rank)> device_of) const;
-  /// Returns what summary.json says of it: "profile", "device", "clock", "payload", "jitter".
+  /// Returns what summary.json says of it (docs/formats.md).
   Json as_json() const;
+  /// Returns how the profile was measured.
   const Measured& measured() const { return profile_.measured; }
 
  private:

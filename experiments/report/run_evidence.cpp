@@ -225,7 +225,8 @@ std::vector<MetricCurve> metric_curves(const RunData& run) {
 std::string steadiness_text(const RunData& run) {
   const std::vector<double> times = values_of_steps(run, &StepLine::step_s);
   const std::string device = value_in(settings_of(run), "device");
-  const std::string where = device == "cpu" ? value_in(machine_of(run), "processor") : device;
+  const std::string where =
+      device.empty() || device == "cpu" ? value_in(machine_of(run), "processor") : device;
   const std::string on = where.empty() ? "" : ", on " + where;
   if (times.empty()) return "";
   if (times.size() == 1) return "one step" + on;
