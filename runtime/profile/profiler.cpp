@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <numbers>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -81,7 +82,7 @@ Bytes unseen_bytes(const std::vector<at::Tensor>& tensors, std::set<const void*>
 /// By layer, for each tensor that it reads: 1 if it keeps the tensor and an earlier layer counts it.
 using KeptInputs = std::vector<std::vector<char>>;
 
-constexpr Bytes kBucketBytes = 4 * kMiB;  // StageParts::bucket_bytes
+constexpr Bytes kBucketBytes = 4 * kMiB;  // ExecutorOptions::bucket_bytes
 
 /// Runs one microbatch through the whole model as one stage, by the program that training runs.
 class Pass final : private LayerObserver {
@@ -357,24 +358,27 @@ class Pass final : private LayerObserver {
 /// other, so that a slow moment of the machine counts in both.
 class Sums {
  public:
-  /// `passes`, by turn, must outlive it. `replicas` may be null: then nothing is measured.
-  Sums(const std::vector<std::unique_ptr<Pass>>& passes, Communicator* replicas)
+  /// `passes`, by turn, and `replicas` must outlive it.
+  Sums(const std::vector<std::unique_ptr<Pass>>& passes, Communicator& replicas)
       : passes_(passes), replicas_(replicas) {
-    if (!replicas) return;
-    const std::vector<int> one_host(static_cast<std::size_t>(replicas->size()), 0);
+    const std::vector<int> one_host(static_cast<std::size_t>(replicas.size()), 0);
     for (const auto& pass : passes) {
       const Bytes bytes = pass->gradient_bytes();
       added_ +=
-          added_bytes(all_reduce_route(one_host, std::min(bytes, kBucketBytes)).way, replicas->size(), bytes);
+          added_bytes(all_reduce_route(one_host, std::min(bytes, kBucketBytes)).way, replicas.size(), bytes);
     }
   }
 
-  /// Runs the pairs of a block.
-  void measure(const Batch& batch) {
+  /// Runs the pairs of a block. `pass_is_done` is called after each pass.
+  void measure(const Batch& batch, const std::function<void()>& pass_is_done) {
     for (int i = 0; i < kPairs; ++i) {
       double seconds = 0;
-      for (const auto& pass : passes_)
-        seconds += pass->plain_seconds(batch, replicas_) - pass->plain_seconds(batch);
+      for (const auto& pass : passes_) {
+        seconds += pass->plain_seconds(batch, &replicas_);
+        pass_is_done();
+        seconds -= pass->plain_seconds(batch);
+        pass_is_done();
+      }
       // The first sums take memory for messages.
       if (!std::exchange(is_first_, false)) seconds_.push_back(seconds);
     }
@@ -389,7 +393,7 @@ class Sums {
 
  private:
   const std::vector<std::unique_ptr<Pass>>& passes_;
-  Communicator* replicas_;
+  Communicator& replicas_;
   Bytes added_ = 0;  // by each rank in a step
   bool is_first_ = true;
   Samples seconds_;
@@ -427,7 +431,7 @@ class Updates {
     }
     if (sort == Kept) store_.pin(holder);
     const double seconds = timed([&] {
-      store_.publish(
+      publish(
           [&](const at::Tensor& weights, const at::Tensor& gradient) {
             std::vector<UpdateRule::Update> updates;
             for (int job = 0; job < store_.jobs(); ++job) {
@@ -437,12 +441,13 @@ class Updates {
             UpdateRule::apply_all_(updates);
           },
           sparse_ ? &touched_ : nullptr);
-      // The time of copying weights counts as the update's.
-      for (std::size_t layer = 0; layer < num_layers_; ++layer)
-        store_.current_parameters(static_cast<int>(layer));
     });
     if (sort == Kept) store_.release(holder);
     if (counts && sort != AfterNorm) (sort == Kept ? kept_ : in_place_).push_back(seconds);
+  }
+  /// Lets the passes that follow begin without gradients, as they do after an update.
+  void forget_gradients() {
+    publish([](const at::Tensor&, const at::Tensor&) {}, nullptr);
   }
   bool enough() const { return std::min({in_place_.size(), kept_.size(), norm_.size()}) >= 3; }
 
@@ -466,6 +471,13 @@ class Updates {
   }
 
  private:
+  /// Makes the copies of the new weights too: their time counts as the update's, and not as the next pass's.
+  void publish(const std::function<void(at::Tensor, const at::Tensor&)>& update,
+               const std::vector<FlatRange>* touched) {
+    store_.publish(update, touched);
+    for (std::size_t layer = 0; layer < num_layers_; ++layer)
+      store_.current_parameters(static_cast<int>(layer));
+  }
   Bytes untouched_bytes(int layer) const {
     const auto [begin, end] = store_.gradient_ranges(layer).front();
     std::int64_t elements = end - begin;
@@ -859,7 +871,8 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
       pass_is_done();
     }
   }
-  Sums sums(passes, options.replicas);
+  std::optional<Sums> sums;
+  if (options.replicas) sums.emplace(passes, *options.replicas);
   Samples totals;
   for (int block = 0; block < options.blocks; ++block) {
     if (options.before_block) options.before_block();
@@ -873,10 +886,9 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
       }
     }
     time_updates();
-    if (options.replicas) {
-      sums.measure(batches.timed.front().batch);
-      store.publish([](const at::Tensor&, const at::Tensor&) {});  // forgets the gradients of other ranks
-      for (std::size_t i = 0; i < 2 * Sums::kPairs * turns.size(); ++i) pass_is_done();
+    if (sums) {
+      sums->measure(batches.timed.front().batch, pass_is_done);
+      updates.forget_gradients();  // those of other ranks touched other rows
     }
     double total = 0;
     for (const BatchSeconds& batch : seconds_of_each(samples, first)) total += batch.total();
@@ -954,7 +966,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   graph.edges =
       edges_of(layout, mean_bytes, lengths_differ ? bytes_of_each : std::vector<std::vector<Bytes>>(), kept);
   updates.write_to(graph);
-  graph.sum_s_per_byte = sums.seconds_per_byte();
+  if (sums) graph.sum_s_per_byte = sums->seconds_per_byte();
   graph.jobs = model.jobs();
   graph.measured = {.ranks = 1,
                     .blocks = options.blocks,
