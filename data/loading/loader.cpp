@@ -1,7 +1,6 @@
 // Microbatches by position, which worker threads make ahead. The content of a position depends on (seed,
 // position) only.
 #include <sys/resource.h>
-#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,6 +17,7 @@
 #include "data/loading/dataset.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/cpu_time.h"
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
 #include "runtime/base/read_time.h"
@@ -39,11 +39,9 @@ struct Effort {
 };
 
 Effort effort() {
-  timespec time{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   rusage use{};
   ::getrusage(RUSAGE_THREAD, &use);
-  return {std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec), use.ru_nvcsw};
+  return {cpu_time(CLOCK_THREAD_CPUTIME_ID), use.ru_nvcsw};
 }
 
 thread_local int worker_of_thread = -1;  // -1: it is none of a loader's

@@ -34,6 +34,12 @@ Result<std::vector<Straggler>> stragglers_from(const std::string& text) {
   return stragglers;
 }
 
+Status check(const Straggler& straggler, int ranks) {
+  if (straggler.rank < ranks) return Ok{};
+  return Problem{"--straggler", "there is no rank " + std::to_string(straggler.rank),
+                 "ranks are 0 to " + std::to_string(ranks - 1)};
+}
+
 namespace {
 
 Result<Seconds> time_limit_from(const std::string& text) {

@@ -59,6 +59,8 @@ struct Straggler {
 };
 /// "RANK:FACTOR", several separated by commas.
 Result<std::vector<Straggler>> stragglers_from(const std::string& text);
+/// Problem: a straggler that is none of `ranks` ranks.
+Status check(const Straggler& straggler, int ranks);
 
 /// Emulated devices of `--device emulated`.
 struct EmulationFlags {

@@ -118,7 +118,6 @@ void read_stash_limit(const SimulateFlags& flags, SimulationSubject& subject, Pr
         static_cast<int>(std::min(limits[r] * static_cast<double>(stages[r].size()), 1e9)));
 }
 
-/// RANK:FACTOR.
 void read_stragglers(const std::string& text, std::vector<double>& slowdown, Problems& problems) {
   const Result<std::vector<Straggler>> stragglers = stragglers_from(text);
   if (!stragglers) {
@@ -126,12 +125,11 @@ void read_stragglers(const std::string& text, std::vector<double>& slowdown, Pro
     problems.push_back({"--straggler", problem.what, problem.hint});
     return;
   }
-  for (const auto& [rank, factor] : *stragglers) {
-    if (static_cast<std::size_t>(rank) < slowdown.size())
-      slowdown[static_cast<std::size_t>(rank)] = factor;
+  for (const Straggler& straggler : *stragglers) {
+    if (const Status known = check(straggler, static_cast<int>(slowdown.size())); known)
+      slowdown[static_cast<std::size_t>(straggler.rank)] = straggler.factor;
     else
-      problems.push_back({"--straggler", "there is no rank " + std::to_string(rank),
-                          "ranks are 0 to " + std::to_string(slowdown.size() - 1)});
+      append(problems, known.problems());
   }
 }
 

@@ -187,9 +187,7 @@ Status Emulation::set_up(TrainSpec& spec) {
     }
   }
   for (const Straggler& straggler : spec.emulation.stragglers) {
-    if (straggler.rank >= spec.pipeline.num_ranks())
-      return Problem{"--straggler", "there is no rank " + std::to_string(straggler.rank),
-                     "ranks are 0 to " + std::to_string(ranks - 1)};
+    if (const Status known = check(straggler, spec.pipeline.num_ranks()); !known) return known.problems();
     made->slowdown_[static_cast<std::size_t>(straggler.rank)] *= straggler.factor;
   }
   spec.evaluate = false;

@@ -285,11 +285,9 @@ Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
     return summary;
   }
   print_result(report, spec.emulated ? "emulated" : spec.options.waits ? "sleeping" : "");
-  if (spec.emulated && spec.emulated->measured().spread > 0)
+  if (const Measured measured = spec.emulated ? spec.emulated->measured() : Measured{}; measured.spread > 0)
     std::printf("%s%s\n", job_mark().c_str(),
-                interval_text(report.median_step_s, spec.emulated->measured().spread,
-                              spec.emulated->measured().blocks)
-                    .c_str());
+                interval_text(report.median_step_s, measured.spread, measured.blocks).c_str());
   for (std::size_t b = 0; b < report.jobs.size(); ++b) {
     std::string settings;
     for (const auto& [flag, values] : spec.lists) settings += " " + flag + "=" + values[b];

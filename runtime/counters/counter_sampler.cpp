@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/cpu_time.h"
 #include "runtime/base/log.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/counters/nvml.h"
@@ -24,9 +25,7 @@ Json number(std::uint64_t value) {
 }
 
 double seconds_of(clockid_t clock) {
-  timespec time{};
-  ::clock_gettime(clock, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  return Seconds(cpu_time(clock)).count();
 }
 
 Json as_json(const DiskCounts& disk) {

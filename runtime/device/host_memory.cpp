@@ -2,7 +2,6 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -14,7 +13,9 @@
 #include <new>
 #include <vector>
 
+#include "runtime/base/cpu_time.h"
 #include "runtime/base/error.h"
+#include "runtime/base/units.h"
 #include "runtime/device/failures.h"
 
 namespace millrace {
@@ -172,9 +173,7 @@ std::int64_t peak_resident_bytes() {
 }
 
 double process_cpu_seconds() {
-  timespec time{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  return Seconds(cpu_time(CLOCK_PROCESS_CPUTIME_ID)).count();
 }
 
 void reset_host_peak() {

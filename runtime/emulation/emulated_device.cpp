@@ -1,12 +1,11 @@
 #include "runtime/emulation/emulated_device.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/cpu_time.h"
 #include "runtime/base/units.h"
 
 namespace millrace {
@@ -19,15 +18,9 @@ thread_local EmulatedDevice* bound = nullptr;
 /// process have a core for as long.
 constexpr std::chrono::milliseconds kSlice{3};
 
-/// By no more than this does a host fall behind by computing. So the times of a host that never waits for its
-/// device, because the device is faster than it, are those of the clock.
+/// Computing puts a host behind by this at most. A host that is slower than its device never waits for it,
+/// and its work counts from there on.
 constexpr std::chrono::milliseconds kMostBehind{1};
-
-TimePoint::duration computed_by_this_thread() {
-  timespec now{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
 
 }  // namespace
 
@@ -65,13 +58,13 @@ EmulatedDevice& EmulatedDevice::of_thread() {
 
 void EmulatedDevice::bind_thread() {
   bound = this;
-  computed_ = computed_by_this_thread();
+  computed_ = cpu_time(CLOCK_THREAD_CPUTIME_ID);
   EmulatedMemory::count_tensors_of_thread(memory_);
 }
 
 TimePoint::duration EmulatedDevice::late() {
   if (costs_.free_host) {
-    const TimePoint::duration computed = computed_by_this_thread();
+    const TimePoint::duration computed = cpu_time(CLOCK_THREAD_CPUTIME_ID);
     late_ = std::max<TimePoint::duration>(
         late_, std::min<TimePoint::duration>(late_ + computed - computed_, kMostBehind));
     computed_ = computed;
@@ -84,12 +77,12 @@ TimePoint EmulatedDevice::next() {
 }
 
 void EmulatedDevice::draw_factor() {
-  if (costs_.jitter > 0) factor_ = std::exp(costs_.jitter * (random_.normal() - costs_.jitter / 2));
+  if (costs_.jitter > 0) drawn_factor_ = std::exp(costs_.jitter * (random_.normal() - costs_.jitter / 2));
 }
 
 void EmulatedDevice::compute(double seconds) {
   std::unique_lock lock(mutex_);
-  TimePoint::duration left = duration_of(seconds * costs_.factor * factor_);
+  TimePoint::duration left = duration_of(seconds * costs_.factor * drawn_factor_);
   if (!shared_) {
     free_ = next() + left;
     return;

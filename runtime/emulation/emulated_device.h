@@ -34,12 +34,12 @@ struct EmulatedCosts {
   std::int64_t memory = 0;                  ///< of the device; 0: unlimited
   std::int64_t fixed_bytes = 0;             ///< taken from the start to the end, besides tensors
   double sum_s_per_byte = 0;                ///< LayerGraph::sum_s_per_byte
-  /// Of all times: Measured::core_share, for a device that ranks share as they shared a core; by the speed of
-  /// the device's kind; of a straggler.
+  /// All times are multiplied by this. It is Measured::core_share where ranks share the device as they shared
+  /// a core, divided by the speed of the device's kind, times the factor of a straggler.
   double factor = 1;
   double jitter = 0;  ///< sigma of a log-normal factor of mean 1; 0: times do not vary
-  /// What the thread that hands over work computes by itself delays no work: it stands for what the profile
-  /// measured. For a real clock, and where that thread decodes no data.
+  /// The device does not wait for what the thread that hands over work computes by itself: the profile has
+  /// the real thread's work. True on a real clock, unless that thread decodes data.
   bool free_host = false;
   std::uint64_t seed = 0;  ///< of the factors
 };
@@ -118,7 +118,7 @@ class EmulatedDevice final : public Device {
   TimePoint::duration late_{};              // by how much the host is behind the time that it would have
   TimePoint::duration computed_{};          // by the host's thread, as far as late_ knows
   RandomStream random_;
-  double factor_ = 1;  // of all work until the next mark: an action has one
+  double drawn_factor_ = 1;  // of all work until the next mark: an action has one
 };
 
 }  // namespace millrace
