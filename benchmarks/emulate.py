@@ -1,13 +1,14 @@
 """Real jobs beside the same jobs on emulated devices. A round profiles each model with as many ranks as the run has, then plans each
 schedule, launches it, and emulates it from that profile on both clocks; schedules come in another order each round. Errors are
-emulated / real - 1 of one round. Before and after each real run a short probe profiles the model again: their mean / profile is the
-drift of the machine, and the errors are given with it as well. Figures are medians over rounds, with the least and the greatest. Of six
-rounds these two hold the true median with 97 %. Ctrl-C ends the run, and the tables are of the rounds that are whole.
+emulated / real - 1 of one round. Before and after each real run a short probe profiles the model again: the mean of their ranks / profile is
+the drift of the machine. The last column emulates once more with each rank as slow as in its probes (--straggler). Figures are medians over
+rounds, with the least and the greatest. Of six rounds these two hold the true median with 97 %. Ctrl-C ends the run, and the tables are of
+the rounds that are whole.
 
 Two more tables: whether the ranking of a model's plans is kept, among pairs whose ranges do not overlap; and the peak of each rank's memory, real and emulated (bytes of tensors, as the ranks' logs have them).
 
-With --devices below --ranks several ranks share a core: the real ranks are pinned, rank r to core r modulo N, and the emulated ones share N
-devices. Profiles are then of all ranks on N cores.
+All that is measured runs on pinned ranks: rank r on core r modulo N. With --devices N below --ranks several ranks share a core, and the
+emulated ones share N devices. Profiles are then of all ranks on N cores.
 
     scripts/benchmark emulate [--models mlp,vgg16,resnet50,gnmt] [--schedules gpipe,1f1b,...,replicas] [--ranks 2] [--devices N] [--rounds N]
                               [--small]
@@ -40,7 +41,6 @@ SCHEDULES = ["gpipe", "1f1b", "zb-h1", "interleaved", "pipedream", "replicas"]  
 MICROBATCHES = 4  # at least one for each replica
 OF_DATA = {"gnmt": {"data": DATA, "measured-microbatches": 24, "microbatches": MICROBATCHES}}  # its sentences differ in length
 SKIPPED_STEPS = 2
-EMULATED_STEPS = 5  # they differ little: an emulated device has no noise. Sentences differ: the run's own steps are emulated
 
 
 def words(flags):
@@ -64,12 +64,12 @@ def pin_workers(cores):
 
 @contextlib.contextmanager
 def pinned(cores, ranks):
-    """Pins the ranks of the run that goes on meanwhile; without cores the kernel places them. Looking for them takes time of a core, so
-    that ends when all are pinned. Their later threads have the cores of those that make them."""
+    """Pins the ranks of the run that goes on meanwhile. Looking for them takes time of a core, so that ends when all are pinned. Their
+    later threads have the cores of those that make them."""
     done = threading.Event()
 
     def watch():
-        while cores and not done.wait(0.2) and pin_workers(cores) < ranks:
+        while not done.wait(0.2) and pin_workers(cores) < ranks:
             pass
 
     watcher = threading.Thread(target=watch)
@@ -82,10 +82,9 @@ def pinned(cores, ranks):
 
 
 def seconds_of(profile):
-    """Forward, backward and loss of one microbatch."""
+    """Forward, backward and loss of one microbatch, by rank."""
     with open(profile) as opened:
-        graph = json.load(opened)
-    return graph["loss_s"] + sum(layer["forward_s"] + layer["backward_input_s"] + layer["backward_weight_s"] for layer in graph["layers"])
+        return json.load(opened)["measured"]["rank_seconds"]
 
 
 def peaks_of(out):
@@ -105,7 +104,7 @@ def shown(values, factor, digits, unit=""):
 
 class Case:
     def __init__(self):
-        self.real, self.wall, self.virtual, self.drift, self.memory = [], [], [], [], []
+        self.real, self.wall, self.virtual, self.drifted, self.drift, self.memory = [], [], [], [], [], []
 
     def add(self, measured):
         for field, value in measured.items():
@@ -120,7 +119,7 @@ def typical(name, out, ranks, steps):
 
 def profile_command(millrace, name, settings, ranks, devices, out, *more):
     model, microbatch, _ = settings
-    on_cores = ["taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:devices]))] if devices < ranks else []
+    on_cores = ["taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:devices]))]
     return [*on_cores, millrace, "profile", "--model", name, *words(model | OF_DATA.get(name, {})), "--microbatch", microbatch, "--ranks", ranks,
             "--out", out, *more]
 
@@ -129,19 +128,21 @@ def one_round(millrace, name, settings, schedules, ranks, devices):
     """Returns a measurement of each schedule: its real step, the emulated ones, the drift, and the memory of both."""
     model, microbatch, steps = settings
     measured = {}
-    emulated_steps = steps if name in OF_DATA else EMULATED_STEPS
     with tempfile.TemporaryDirectory() as folder:
         profile, probe = (os.path.join(folder, part) for part in ("profile.json", "probe.json"))
         sharing = ["--emulated-devices", devices] if devices < ranks else []
         shared = ["--share-devices", os.path.join(folder, "devices")] if sharing else []
 
+        def pinned_run(command, what):
+            with pinned(devices, ranks):
+                checked(command, folder, what)
+
         def probed():
-            checked(profile_command(millrace, name, settings, ranks, devices, probe, "--blocks", 1, "--repetitions", 2, "--warmup", 1),
-                    folder, "probe")
+            pinned_run(profile_command(millrace, name, settings, ranks, devices, probe, "--blocks", 1), "probe")
             return seconds_of(probe)
 
-        checked(profile_command(millrace, name, settings, ranks, devices, profile), folder, "profile")
-        before = probed()
+        pinned_run(profile_command(millrace, name, settings, ranks, devices, profile), "profile")
+        mean, before = statistics.mean(seconds_of(profile)), probed()
         for schedule in random.sample(schedules, len(schedules)):
             plan, out = (os.path.join(folder, f"{schedule}{part}") for part in (".json", ""))
             shape = ["--stages", 1] if schedule == "replicas" else ["--straight"]
@@ -149,23 +150,24 @@ def one_round(millrace, name, settings, schedules, ranks, devices):
                      "1f1b" if schedule == "replicas" else schedule, "--out", plan], folder, "plan")
             job = write_job(folder, {"model": name, **model, "microbatch": microbatch, "data": DATA, "momentum": None,
                                      "plan": plan, "steps": steps, "output-dir": out})
-            with pinned(devices if sharing else 0, ranks):
-                checked([millrace, "launch", job], folder, "launch")
+            pinned_run([millrace, "launch", job], "launch")
             after = probed()
-            one = {"drift": (before + after) / 2 / seconds_of(profile), "real": typical(name, out, ranks, steps)}
+            of_ranks = [(a + b) / 2 / mean for a, b in zip(before, after)]
             before = after
-            for clock in ("wall", "virtual"):
-                emulated = out + clock
-                checked([millrace, "emulate", job, "--device-profile", profile, "--clock", clock, "--set", f"steps={emulated_steps}",
-                         "--output-dir", emulated, *sharing, *(shared if clock == "wall" else [])], folder, clock)
-                one[clock] = typical(name, emulated, ranks, emulated_steps)
+            one = {"drift": statistics.mean(of_ranks), "real": typical(name, out, ranks, steps)}
+            stragglers = ["--straggler", ",".join(f"{rank}:{factor:.4f}" for rank, factor in enumerate(of_ranks))]
+            for kind, clock, more in (("wall", "wall", shared), ("virtual", "virtual", []), ("drifted", "virtual", stragglers)):
+                emulated = out + kind
+                checked([millrace, "emulate", job, "--device-profile", profile, "--clock", clock, "--output-dir", emulated, *sharing, *more],
+                        folder, kind)
+                one[kind] = typical(name, emulated, ranks, steps)
             one["memory"] = (peaks_of(out), peaks_of(out + "virtual"))
             measured[schedule] = one
     return measured
 
 
-def errors_of(case, emulated, drifts=False):
-    return [e * (d if drifts else 1) / r - 1 for e, r, d in zip(emulated, case.real, case.drift)]
+def errors_of(case, emulated):
+    return [e / r - 1 for e, r in zip(emulated, case.real)]
 
 
 def print_steps(cases):
@@ -173,10 +175,9 @@ def print_steps(cases):
     for (name, schedule), case in cases.items():
         print(f"| `{name}` | {schedule} | {shown(case.real, 1e3, 1)} | {shown(errors_of(case, case.wall), 100, 1, ' %')} "
               f"| {shown(errors_of(case, case.virtual), 100, 1, ' %')} | {statistics.median(case.drift):.3f} "
-              f"| {shown(errors_of(case, case.virtual, True), 100, 1, ' %')} |")
-    for title, emulated, drifts in (("wall clock", "wall", False), ("wall clock with the drift", "wall", True),
-                                    ("virtual", "virtual", False), ("virtual with the drift", "virtual", True)):
-        medians = {key: statistics.median(errors_of(case, getattr(case, emulated), drifts)) for key, case in cases.items()}
+              f"| {shown(errors_of(case, case.drifted), 100, 1, ' %')} |")
+    for title, emulated in (("wall clock", "wall"), ("virtual", "virtual"), ("virtual with the drift", "drifted")):
+        medians = {key: statistics.median(errors_of(case, getattr(case, emulated))) for key, case in cases.items()}
         worst = max(medians, key=lambda key: abs(medians[key]))
         print(f"{title}: mean error {statistics.mean(map(abs, medians.values())) * 100:.2f} %, worst {medians[worst] * 100:+.2f} % "
               f"({' '.join(worst)})")

@@ -34,6 +34,17 @@ Result<std::vector<Straggler>> stragglers_from(const std::string& text) {
   return stragglers;
 }
 
+Result<EmulatedStragglers> emulated_stragglers_from(const std::string& text) {
+  if (text == "profile") return EmulatedStragglers{.of_profile = true};
+  Result<std::vector<Straggler>> of_ranks = stragglers_from(text);
+  if (!of_ranks) {
+    Problem problem = of_ranks.problems().front();
+    problem.hint += ", or profile";
+    return problem;
+  }
+  return EmulatedStragglers{.of_ranks = *std::move(of_ranks)};
+}
+
 Status check(const Straggler& straggler, int ranks) {
   if (straggler.rank < ranks) return Ok{};
   return Problem{"--straggler", "there is no rank " + std::to_string(straggler.rank),
@@ -380,9 +391,10 @@ CommandSpec train_spec(TrainFlags& f) {
           "Of --device emulated: each piece of work takes a time that is drawn (--seed). profile: as much as "
           "the passes of the profile differed. SIGMA: a log-normal factor of mean 1.",
           into::parsed(f.emulation.jitter, jitter_from, "none")),
-      flag("Emulation", "straggler", "RANK:FACTOR,...",
-           "Of --device emulated: the work of this rank takes FACTOR times as long.",
-           into::parsed(f.emulation.stragglers, stragglers_from, "")),
+      flag("Emulation", "straggler", "profile|RANK:FACTOR,...",
+           "Of --device emulated: the work of this rank takes FACTOR times as long. profile: ranks differ as "
+           "they did in the profile, which was measured with as many.",
+           into::parsed(f.emulation.stragglers, emulated_stragglers_from, "")),
       flag("Variant", "variant", "original|instrumented|sleep|generated",
            "For I/O studies (docs/experiments.md). original: nothing is traced. instrumented: every phase of "
            "every step. sleep: waits in the place of the computation. generated: made-up data in the place "

@@ -59,6 +59,14 @@ struct Straggler {
 };
 /// "RANK:FACTOR", several separated by commas.
 Result<std::vector<Straggler>> stragglers_from(const std::string& text);
+
+/// How much slower some emulated ranks are.
+struct EmulatedStragglers {
+  bool of_profile = false;  ///< ranks differ as those of the profile did
+  std::vector<Straggler> of_ranks;
+};
+/// "profile", or what stragglers_from() reads.
+Result<EmulatedStragglers> emulated_stragglers_from(const std::string& text);
 /// Problem: a straggler that is none of `ranks` ranks.
 Status check(const Straggler& straggler, int ranks);
 
@@ -70,7 +78,7 @@ struct EmulationFlags {
   int devices = 0;    ///< of the job: rank r has device r modulo this; 0: each rank has one of its own
   std::string share;  ///< folder of the time lines of devices that other processes use too; empty: none do
   EmulatedJitter jitter;
-  std::vector<Straggler> stragglers;
+  EmulatedStragglers stragglers;
   std::shared_ptr<SharedWorld> world;  ///< of jobs in one virtual time; null: the job is alone
 };
 

@@ -77,7 +77,9 @@ CommandSpec spec_of(EmulateFlags& f) {
           "Times of work are drawn. profile: they vary as much as the passes of the profile did. SIGMA: by a "
           "log-normal factor of mean 1 (default: none).",
           into::text(f.jitter)),
-      flag("", "straggler", "RANK:FACTOR,...", "The work of this rank takes FACTOR times as long.",
+      flag("", "straggler", "profile|RANK:FACTOR,...",
+           "The work of this rank takes FACTOR times as long. profile: ranks differ as they did in the "
+           "profile, which was measured with as many.",
            into::text(f.stragglers)),
       {.name = "set",
        .value = "KEY=VALUE",

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -186,13 +187,28 @@ Status Emulation::set_up(TrainSpec& spec) {
                        "give the kind a speed in its place"};
     }
   }
-  for (const Straggler& straggler : spec.emulation.stragglers) {
-    if (const Status known = check(straggler, spec.pipeline.num_ranks()); !known) return known.problems();
-    made->slowdown_[static_cast<std::size_t>(straggler.rank)] *= straggler.factor;
-  }
+  if (const Status slowed = made->slow_stragglers(spec.emulation.stragglers); !slowed)
+    return slowed.problems();
   spec.evaluate = false;
   spec.options.has_weights = false;
   spec.emulated = std::move(made);
+  return Ok{};
+}
+
+Status Emulation::slow_stragglers(const EmulatedStragglers& stragglers) {
+  for (const Straggler& straggler : stragglers.of_ranks) {
+    if (const Status known = check(straggler, static_cast<int>(slowdown_.size())); !known) return known;
+    slowdown_[static_cast<std::size_t>(straggler.rank)] *= straggler.factor;
+  }
+  if (!stragglers.of_profile) return Ok{};
+  const std::vector<double>& seconds = profile_.measured.rank_seconds;
+  if (seconds.size() != slowdown_.size())
+    return Problem{"--straggler",
+                   "the profile has times of " + std::to_string(seconds.size()) +
+                       " single ranks, the plan has " + std::to_string(slowdown_.size()) + " ranks",
+                   "measure it with as many: millrace profile --ranks " + std::to_string(slowdown_.size())};
+  const double mean = std::accumulate(seconds.begin(), seconds.end(), 0.) / double(seconds.size());
+  for (std::size_t r = 0; r < seconds.size(); ++r) slowdown_[r] *= seconds[r] / mean;
   return Ok{};
 }
 

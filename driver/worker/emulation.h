@@ -76,6 +76,7 @@ class Emulation {
  private:
   Emulation() = default;
   Bytes batches_of(RankId rank, std::size_t array) const;
+  Status slow_stragglers(const EmulatedStragglers& stragglers);
 
   EmulationFlags flags_;
   LayerGraph profile_;

@@ -1,12 +1,14 @@
 // `millrace profile`: measures a model layer by layer and writes the profile that `millrace plan` reads;
 // with --network it measures links.
 #include <ATen/Parallel.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+
+#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <numeric>
 #include <optional>
 
 #include "driver/cli/command_support.h"
@@ -28,15 +30,31 @@
 namespace millrace {
 namespace {
 
-void print_total(const std::string& of, const LayerGraph& graph) {
-  double forward = 0, input = 0, weight = 0;
-  for (const LayerNode& n : graph.nodes) {
-    forward += n.forward_s;
-    input += n.backward_input_s;
-    weight += n.backward_weight_s;
+/// Seconds of one microbatch.
+struct Total {
+  explicit Total(const LayerGraph& graph) : loss(graph.loss_s) {
+    for (const LayerNode& n : graph.nodes) {
+      forward += n.forward_s;
+      backward_input += n.backward_input_s;
+      backward_weight += n.backward_weight_s;
+    }
   }
+  double sum() const { return forward + backward_input + backward_weight + loss; }
+  double forward = 0, backward_input = 0, backward_weight = 0, loss = 0;
+};
+
+void print_total(const std::string& of, const LayerGraph& graph) {
+  const Total total(graph);
   std::printf("%s: forward %.3f ms, backward %.3f + %.3f ms, loss %.3f ms for one microbatch of %d\n",
-              of.c_str(), forward * 1e3, input * 1e3, weight * 1e3, graph.loss_s * 1e3, graph.microbatch);
+              of.c_str(), total.forward * 1e3, total.backward_input * 1e3, total.backward_weight * 1e3,
+              total.loss * 1e3, graph.microbatch);
+}
+
+void print_slowest_rank(const std::vector<double>& seconds) {
+  const auto slowest = std::ranges::max_element(seconds);
+  const double mean = std::accumulate(seconds.begin(), seconds.end(), 0.) / double(seconds.size());
+  std::printf("; rank %td was the slowest and took %.2f times the mean", slowest - seconds.begin(),
+              *slowest / mean);
 }
 
 void print_table(const LayerGraph& graph) {
@@ -60,6 +78,7 @@ void print_table(const LayerGraph& graph) {
     std::printf("; a rank had %.0f %% of a core", graph.measured.core_share * 100);
   if (graph.measured.jitter > 0)
     std::printf("; passes of a block vary by %.1f %%", graph.measured.jitter * 100);
+  if (graph.measured.rank_seconds.size() > 1) print_slowest_rank(graph.measured.rank_seconds);
   std::printf("\n");
 }
 
@@ -86,12 +105,25 @@ void take_mean(LayerGraph& graph, Communicator& communicator) {
   for (LayerGraph& array : graph.arrays) take_mean(array, communicator);
 }
 
+/// Returns Measured::rank_seconds. Collective.
+std::vector<double> seconds_of_ranks(double own, Communicator& communicator) {
+  const at::Tensor all = at::zeros({communicator.size()}, at::kDouble);
+  all[communicator.rank().value] = own;
+  communicator.all_reduce(all, "times of the ranks")->wait();
+  return {all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel()};
+}
+
 /// Returns Measured::core_share of the ranks. Collective.
 double core_share(const JobEnvironment& place, Communicator& communicator) {
-  const at::Tensor hosts = at::full({1}, place.local_rank == 0 ? 1. : 0., at::kDouble);
-  communicator.all_reduce(hosts, "number of hosts")->wait();
-  const double threads = double(communicator.size()) / hosts.item<double>() * at::get_num_threads();
-  return std::min(1., cores_here() / threads);
+  // Threads by core, summed over hosts: ranks may be pinned to cores of their own, or each may use all.
+  const at::Tensor counts = at::zeros({1 + CPU_SETSIZE}, at::kDouble);
+  auto* const hosts = counts.mutable_data_ptr<double>();
+  auto* const threads = hosts + 1;
+  *hosts = place.local_rank == 0 ? 1 : 0;
+  const std::vector<int> cores = core_numbers_here();
+  for (const int core : cores) threads[core] = double(at::get_num_threads()) / double(cores.size());
+  communicator.all_reduce(counts, "threads of the cores")->wait();
+  return std::min(1., *hosts / *std::max_element(threads, threads + CPU_SETSIZE));
 }
 
 /// Median seconds to load one of the first microbatches.
@@ -229,6 +261,7 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     }
     if (joined.communicator) {
       joined.communicator->barrier();  // nobody leaves while others still measure
+      graph.measured.rank_seconds = seconds_of_ranks(Total(graph).sum(), *joined.communicator);
       take_mean(graph, *joined.communicator);
       if (flags.device == ComputeDevice::Cpu)
         graph.measured.core_share = core_share(*place, *joined.communicator);

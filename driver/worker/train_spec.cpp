@@ -191,7 +191,7 @@ Problems idle_flags(const EmulationFlags& given) {
       {"--clock", given.clock != none.clock},
       {"--payload", given.payload != none.payload},
       {"--jitter", given.jitter.of_profile || given.jitter.sigma > 0},
-      {"--straggler", !given.stragglers.empty()},
+      {"--straggler", given.stragglers.of_profile || !given.stragglers.of_ranks.empty()},
       {"--emulated-devices", given.devices > 0},
       {"--share-devices", !given.share.empty()}};
   Problems problems;

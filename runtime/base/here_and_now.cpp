@@ -18,10 +18,18 @@ std::string processor_name() {
   return "";
 }
 
-int cores_here() {
+std::vector<int> core_numbers_here() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return {};
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
+}
+
+int cores_here() {
+  return static_cast<int>(core_numbers_here().size());
 }
 
 std::string utc_now() {

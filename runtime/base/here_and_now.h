@@ -2,13 +2,17 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace millrace {
 
 /// Returns the processor's name as /proc/cpuinfo has it, escaped; empty: it has none.
 std::string processor_name();
 
-/// Returns the number of cores that this process may use; 0: not known.
+/// Returns the cores that this process may use, by their numbers in Linux; empty: not known.
+std::vector<int> core_numbers_here();
+
+/// Returns how many cores this process may use; 0: not known.
 int cores_here();
 
 /// Returns the time in UTC as "2026-01-31T12:00:00Z".

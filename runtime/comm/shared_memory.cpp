@@ -27,6 +27,8 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <set>
+#include <sstream>
 #include <unordered_map>
 #include <utility>
 
@@ -255,10 +257,11 @@ class Arena {
 /// Says whether a wait should spin before it sleeps. Spinning saves a few microseconds of a wake-up, and pays
 /// only while this rank has its core to itself. Where other programs want the core, each yield gives them a
 /// time slice of some milliseconds, and spinning uses up this rank's own; a rank that sleeps is put back at
-/// once when its message comes. A yield that takes long shows that the machine is busy. Thread-safe.
+/// once when its message comes. A yield that takes long shows that the machine is busy. Thread-safe but for
+/// permit().
 class SpinPolicy {
  public:
-  explicit SpinPolicy(bool ever) : ever_(ever) {}
+  void permit() { ever_ = true; }
   bool allows(std::chrono::steady_clock::time_point now) const {
     return ever_ && now.time_since_epoch().count() >= busy_until_.load(std::memory_order_relaxed);
   }
@@ -282,7 +285,7 @@ class SpinPolicy {
  private:
   static constexpr std::chrono::microseconds kLongYield{100};  // two context switches take less than 10
   static constexpr std::chrono::milliseconds kFirstPause{10}, kLongestPause{1000};
-  const bool ever_;
+  bool ever_ = false;
   std::atomic<std::int64_t> busy_until_{0}, pause_{0};  // nanoseconds
 };
 
@@ -294,10 +297,12 @@ class SharedMesh {
         local_(std::move(local)),
         own_(std::move(own)),
         arena_(*own_),
-        peers_(local_.size()),
-        spin_(cores_here() >= static_cast<int>(local_.size())) {
+        peers_(local_.size()) {
     me_ = index_of(options_.rank.value);
   }
+
+  /// Waits may spin: the ranks of this host have a core each. To be called before the first message.
+  void permit_spinning() { spin_.permit(); }
 
   bool open_peers(const std::vector<std::string>& addresses) {
     for (std::size_t i = 0; i < local_.size(); ++i) {
@@ -626,10 +631,19 @@ std::shared_ptr<Channel> make_shared_memory_channel(const CommunicatorOptions& o
     mesh = std::make_shared<SharedMesh>(options, local, std::move(own));
     if (!mesh->open_peers(addresses)) mesh.reset();
   }
-  store.set("shm-open/" + me, mesh ? "yes" : "no");
+  // A rank that opened the others' memory says which cores it may use: a launcher may have pinned it.
+  std::string own_cores;
+  for (const int core : core_numbers_here()) own_cores += std::to_string(core) + " ";
+  store.set("shm-open/" + me, mesh ? "yes " + own_cores : "no");
+  std::set<std::string> cores;
   for (int rank : local) {
-    if (store.get("shm-open/" + std::to_string(rank), options.rendezvous_deadline) != "yes") return nullptr;
+    std::istringstream words(store.get("shm-open/" + std::to_string(rank), options.rendezvous_deadline));
+    std::string word;
+    words >> word;
+    if (word != "yes") return nullptr;
+    while (words >> word) cores.insert(word);
   }
+  if (cores.size() >= local.size()) mesh->permit_spinning();
   return std::make_shared<SharedMemoryChannel>(std::move(mesh));
 }
 

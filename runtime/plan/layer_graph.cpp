@@ -146,6 +146,19 @@ Measured measured_from(const Json& json, Problems& problems) {
                     .spread = in.within("spread", 0, 1e6, 0),
                     .jitter = in.within("jitter", 0, 10, 0),
                     .origin = {.processor = in.string("processor", ""), .date = in.string("date", "")}};
+  if (const Json* of_ranks = in.optional_array("rank_seconds")) {
+    for (const Json& seconds : of_ranks->items()) {
+      if (!seconds.is_number() || !(seconds.as_double() > 0))
+        problems.push_back({seconds.where(), "is no time of a rank, in seconds above 0", {}});
+      else
+        measured.rank_seconds.push_back(seconds.as_double());
+    }
+    if (of_ranks->size() != static_cast<std::size_t>(measured.ranks))
+      problems.push_back({of_ranks->where(),
+                          "has times of " + std::to_string(of_ranks->size()) + " ranks, 'ranks' says " +
+                              std::to_string(measured.ranks),
+                          {}});
+  }
   in.finish();
   return measured;
 }
@@ -344,6 +357,11 @@ Json LayerGraph::as_json() const {
         Json::object({{"ranks", measured.ranks}, {"blocks", measured.blocks}, {"spread", measured.spread}});
     if (measured.core_share < 1) json["measured"]["core_share"] = measured.core_share;
     if (measured.jitter > 0) json["measured"]["jitter"] = measured.jitter;
+    if (!measured.rank_seconds.empty()) {
+      Json of_ranks = Json::array();
+      for (const double seconds : measured.rank_seconds) of_ranks.push_back(seconds);
+      json["measured"]["rank_seconds"] = std::move(of_ranks);
+    }
     if (!measured.origin.processor.empty()) json["measured"]["processor"] = measured.origin.processor;
     if (!measured.origin.date.empty()) json["measured"]["date"] = measured.origin.date;
   }

@@ -643,11 +643,49 @@ TEST_F(Emulation, DevicesHaveTheSpeedOfTheirKind) {
   for (const auto& [flags, part] : {std::pair("--straggler 2:2", "there is no rank 2"),
                                     {"--straggler 1", "'1' is not RANK:FACTOR"},
                                     {"--straggler 1:0", "'1:0' is not RANK:FACTOR"},
+                                    {"--straggler profile", "has times of 0 single ranks, the plan has 2"},
                                     {"--cluster measured.yaml", "kind 'slow' has a profile of its own"}}) {
     const Ran ran = run("emulate job.yaml --device-profile profile.json " + std::string(flags));
     EXPECT_EQ(ran.code, 2) << ran.output;
     EXPECT_NE(ran.output.find(part), std::string::npos) << ran.output;
   }
+}
+
+TEST_F(Emulation, RanksDifferAsThoseOfTheProfileDid) {
+  const Ran profiled =
+      run("profile --model mlp --width 64 --depth 6 --microbatch 8 --ranks 2 --out two.json");
+  ASSERT_EQ(profiled.code, 0) << profiled.output;
+  EXPECT_NE(profiled.output.find("was the slowest and took "), std::string::npos) << profiled.output;
+  Json profile = json("two.json");
+  const Json* of_ranks = profile.find("measured")->find("rank_seconds");
+  ASSERT_TRUE(of_ranks && of_ranks->size() == 2) << bytes("two.json");
+  double mean = profile.find("loss_s")->as_double();
+  for (const Json& layer : profile.find("layers")->items())
+    for (const char* key : {"forward_s", "backward_input_s", "backward_weight_s"})
+      mean += layer.find(key)->as_double();
+  EXPECT_NEAR((of_ranks->items()[0].as_double() + of_ranks->items()[1].as_double()) / 2 / mean, 1, 1e-6);
+
+  profile["measured"]["rank_seconds"].items() = {Json(1e-3), Json(3e-3)};
+  write("uneven.json", profile.dump(1));
+  const auto step = [&](const std::string& straggler) {
+    const Ran ran = run("train " + std::string(kModel) +
+                        "--stages 2 --microbatches 4 --steps 4 --data synthetic:64 --device emulated --clock "
+                        "virtual --device-profile uneven.json --overwrite --output-dir uneven --straggler " +
+                        straggler);
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    return json("uneven/summary.json").find("median_step_s")->as_double();
+  };
+  EXPECT_NEAR(step("profile") / step("0:0.5,1:1.5"), 1, 1e-9);
+  EXPECT_GT(step("profile") / step("0:1"), 1.2);
+
+  profile["measured"]["rank_seconds"].items() = {Json(1e-3)};
+  write("uneven.json", profile.dump(1));
+  const Ran ran =
+      run("train " + std::string(kModel) +
+          "--stages 2 --microbatches 4 --steps 4 --data synthetic:64 --device emulated --clock virtual "
+          "--device-profile uneven.json");
+  EXPECT_EQ(ran.code, 2) << ran.output;
+  EXPECT_NE(ran.output.find("has times of 1 ranks, 'ranks' says 2"), std::string::npos) << ran.output;
 }
 
 TEST_F(Emulation, WhatCannotBeIsRefused) {
