@@ -2,8 +2,8 @@
 schedule, launches it, and emulates it from that profile on both clocks; schedules come in another order each round. Errors are
 emulated / real - 1 of one round. Before and after each real run a short probe profiles the model again: the mean of their ranks / profile is
 the drift of the machine. The last column emulates once more with each rank as slow as in its probes (--straggler). Figures are medians over
-rounds, with the least and the greatest. Of six rounds these two hold the true median with 97 %. Ctrl-C ends the run, and the tables are of
-the rounds that are whole.
+rounds, with the least and the greatest. Of six rounds these two hold the true median with 97 %. Ctrl-C or a failure ends the run, and the
+tables are of the rounds that are whole.
 
 Two more tables: whether the ranking of a model's plans is kept, among pairs whose ranges do not overlap; and the peak of each rank's memory, real and emulated (bytes of tensors, as the ranks' logs have them).
 
@@ -237,19 +237,24 @@ def main():
     print(f"{processor}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} before; {options.ranks} ranks, "
           f"{options.rounds} rounds\n", flush=True)
     cases = {(name, schedule): Case() for name in names for schedule in schedules}
-    with contextlib.suppress(KeyboardInterrupt):
+    failed = None
+    try:
         for number in range(options.rounds):
             for name in names:
                 measured = one_round(millrace, name, settings[name], schedules, options.ranks, options.devices or options.ranks)
                 for schedule, one in measured.items():
                     cases[name, schedule].add(one)
                 print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr, flush=True)
+    except (KeyboardInterrupt, SystemExit) as error:
+        failed = error if isinstance(error, SystemExit) else None
     cases = {key: case for key, case in cases.items() if case.real}
     if not cases:
-        sys.exit("benchmark emulate: no round is whole")
+        raise failed or SystemExit("benchmark emulate: no round is whole")
     print_steps(cases)
     print_ranking(cases)
     print_memory(cases)
+    if failed:
+        raise failed
 
 
 if __name__ == "__main__":

@@ -108,6 +108,21 @@ Result<LayerGraph> load_profile(const std::string& path) {
   return made;
 }
 
+Result<std::map<std::string, LayerGraph>> load_kind_profiles(const ClusterSpec& cluster) {
+  std::map<std::string, LayerGraph> profiles;
+  Problems problems;
+  for (const DeviceKind& kind : cluster.kinds) {
+    if (kind.profile.empty()) continue;
+    Result<LayerGraph> profile = load_profile(kind.profile);
+    if (profile)
+      profiles.emplace(kind.name, *std::move(profile));
+    else
+      append(problems, profile.problems());
+  }
+  if (!problems.empty()) return problems;
+  return profiles;
+}
+
 Problems about_file(const std::string& file, Problems problems) {
   for (Problem& problem : problems)
     problem.where = file + (problem.where.empty() ? "" : ": " + problem.where);

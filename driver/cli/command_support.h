@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,6 +52,9 @@ std::string long_name(const char* flag);
 /// profile.json, or a PipeDream graph.txt (a name that ends in .txt); the model is then called after its
 /// folder.
 Result<LayerGraph> load_profile(const std::string& path);
+
+/// The profiles that the cluster file names for its kinds of devices, by the kind's name.
+Result<std::map<std::string, LayerGraph>> load_kind_profiles(const ClusterSpec& cluster);
 
 /// The problems, each with the file they are about in front.
 Problems about_file(const std::string& file, Problems problems);

@@ -186,21 +186,6 @@ PlannerOptions planner_options(const PlanFlags& flags, Problems& problems) {
   return options;
 }
 
-/// Profiles that the cluster file names for its kinds of devices.
-Problems load_kind_profiles(const ClusterSpec& cluster, CostOptions& costs) {
-  Problems problems;
-  for (const DeviceKind& kind : cluster.kinds) {
-    if (kind.profile.empty()) continue;
-    Result<LayerGraph> profile = load_profile(kind.profile);
-    if (profile) {
-      costs.profiles.emplace(kind.name, std::move(*profile));
-    } else {
-      append(problems, profile.problems());
-    }
-  }
-  return problems;
-}
-
 double one_rank_step(const Plan& plan, const LayerGraph& graph) {
   std::vector<std::string> layers;
   for (const PlanStage& stage : plan.stages)
@@ -614,9 +599,9 @@ int plan_for_layers(const PlanFlags& flags, Problems problems) {
   options.kept_free = bytes_kept_free(*graph);
   if (problems = choose_microbatches(flags, *graph, cluster->num_ranks(), options); !problems.empty())
     return exit_with(ExitCode::Usage, problems);
-  if (problems = load_kind_profiles(*cluster, options.costs); !problems.empty()) {
-    return exit_with(ExitCode::InputData, problems);
-  }
+  auto of_kinds = load_kind_profiles(*cluster);
+  if (!of_kinds) return exit_with(ExitCode::InputData, of_kinds.problems());
+  options.costs.profiles = *std::move(of_kinds);
   if (!flags.compare.empty()) {
     const bool given = flags.cluster || flags.ranks;
     return compare_plans(flags.compare, *graph, given ? std::optional(*cluster) : std::nullopt, options.costs,

@@ -201,10 +201,17 @@ Result<SimulationSubject> subject_of(const SimulateFlags& flags, const Arguments
   int microbatches = plan.microbatches;
   if (given.has("microbatches"))
     microbatches = only(flags.microbatches, "--microbatches", "give one number", problems);
+  CostOptions options;
+  if (cluster && graph != nullptr) {
+    Result<std::map<std::string, LayerGraph>> of_kinds = load_kind_profiles(*cluster);
+    if (!of_kinds) return of_kinds.problems();
+    options.profiles = *std::move(of_kinds);
+    append(problems, check_kind_profiles(*graph, *cluster, options.profiles));
+  }
   if (!problems.empty()) return problems;
   std::vector<ScheduleCosts> turns;
   if (graph != nullptr) {
-    CostModel model(*graph, *cluster);
+    CostModel model(*graph, *cluster, std::move(options));
     const std::vector<CutStage> stages = model.stages_of(plan);
     subject.shape = with_arrays(model.shape_of(stages, microbatches), plan.arrays);
     subject.costs = model.costs_of(stages, subject.shape, plan.schedule);

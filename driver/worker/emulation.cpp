@@ -63,10 +63,9 @@ FieldReads field_reads(const LayeredModel& model, int microbatch) {
   return reads;
 }
 
-/// Compares what the profile was measured with to the run.
-Problems compare(const TrainSpec& spec, const LayerGraph& profile) {
+/// Compares what the profile in `file` was measured with to the run.
+Problems compare(const TrainSpec& spec, const LayerGraph& profile, const std::string& file) {
   Problems problems;
-  const std::string& file = spec.emulation.profile;
   if (profile.microbatch != spec.options.microbatch)
     problems.push_back({file,
                         "it is of microbatches of " + std::to_string(profile.microbatch) +
@@ -79,6 +78,28 @@ Problems compare(const TrainSpec& spec, const LayerGraph& profile) {
                             to_string(spec.options.precision),
                         "give --precision " + profile.precision});
   return problems;
+}
+
+/// Gives `layers`, in all turns, the times of `from`, which has the same layers, turns and microbatches; with
+/// `loss` the loss too.
+void take_times(LayerGraph& costs, const LayerGraph& from, const std::set<std::string>& layers, bool loss) {
+  std::map<std::string, const LayerNode*> nodes;
+  for (const LayerNode& node : from.nodes) nodes[node.name] = &node;
+  for (LayerNode& node : costs.nodes) {
+    if (!layers.contains(node.name)) continue;
+    const LayerNode& other = *nodes.at(node.name);
+    node.forward_s = other.forward_s;
+    node.backward_input_s = other.backward_input_s;
+    node.backward_weight_s = other.backward_weight_s;
+    node.of_microbatches = other.of_microbatches;
+  }
+  if (loss) {
+    costs.loss_s = from.loss_s;
+    for (std::size_t m = 0; m < costs.microbatches.size(); ++m)
+      costs.microbatches[m].loss_s = from.microbatches[m].loss_s;
+  }
+  for (std::size_t t = 0; t < costs.turns.size(); ++t)
+    take_times(costs.turns[t], from.turns[t], layers, loss);
 }
 
 }  // namespace
@@ -122,7 +143,7 @@ Status Emulation::set_up(TrainSpec& spec) {
     append(problems, profile.problems());
     return problems;
   }
-  append(problems, compare(spec, *profile));
+  append(problems, compare(spec, *profile, spec.emulation.profile));
   if (spec.emulation.jitter.of_profile && profile->measured.jitter == 0)
     problems.push_back({spec.emulation.profile, "does not say how much its times vary",
                         "measure it again with --repetitions 2 or more, or give --jitter 0.05"});
@@ -140,10 +161,17 @@ Status Emulation::set_up(TrainSpec& spec) {
       append(problems, made.problems());
   if (!problems.empty()) return problems;
   std::shared_ptr<Emulation> made(new Emulation);
+  made->plan_ = spec.pipeline;
+  const auto ranks = static_cast<std::size_t>(spec.pipeline.num_ranks());
+  made->memory_.assign(ranks, 0);
+  made->slowdown_.assign(ranks, 1);
+  if (const Status read = made->read_cluster(spec); !read) return read.problems();
   for (LayeredModel& network : spec.networks) {
     Result<LayerGraph> costs = profile_of_array(*profile, network.jobs());
     if (!costs)
       return Problem{spec.emulation.profile, costs.problems().front().what, costs.problems().front().hint};
+    if (const Status taken = made->take_times_of_kinds(*costs, made->arrays_.size()); !taken)
+      return taken.problems();
     Result<LayeredModel> emulated = emulated_model(std::move(network), *costs, spec.pipeline);
     if (!emulated) return about_file(spec.emulation.profile, emulated.problems());
     network = *std::move(emulated);
@@ -152,7 +180,6 @@ Status Emulation::set_up(TrainSpec& spec) {
   }
   made->flags_ = spec.emulation;
   made->profile_ = *std::move(profile);
-  made->plan_ = spec.pipeline;
   made->links_ = spec.decorators;
   made->free_host_ = spec.emulation.clock == EmulatedClock::Wall && spec.workers > 0;
   const bool over_memory = spec.backend == Backend::Auto || spec.backend == Backend::SharedMemory;
@@ -170,28 +197,69 @@ Status Emulation::set_up(TrainSpec& spec) {
     made->clock_ = std::make_shared<VirtualClock>();
   else
     made->clock_ = std::make_shared<SteadyClock>();
-  const auto ranks = static_cast<std::size_t>(spec.pipeline.num_ranks());
-  made->memory_.assign(ranks, 0);
-  made->slowdown_.assign(ranks, 1);
-  if (!spec.emulate_links.empty()) {
-    const Result<ClusterSpec> cluster = ClusterSpec::load(spec.emulate_links);
-    if (!cluster) return cluster.problems();
-    for (std::size_t r = 0; r < ranks; ++r) {
-      const RankId rank(static_cast<int>(r));
-      made->memory_[r] = cluster->memory_of(rank);
-      made->slowdown_[r] /= cluster->speed_of(rank);
-      if (const int kind = cluster->kind_of(rank); kind >= 0 && !cluster->kinds[kind].profile.empty())
-        return Problem{spec.emulate_links,
-                       "kind '" + escaped(cluster->kinds[kind].name) +
-                           "' has a profile of its own, and emulated devices have one for all",
-                       "give the kind a speed in its place"};
-    }
-  }
   if (const Status slowed = made->slow_stragglers(spec.emulation.stragglers); !slowed)
     return slowed.problems();
   spec.evaluate = false;
   spec.options.has_weights = false;
   spec.emulated = std::move(made);
+  return Ok{};
+}
+
+/// Reads the cluster file: memory and speeds of the ranks, and profiles of their kinds.
+Status Emulation::read_cluster(const TrainSpec& spec) {
+  if (spec.emulate_links.empty()) return Ok{};
+  Result<ClusterSpec> cluster = ClusterSpec::load(spec.emulate_links);
+  if (!cluster) return cluster.problems();
+  cluster_ = *std::move(cluster);
+  Result<std::map<std::string, LayerGraph>> profiles = load_kind_profiles(cluster_);
+  if (!profiles) return profiles.problems();
+  for (const DeviceKind& kind : cluster_.kinds) {
+    if (kind.profile.empty()) continue;
+    const LayerGraph& profile = profiles->at(kind.name);
+    if (const Problems differ = compare(spec, profile, kind.profile); !differ.empty()) return differ;
+    Kind& own = kinds_[kind.name] = {.file = kind.profile, .profile = profile, .arrays = {}};
+    for (const LayeredModel& network : spec.networks) {
+      Result<LayerGraph> costs = profile_of_array(profile, network.jobs());
+      if (!costs) return about_file(kind.profile, costs.problems());
+      const auto fits = emulated_model(network, *costs, spec.pipeline);
+      if (!fits) return about_file(kind.profile, fits.problems());
+      own.arrays.push_back(*std::move(costs));
+    }
+  }
+  for (std::size_t r = 0; r < slowdown_.size(); ++r) {
+    const RankId rank(static_cast<int>(r));
+    memory_[r] = cluster_.memory_of(rank);
+    if (!kind_of(rank)) slowdown_[r] /= cluster_.speed_of(rank);
+  }
+  return Ok{};
+}
+
+/// Returns the rank's kind if that has a profile of its own, else null.
+const Emulation::Kind* Emulation::kind_of(RankId rank) const {
+  const int kind = cluster_.kind_of(rank);
+  const auto found = kind < 0 ? kinds_.end() : kinds_.find(cluster_.kinds[kind].name);
+  return found == kinds_.end() ? nullptr : &found->second;
+}
+
+/// Gives the layers of each stage the times that they have on the devices of its ranks.
+Status Emulation::take_times_of_kinds(LayerGraph& costs, std::size_t array) const {
+  for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
+    const PlanStage& stage = plan_.stages[s];
+    const Kind* const kind = kind_of(stage.ranks.front());
+    for (const RankId rank : stage.ranks)
+      if (const Kind* const other = kind_of(rank);
+          other != kind && !(kind && other && other->file == kind->file))
+        return Problem{"stage " + std::to_string(s),
+                       "its replicas are on kinds of devices with different profiles, and the layers of an "
+                       "emulated stage have one",
+                       "give the kinds a speed in the place of a profile, or the stage one kind of device"};
+    if (!kind) continue;
+    const LayerGraph& own = kind->arrays[array];
+    if (own.length_ranges() != costs.length_ranges() || own.microbatches.size() != costs.microbatches.size())
+      return Problem{kind->file, "it is of microbatches of other lengths than the run's profile",
+                     "measure both with the same --data and --measured-microbatches"};
+    take_times(costs, own, {stage.layers.begin(), stage.layers.end()}, s + 1 == plan_.stages.size());
+  }
   return Ok{};
 }
 
@@ -254,9 +322,10 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
                 " ranks that had " + printed("%.0f %%", share * 100) +
                 " of a core each: waits for each other are in its times. Hint: measure with as many ranks as "
                 "cores, or share devices as they shared cores (--emulated-devices)");
+  const Kind* const kind = kind_of(rank);
   EmulatedCosts costs{.rank = rank.value,
                       .memory = memory_.at(static_cast<std::size_t>(rank.value)),
-                      .sum_s_per_byte = profile_.sum_s_per_byte,
+                      .sum_s_per_byte = (kind ? kind->profile : profile_).sum_s_per_byte,
                       .factor = slowdown_.at(static_cast<std::size_t>(rank.value)) *
                                 (flags_.devices > 0 ? profile_.measured.core_share : 1),
                       .jitter = jitter_,
@@ -266,9 +335,10 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
     const LayerGraph& array = arrays_[a];
     costs.fixed_bytes += batches_of(rank, a);
     // Arrays of equal size have the same profile.
-    EmulatedUpdate update{.s_per_byte = array.update_s_per_byte,
-                          .copy_s_per_byte = array.update_copy_s_per_byte,
-                          .norm_s_per_byte = clips_ ? array.norm_s_per_byte : 0};
+    const LayerGraph& own = kind ? kind->arrays[a] : array;
+    EmulatedUpdate update{.s_per_byte = own.update_s_per_byte,
+                          .copy_s_per_byte = own.update_copy_s_per_byte,
+                          .norm_s_per_byte = clips_ ? own.norm_s_per_byte : 0};
     std::map<std::string, const LayerNode*> nodes;
     for (const LayerNode& node : array.nodes) nodes[node.name] = &node;
     for (std::size_t s = 0; s < plan_.stages.size(); ++s) {

@@ -12,6 +12,7 @@
 #include "runtime/emulation/emulated_device.h"
 #include "runtime/emulation/emulated_transfers.h"
 #include "runtime/emulation/shared_timeline.h"
+#include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/layer_graph.h"
 
 namespace millrace {
@@ -76,12 +77,23 @@ class Emulation {
  private:
   Emulation() = default;
   Bytes batches_of(RankId rank, std::size_t array) const;
+  Status read_cluster(const TrainSpec& spec);
+  Status take_times_of_kinds(LayerGraph& costs, std::size_t array) const;
   Status slow_stragglers(const EmulatedStragglers& stragglers);
+  /// Kinds of devices that have a profile of their own.
+  struct Kind {
+    std::string file;
+    LayerGraph profile;
+    std::vector<LayerGraph> arrays;
+  };
+  const Kind* kind_of(RankId rank) const;
 
   EmulationFlags flags_;
   LayerGraph profile_;
   std::vector<LayerGraph> arrays_;  // the profile of each array; a single job is one of one job
-  std::vector<FieldReads> reads_;   // by array
+  ClusterSpec cluster_;             // of --emulate-links; empty without
+  std::map<std::string, Kind> kinds_;
+  std::vector<FieldReads> reads_;  // by array
   Plan plan_;
   std::vector<ChannelDecorator> links_;  // of --emulate-links
   SharedMemory shared_ = SharedMemory::None;

@@ -108,7 +108,10 @@ Result<Simulation> simulation_of(const RunData& run, int microbatches) {
   PipelineShape shape = shape_of(plan, microbatches);
   ScheduleCosts costs;
   std::vector<ScheduleCosts> turns;
-  if (run.profile && validate(plan, *run.profile).empty()) {
+  // Profiles of kinds of devices are not in the run's folder, and the plan's own times are of them.
+  const bool of_kinds =
+      std::ranges::any_of(cluster.kinds, [](const DeviceKind& kind) { return !kind.profile.empty(); });
+  if (run.profile && !of_kinds && validate(plan, *run.profile).empty()) {
     CostModel model(*run.profile, cluster);
     const std::vector<CutStage> stages = model.stages_of(plan);
     shape = model.shape_of(stages, microbatches);

@@ -972,6 +972,29 @@ Plan CostModel::predict(const Plan& plan) {
   return result;
 }
 
+Problems check_kind_profiles(const LayerGraph& graph, const ClusterSpec& cluster,
+                             const std::map<std::string, LayerGraph>& profiles) {
+  Problems problems;
+  for (const auto& [kind, profile] : profiles) {
+    std::vector<std::string> have, want;
+    for (const LayerNode& node : profile.nodes) have.push_back(node.name);
+    for (const LayerNode& node : graph.nodes) want.push_back(node.name);
+    std::sort(have.begin(), have.end());
+    std::sort(want.begin(), want.end());
+    if (have != want || profile.microbatch != graph.microbatch) {
+      problems.push_back({"kind " + kind, "its profile is of another model or microbatch",
+                          "profile " + graph.model + " with microbatch " + std::to_string(graph.microbatch) +
+                              " on a device of this kind"});
+    }
+  }
+  for (const DeviceKind& kind : cluster.kinds) {
+    if (!kind.profile.empty() && !profiles.contains(kind.name)) {
+      problems.push_back({"kind " + kind.name, "its profile " + kind.profile + " was not read", ""});
+    }
+  }
+  return problems;
+}
+
 Plan predict(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,
              const CostOptions& options) {
   return CostModel(graph, cluster, options).predict(plan);

@@ -336,6 +336,11 @@ class CostModel {
   std::vector<std::unique_ptr<Part>> of_microbatches_, of_turns_;  // made on first use
 };
 
+/// Compares the profiles of the cluster's kinds (CostOptions::profiles) to `graph`: they must have its layers
+/// and its microbatch, and none that the cluster names may be missing.
+Problems check_kind_profiles(const LayerGraph& graph, const ClusterSpec& cluster,
+                             const std::map<std::string, LayerGraph>& profiles);
+
 /// Returns a copy of a plan with the predictions of the cost model. The plan may be written by hand.
 Plan predict(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,
              const CostOptions& options = {});

@@ -752,30 +752,8 @@ class Search {
   std::optional<LeastMemory> room_;  ///< the result of look_for_room()
 };
 
-Problems check_profiles(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options) {
-  Problems problems;
-  for (const auto& [kind, profile] : options.costs.profiles) {
-    std::vector<std::string> have, want;
-    for (const LayerNode& node : profile.nodes) have.push_back(node.name);
-    for (const LayerNode& node : graph.nodes) want.push_back(node.name);
-    std::sort(have.begin(), have.end());
-    std::sort(want.begin(), want.end());
-    if (have != want || profile.microbatch != graph.microbatch) {
-      problems.push_back({"kind " + kind, "its profile is of another model or microbatch",
-                          "profile " + graph.model + " with microbatch " + std::to_string(graph.microbatch) +
-                              " on a device of this kind"});
-    }
-  }
-  for (const DeviceKind& kind : cluster.kinds) {
-    if (!kind.profile.empty() && !options.costs.profiles.contains(kind.name)) {
-      problems.push_back({"kind " + kind.name, "its profile " + kind.profile + " was not read", ""});
-    }
-  }
-  return problems;
-}
-
 Problems check_options(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options) {
-  Problems problems = check_profiles(graph, cluster, options);
+  Problems problems = check_kind_profiles(graph, cluster, options.costs.profiles);
   const int layers = static_cast<int>(graph.nodes.size());
   const int ranks = cluster.num_ranks();
   if (layers == 0) problems.push_back({"profile", "has no layers", "profile a model with layers"});

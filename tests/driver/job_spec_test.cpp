@@ -98,7 +98,7 @@ TEST(JobSpec, EveryTrainFlagIsAKey) {
                                                      {"SECONDS", "1"},
                                                      {"METRIC", "top1"},
                                                      {"METRIC:N", "top1:3"},
-                                                     {"RANK:FACTOR,...", "0:2,1:1.5"},
+                                                     {"profile|RANK:FACTOR,...", "0:2,1:1.5"},
                                                      {"SHARE[,SEED]", "0.1"},
                                                      {"STEP[,STEP...]", "mixup"},
                                                      {"NAME|LATENCY,BANDWIDTH[,DEPTH]", "hdd"}};

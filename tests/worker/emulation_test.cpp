@@ -622,11 +622,26 @@ TEST_F(Emulation, DevicesHaveTheSpeedOfTheirKind) {
       "hosts: [{name: a, devices: 1}, {name: b, devices: 1, kind: slow}]\n"
       "network: {bandwidth: 1e9, latency: 1e-4}\n";
   write("kinds.yaml", hosts + "kinds: [{name: slow, speed: 0.5}]\n");
-  write("measured.yaml", hosts + "kinds: [{name: slow, profile: profile.json}]\n");
+  write("measured.yaml", hosts + "kinds: [{name: slow, profile: twice.json}]\n");
+  write("other.yaml", hosts + "kinds: [{name: slow, profile: other.json}]\n");
+  Json twice = json("profile.json");
+  for (const char* key : {"loss_s", "update_s_per_byte", "update_copy_s_per_byte"})
+    if (twice.find(key)) twice[key] = 2 * twice.find(key)->as_double();
+  for (Json& layer : twice["layers"].items())
+    for (const char* key : {"forward_s", "backward_input_s", "backward_weight_s"})
+      layer[key] = 2 * layer.find(key)->as_double();
+  write("twice.json", twice.dump(1));
+  twice["microbatch"] = 4;
+  write("other.json", twice.dump(1));
   ASSERT_EQ(run("plan --profile profile.json --cluster kinds.yaml --straight --stages 2 --microbatches 4 "
                 "--schedule 1f1b --out plan.json")
                 .code,
             0);
+  ASSERT_EQ(
+      run("plan --profile profile.json --cluster kinds.yaml --stages 1 --microbatches 4 --schedule 1f1b "
+          "--out replicas.json")
+          .code,
+      0);
   write("job.yaml",
         "name: k\nmodel: mlp\nwidth: 64\ndepth: 6\nmicrobatch: 8\nsteps: 6\nplan: plan.json\n"
         "data: synthetic:64\nno-evaluation: true\noverwrite: true\noutput-dir: out\n");
@@ -640,15 +655,29 @@ TEST_F(Emulation, DevicesHaveTheSpeedOfTheirKind) {
   EXPECT_GT(slow, 1.05 * equal);
   EXPECT_NEAR(step("--straggler 1:2") / slow, 1, 0.02) << "but for the network";
   EXPECT_NEAR(step("--straggler 0:2,1:2") / equal, 2, 1e-6);
-  for (const auto& [flags, part] : {std::pair("--straggler 2:2", "there is no rank 2"),
-                                    {"--straggler 1", "'1' is not RANK:FACTOR"},
-                                    {"--straggler 1:0", "'1:0' is not RANK:FACTOR"},
-                                    {"--straggler profile", "has times of 0 single ranks, the plan has 2"},
-                                    {"--cluster measured.yaml", "kind 'slow' has a profile of its own"}}) {
+  for (const auto& [flags, part] :
+       {std::pair("--straggler 2:2", "there is no rank 2"),
+        {"--straggler 1", "'1' is not RANK:FACTOR"},
+        {"--straggler 1:0", "'1:0' is not RANK:FACTOR"},
+        {"--straggler profile", "has times of 0 single ranks, the plan has 2"},
+        {"--cluster other.yaml", "other.json: it is of microbatches of 4"},
+        {"--cluster measured.yaml --set plan=replicas.json",
+         "stage 0: its replicas are on kinds of devices with different profiles"}}) {
     const Ran ran = run("emulate job.yaml --device-profile profile.json " + std::string(flags));
     EXPECT_EQ(ran.code, 2) << ran.output;
     EXPECT_NE(ran.output.find(part), std::string::npos) << ran.output;
   }
+
+  // A kind with a profile of its own, in an emulated run, in a simulation and in a plan.
+  EXPECT_NEAR(step("--cluster measured.yaml") / slow, 1, 1e-6);
+  const auto simulated = [&](const std::string& cluster) {
+    const Ran ran =
+        run("simulate --plan plan.json --profile profile.json --format json --cluster " + cluster);
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    return parse_json(ran.output, "simulate")->find("makespan_s")->as_double();
+  };
+  EXPECT_NEAR(simulated("measured.yaml") / simulated("kinds.yaml"), 1, 1e-9);
+  EXPECT_EQ(run("simulate --plan plan.json --profile profile.json --cluster other.yaml").code, 2);
 }
 
 TEST_F(Emulation, RanksDifferAsThoseOfTheProfileDid) {
