@@ -1,5 +1,6 @@
-"""Real jobs beside the same jobs on emulated devices. A round profiles each model with as many ranks as the run has, then plans each
-schedule, launches it, and emulates it from that profile on both clocks; schedules come in another order each round. Errors are
+"""Real jobs beside the same jobs on emulated devices. Each schedule is planned once, from a profile of its own: the profile that chose a plan
+flatters it. A round profiles each model with as many ranks as the run has, then launches each plan, and emulates it from that profile on
+both clocks; schedules come in another order each round. Errors are
 emulated / real - 1 of one round. Before and after each real run a short probe profiles the model again: the mean of their ranks / profile is
 the drift of the machine. The last column emulates once more with each rank as slow as in its probes (--straggler). Figures are medians over
 rounds, with the least and the greatest. Of six rounds these two hold the true median with 97 %. Neighbours only ever slow a machine down,
@@ -125,8 +126,20 @@ def profile_command(millrace, name, settings, ranks, devices, out, *more):
             "--out", out, *more]
 
 
-def one_round(millrace, name, settings, schedules, ranks, devices):
-    """Returns a measurement of each schedule: its real step, the emulated ones, the drift, and the memory of both."""
+def make_plans(millrace, name, settings, schedules, ranks, devices, folder):
+    """Writes the plan of each schedule into the folder."""
+    profile = os.path.join(folder, "profile.json")
+    with pinned(devices, ranks):
+        checked(profile_command(millrace, name, settings, ranks, devices, profile), folder, "profile")
+    for schedule in schedules:
+        shape = ["--stages", 1] if schedule == "replicas" else ["--straight"]
+        checked([millrace, "plan", "--profile", profile, *shape, "--ranks", ranks, "--microbatches", max(MICROBATCHES, ranks), "--schedule",
+                 "1f1b" if schedule == "replicas" else schedule, "--out", os.path.join(folder, f"{schedule}.json")], folder, "plan")
+
+
+def one_round(millrace, name, settings, schedules, ranks, devices, plans):
+    """Returns a measurement of each schedule: its real step, the emulated ones, the drift, and the memory of both. `plans` is the folder of
+    make_plans()."""
     model, microbatch, steps = settings
     measured = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -145,10 +158,7 @@ def one_round(millrace, name, settings, schedules, ranks, devices):
         pinned_run(profile_command(millrace, name, settings, ranks, devices, profile), "profile")
         mean, before = statistics.mean(seconds_of(profile)), probed()
         for schedule in random.sample(schedules, len(schedules)):
-            plan, out = (os.path.join(folder, f"{schedule}{part}") for part in (".json", ""))
-            shape = ["--stages", 1] if schedule == "replicas" else ["--straight"]
-            checked([millrace, "plan", "--profile", profile, *shape, "--ranks", ranks, "--microbatches", max(MICROBATCHES, ranks), "--schedule",
-                     "1f1b" if schedule == "replicas" else schedule, "--out", plan], folder, "plan")
+            plan, out = os.path.join(plans, f"{schedule}.json"), os.path.join(folder, schedule)
             job = write_job(folder, {"model": name, **model, "microbatch": microbatch, "data": DATA, "momentum": None,
                                      "plan": plan, "steps": steps, "output-dir": out})
             pinned_run([millrace, "launch", job], "launch")
@@ -250,11 +260,13 @@ def main():
     print(f"{processor}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} before; {options.ranks} ranks, "
           f"{options.rounds} rounds\n", flush=True)
     cases = {(name, schedule): Case() for name in names for schedule in schedules}
-    failed = None
+    failed, folders, devices = None, {name: tempfile.TemporaryDirectory() for name in names}, options.devices or options.ranks
     try:
+        for name in names:
+            make_plans(millrace, name, settings[name], schedules, options.ranks, devices, folders[name].name)
         for number in range(options.rounds):
             for name in names:
-                measured = one_round(millrace, name, settings[name], schedules, options.ranks, options.devices or options.ranks)
+                measured = one_round(millrace, name, settings[name], schedules, options.ranks, devices, folders[name].name)
                 for schedule, one in measured.items():
                     cases[name, schedule].add(one)
                 print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr, flush=True)
