@@ -1,13 +1,11 @@
 """Real jobs beside the same jobs on emulated devices. Each schedule is planned once, from a profile of its own: the profile that chose a plan
 flatters it. A round profiles each model with as many ranks as the run has, then launches each plan, and emulates it from that profile on
-both clocks; schedules come in another order each round. Errors are
-emulated / real - 1 of one round. Before and after each real run a short probe profiles the model again: the mean of their ranks / profile is
-the drift of the machine. The last column emulates once more with each rank as slow as in its probes (--straggler). Figures are medians over
-rounds, with the least and the greatest. Of six rounds these two hold the true median with 97 %. Neighbours only ever slow a machine down,
-so a second table compares the quickest real run of all rounds to the quickest emulated one. Ctrl-C or a failure ends the run, and the
-tables are of the rounds that are whole.
+both clocks; schedules come in another order each round. Errors are emulated / real - 1 of one round. Before and after each real run a short
+probe profiles the model again: the mean of their ranks / profile is the drift of the machine. The last column emulates once more with each
+rank as slow as in its probes (--straggler). Figures are medians over rounds, with the least and the greatest. Of six rounds these two hold
+the true median with 97 %. Ctrl-C or a failure ends the run, and the tables are of the rounds that are whole.
 
-Two more tables: whether the ranking of a model's plans is kept, among pairs whose ranges do not overlap; and the peak of each rank's memory, real and emulated (bytes of tensors, as the ranks' logs have them).
+Three more tables: the quickest real run of all rounds beside the quickest emulated one, as neighbours only ever slow a machine down; whether the ranking of a model's plans is kept, among pairs whose ranges do not overlap; and the peak of each rank's memory, real and emulated (bytes of tensors, as the ranks' logs have them).
 
 All that is measured runs on pinned ranks: rank r on core r modulo N. With --devices N below --ranks several ranks share a core, and the
 emulated ones share N devices. Profiles are then of all ranks on N cores.
@@ -126,11 +124,15 @@ def profile_command(millrace, name, settings, ranks, devices, out, *more):
             "--out", out, *more]
 
 
+def pinned_run(command, what, folder, devices, ranks):
+    with pinned(devices, ranks):
+        checked(command, folder, what)
+
+
 def make_plans(millrace, name, settings, schedules, ranks, devices, folder):
     """Writes the plan of each schedule into the folder."""
     profile = os.path.join(folder, "profile.json")
-    with pinned(devices, ranks):
-        checked(profile_command(millrace, name, settings, ranks, devices, profile), folder, "profile")
+    pinned_run(profile_command(millrace, name, settings, ranks, devices, profile), "profile", folder, devices, ranks)
     for schedule in schedules:
         shape = ["--stages", 1] if schedule == "replicas" else ["--straight"]
         checked([millrace, "plan", "--profile", profile, *shape, "--ranks", ranks, "--microbatches", max(MICROBATCHES, ranks), "--schedule",
@@ -147,21 +149,17 @@ def one_round(millrace, name, settings, schedules, ranks, devices, plans):
         sharing = ["--emulated-devices", devices] if devices < ranks else []
         shared = ["--share-devices", os.path.join(folder, "devices")] if sharing else []
 
-        def pinned_run(command, what):
-            with pinned(devices, ranks):
-                checked(command, folder, what)
-
         def probed():
-            pinned_run(profile_command(millrace, name, settings, ranks, devices, probe, "--blocks", 1), "probe")
+            pinned_run(profile_command(millrace, name, settings, ranks, devices, probe, "--blocks", 1), "probe", folder, devices, ranks)
             return seconds_of(probe)
 
-        pinned_run(profile_command(millrace, name, settings, ranks, devices, profile), "profile")
+        pinned_run(profile_command(millrace, name, settings, ranks, devices, profile), "profile", folder, devices, ranks)
         mean, before = statistics.mean(seconds_of(profile)), probed()
         for schedule in random.sample(schedules, len(schedules)):
             plan, out = os.path.join(plans, f"{schedule}.json"), os.path.join(folder, schedule)
             job = write_job(folder, {"model": name, **model, "microbatch": microbatch, "data": DATA, "momentum": None,
                                      "plan": plan, "steps": steps, "output-dir": out})
-            pinned_run([millrace, "launch", job], "launch")
+            pinned_run([millrace, "launch", job], "launch", folder, devices, ranks)
             after = probed()
             of_ranks = [(a + b) / 2 / mean for a, b in zip(before, after)]
             before = after

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -17,6 +16,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/mean.h"
 #include "runtime/base/option_names.h"
 #include "runtime/base/random.h"
 #include "runtime/base/text.h"
@@ -275,8 +275,7 @@ Status Emulation::slow_stragglers(const EmulatedStragglers& stragglers) {
                    "the profile has times of " + std::to_string(seconds.size()) +
                        " single ranks, the plan has " + std::to_string(slowdown_.size()) + " ranks",
                    "measure it with as many: millrace profile --ranks " + std::to_string(slowdown_.size())};
-  const double mean = std::accumulate(seconds.begin(), seconds.end(), 0.) / double(seconds.size());
-  for (std::size_t r = 0; r < seconds.size(); ++r) slowdown_[r] *= seconds[r] / mean;
+  for (std::size_t r = 0; r < seconds.size(); ++r) slowdown_[r] *= seconds[r] / mean(seconds);
   return Ok{};
 }
 

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <numeric>
 #include <optional>
 
 #include "driver/cli/command_support.h"
@@ -23,6 +22,7 @@
 #include "runtime/base/here_and_now.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/mean.h"
 #include "runtime/base/median.h"
 #include "runtime/base/progress_line.h"
 #include "runtime/profile/profiler.h"
@@ -52,9 +52,8 @@ void print_total(const std::string& of, const LayerGraph& graph) {
 
 void print_slowest_rank(const std::vector<double>& seconds) {
   const auto slowest = std::ranges::max_element(seconds);
-  const double mean = std::accumulate(seconds.begin(), seconds.end(), 0.) / double(seconds.size());
   std::printf("; rank %td was the slowest and took %.2f times the mean", slowest - seconds.begin(),
-              *slowest / mean);
+              *slowest / mean(seconds));
 }
 
 void print_table(const LayerGraph& graph) {

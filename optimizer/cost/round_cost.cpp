@@ -1,18 +1,14 @@
 #include "optimizer/cost/round_cost.h"
 
 #include <algorithm>
-#include <numeric>
 
+#include "runtime/base/mean.h"
 #include "runtime/plan/array_profiles.h"
 #include "runtime/schedule/message.h"
 #include "runtime/schedule/simulate.h"
 
 namespace millrace {
 namespace {
-
-double mean(const std::vector<double>& values) {
-  return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / double(values.size());
-}
 
 /// Returns the seconds of action `a` with `costs`; -1 if it neither computes nor carries a message.
 double seconds_of(const Action& a, const ScheduleCosts& costs, const MessageIndex& messages) {

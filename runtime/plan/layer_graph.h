@@ -97,8 +97,8 @@ struct Measured {
   /// Sigma of the log-normal factor whose two draws differ in the median as much as two passes of one block
   /// do, forward or backward. 0: not known.
   double jitter = 0;
-  /// What each rank took for a microbatch: forward, backward and loss. The times of the profile are their
-  /// means. Empty: not known.
+  /// The time of a microbatch on each rank: forward, backward and loss. The layers' times are means over the
+  /// ranks. Empty: not known.
   std::vector<double> rank_seconds;
   ProfileOrigin origin{};
 };
