@@ -233,7 +233,10 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     if (place->size > 1) {
       joined = join_job(*place, {.deadline = flags.deadline}, **device, accelerator);
       flags.options.before_block = [&] { joined.communicator->barrier(); };
-      if (flags.device == ComputeDevice::Cpu) flags.options.replicas = &*joined.communicator;
+      if (flags.device == ComputeDevice::Cpu) {
+        flags.options.replicas = &*joined.communicator;
+        flags.options.core_share = core_share(*place, *joined.communicator);
+      }
     }
     SteadyClock clock;
     DataToMeasure data;
@@ -262,8 +265,7 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
       joined.communicator->barrier();  // nobody leaves while others still measure
       graph.measured.rank_seconds = seconds_of_ranks(Total(graph).sum(), *joined.communicator);
       take_mean(graph, *joined.communicator);
-      if (flags.device == ComputeDevice::Cpu)
-        graph.measured.core_share = core_share(*place, *joined.communicator);
+      graph.measured.core_share = flags.options.core_share;
     }
     if (place->rank != 0) return 0;
     graph.measured.origin = {.processor = processor_name(), .date = utc_now()};

@@ -28,6 +28,7 @@ struct ProfileOptions {
   /// The ranks of one host that profile at once: what adding up gradients takes is measured among them. Every
   /// one of them profiles the same. Null: it is not measured.
   Communicator* replicas = nullptr;
+  double core_share = 1;  ///< Measured::core_share of these ranks
 };
 
 }  // namespace millrace

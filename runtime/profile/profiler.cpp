@@ -19,6 +19,7 @@
 #include "runtime/base/all_reduce_route.h"
 #include "runtime/base/error.h"
 #include "runtime/base/median.h"
+#include "runtime/device/host_memory.h"
 #include "runtime/stage/flat_blocks.h"
 #include "runtime/stage/gradient_reducer.h"
 #include "runtime/stage/layer_runner.h"
@@ -358,9 +359,9 @@ class Pass final : private LayerObserver {
 /// other, so that a slow moment of the machine counts in both.
 class Sums {
  public:
-  /// `passes`, by turn, and `replicas` must outlive it.
-  Sums(const std::vector<std::unique_ptr<Pass>>& passes, Communicator& replicas)
-      : passes_(passes), replicas_(replicas) {
+  /// `passes`, by turn, and `replicas` must outlive it. `core_share` is Measured::core_share of the replicas.
+  Sums(const std::vector<std::unique_ptr<Pass>>& passes, Communicator& replicas, double core_share)
+      : passes_(passes), replicas_(replicas), core_share_(core_share) {
     const std::vector<int> one_host(static_cast<std::size_t>(replicas.size()), 0);
     for (const auto& pass : passes) {
       const Bytes bytes = pass->gradient_bytes();
@@ -374,9 +375,9 @@ class Sums {
     for (int i = 0; i < kPairs; ++i) {
       double seconds = 0;
       for (const auto& pass : passes_) {
-        seconds += pass->plain_seconds(batch, &replicas_);
+        seconds += seconds_of(*pass, batch, &replicas_);
         pass_is_done();
-        seconds -= pass->plain_seconds(batch);
+        seconds -= seconds_of(*pass, batch, nullptr);
         pass_is_done();
       }
       // The first sums take memory for messages.
@@ -392,8 +393,17 @@ class Sums {
   }
 
  private:
+  /// Ranks that share cores wait in a sum until the others have run. That is not part of its time, so there
+  /// the processor's time is taken, as long as it lasts with this share of a core.
+  double seconds_of(Pass& pass, const Batch& batch, Communicator* replicas) const {
+    const double cpu = process_cpu_seconds();
+    const double seconds = pass.plain_seconds(batch, replicas);
+    return core_share_ < 1 ? (process_cpu_seconds() - cpu) / core_share_ : seconds;
+  }
+
   const std::vector<std::unique_ptr<Pass>>& passes_;
   Communicator& replicas_;
+  const double core_share_;
   Bytes added_ = 0;  // by each rank in a step
   bool is_first_ = true;
   Samples seconds_;
@@ -872,7 +882,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     }
   }
   std::optional<Sums> sums;
-  if (options.replicas) sums.emplace(passes, *options.replicas);
+  if (options.replicas) sums.emplace(passes, *options.replicas, options.core_share);
   Samples totals;
   for (int block = 0; block < options.blocks; ++block) {
     if (options.before_block) options.before_block();
