@@ -375,9 +375,9 @@ class Sums {
     for (int i = 0; i < kPairs; ++i) {
       double seconds = 0;
       for (const auto& pass : passes_) {
-        seconds += seconds_of(*pass, batch, &replicas_);
+        seconds += pass_seconds(*pass, batch, &replicas_);
         pass_is_done();
-        seconds -= seconds_of(*pass, batch, nullptr);
+        seconds -= pass_seconds(*pass, batch, nullptr);
         pass_is_done();
       }
       // The first sums take memory for messages.
@@ -393,9 +393,9 @@ class Sums {
   }
 
  private:
-  /// Ranks that share cores wait in a sum until the others have run. That is not part of its time, so there
-  /// the processor's time is taken, as long as it lasts with this share of a core.
-  double seconds_of(Pass& pass, const Batch& batch, Communicator* replicas) const {
+  /// Returns the seconds of a pass. A rank that shares its core waits in a sum until the others have run,
+  /// which is no part of the sum. So there it is the processor time, divided by the rank's share of a core.
+  double pass_seconds(Pass& pass, const Batch& batch, Communicator* replicas) const {
     const double cpu = process_cpu_seconds();
     const double seconds = pass.plain_seconds(batch, replicas);
     return core_share_ < 1 ? (process_cpu_seconds() - cpu) / core_share_ : seconds;

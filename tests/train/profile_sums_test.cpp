@@ -1,4 +1,5 @@
-// What adding up gradients takes: the time of a clock, or of the processor where ranks share cores.
+// A profile measures what adding up gradients takes: by its clock, or as processor time where ranks share
+// cores.
 #include <array>
 
 #include <gtest/gtest.h>
