@@ -28,8 +28,8 @@ struct ProfileOptions {
   /// The ranks of one host that profile at once: what adding up gradients takes is measured among them. Every
   /// one of them profiles the same. Null: it is not measured.
   Communicator* replicas = nullptr;
-  double core_share =
-      1;  ///< Measured::core_share of these ranks; below 1 a sum is measured as processor time
+  /// Measured::core_share of these ranks. Below 1 a sum is measured as processor time.
+  double core_share = 1;
 };
 
 }  // namespace millrace

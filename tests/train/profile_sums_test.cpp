@@ -1,5 +1,4 @@
-// A profile measures what adding up gradients takes: by its clock, or as processor time where ranks share
-// cores.
+// A profile has the time of a sum of gradients: on its clock, or of the processor where ranks share cores.
 #include <array>
 
 #include <gtest/gtest.h>
