@@ -1,7 +1,8 @@
 // main() of every test program. A skipped test is not a passed test: skips that tests/allowed_skips.txt does
 // not name are failures, and a program with allowed ones ends with kAllowedSkips, which ctest shows as
 // "Skipped". (ctest's own SKIP_REGULAR_EXPRESSION would do that too, but it turns a failure beside a skip
-// into "Skipped".)
+// into "Skipped".) Failures are said once more at the end, where
+// scripts/test finds them.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -32,9 +33,30 @@ std::vector<std::string> skipped_tests() {
   return names;
 }
 
+void repeat_failures() {
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  for (int s = 0; s < all.total_test_suite_count(); ++s) {
+    const testing::TestSuite& suite = *all.GetTestSuite(s);
+    for (int t = 0; t < suite.total_test_count(); ++t) {
+      const testing::TestInfo& test = *suite.GetTestInfo(t);
+      const testing::TestResult& result = *test.result();
+      for (int p = 0; p < result.total_part_count(); ++p) {
+        const testing::TestPartResult& part = result.GetTestPartResult(p);
+        if (!part.failed()) continue;
+        std::printf("FAILED: %s.%s, %s:%d\n%.2000s\n", suite.name(), test.name(),
+                    part.file_name() == nullptr ? "?" : part.file_name(), part.line_number(),
+                    part.message());
+      }
+    }
+  }
+}
+
 int run(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  if (const int failed = RUN_ALL_TESTS(); failed != 0) return failed;
+  if (const int failed = RUN_ALL_TESTS(); failed != 0) {
+    repeat_failures();
+    return failed;
+  }
   const std::vector<std::string> skipped = skipped_tests();
   if (skipped.empty()) return 0;
   std::ifstream file(MILLRACE_SOURCE_DIR "/tests/allowed_skips.txt");
