@@ -225,7 +225,9 @@ LinearKernels small_tried(std::int64_t rows, std::int64_t in, std::int64_t out) 
   Trial x(rows, in), weight(out, in), bias(1, out), grad(rows, out), copy(in, out), before(out, in);
   Trial y(rows, out), own_y(rows, out), dx(rows, in), own_dx(rows, in), dw(out, in), own_dw(out, in);
   Trial sums(1, out), own_sums(1, out);
-  at::Tensor y_tensor = y.tensor(), dx_tensor = dx.tensor(), dw_tensor = dw.tensor();
+  const Trial product_of_dw(out, in);
+  at::Tensor y_tensor = y.tensor(), dx_tensor = dx.tensor(), dw_tensor = dw.tensor(),
+             product_tensor = product_of_dw.tensor();
   const bool has_vectors = order_of_blas() && rows <= kMostRowsOfSmall;
   Same forward{true, has_vectors}, by_copy = forward, input_gradient = forward, weight_gradient = forward;
   const std::int64_t shortest = std::min({rows, in, out});
@@ -237,7 +239,8 @@ LinearKernels small_tried(std::int64_t rows, std::int64_t in, std::int64_t out) 
     transpose(weight.data(), copy.data(), out, in);
     at::addmm_out(y_tensor, bias.row(), x.tensor(), weight.tensor().t());
     at::mm_out(dx_tensor, grad.tensor(), weight.tensor());
-    at::add_out(dw_tensor, before.tensor(), at::mm(grad.tensor().t(), x.tensor()));
+    at::mm_out(product_tensor, grad.tensor().t(), x.tensor());
+    at::add_out(dw_tensor, before.tensor(), product_tensor);
     for (const std::int64_t offset : {std::int64_t{0}, kOffsets[i % kOffsets.size()]}) {
       for (Trial* matrix : {&x, &weight, &bias, &grad, &copy, &own_y, &own_dx, &own_dw})
         matrix->move_to(offset);

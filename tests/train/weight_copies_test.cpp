@@ -1,4 +1,5 @@
 // Copies of weights in the order that kernels read: made for a version, gone with it, in no plan's bits.
+#include "runtime/device/host_memory.h"
 #include "runtime/kernels/linear_kernels.h"
 #include "runtime/profile/profiler.h"
 #include "runtime/stage/parameter_store.h"
@@ -117,6 +118,15 @@ TEST_F(WeightCopies, AreInTheProfile) {
                     clock, *device_);
   EXPECT_EQ(graph.nodes[0].lowered_bytes, 12 * 16 * 4);
   EXPECT_EQ(graph.nodes[1].lowered_bytes, 0);
+}
+
+// The peak of a small model would else be that of the first microbatch, which tries kernels.
+TEST(KernelTrials, TakeNoMemoryOfTensors) {
+  install_host_allocator();
+  reset_host_peak();
+  const std::int64_t before = host_memory().live;
+  linear_kernels(5, 211, 307);
+  EXPECT_LT(host_memory().peak - before, 211 * 307 * 4 / 4);
 }
 
 }  // namespace
