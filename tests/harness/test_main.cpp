@@ -1,8 +1,7 @@
 // main() of every test program. A skipped test is not a passed test: skips that tests/allowed_skips.txt does
 // not name are failures, and a program with allowed ones ends with kAllowedSkips, which ctest shows as
 // "Skipped". (ctest's own SKIP_REGULAR_EXPRESSION would do that too, but it turns a failure beside a skip
-// into "Skipped".) Failures are said once more at the end, where
-// scripts/test finds them.
+// into "Skipped".) Failures are said once more at the end, where scripts/test finds them.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -44,8 +43,7 @@ void repeat_failures() {
         const testing::TestPartResult& part = result.GetTestPartResult(p);
         if (!part.failed()) continue;
         std::printf("FAILED: %s.%s, %s:%d\n%.2000s\n", suite.name(), test.name(),
-                    part.file_name() == nullptr ? "?" : part.file_name(), part.line_number(),
-                    part.message());
+                    part.file_name() == nullptr ? "?" : part.file_name(), part.line_number(), part.message());
       }
     }
   }
