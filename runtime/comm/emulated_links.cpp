@@ -66,11 +66,10 @@ class EmulatedLinks final : public ForwardingChannel {
       if (is_collective && is_asking_) {
         waiting_.push_back(message);
       } else {
-        ask(message, is_collective ? std::max(now, collectives_free_) : now);
+        ask(message, is_collective ? std::max(now, collectives_free_) : left_device(transfer, now));
       }
     } else {
-      // The device was done then, even if the host noticed it later.
-      wire.free = std::max(wire.free, transfer.moment ? *transfer.moment : now) + length;
+      wire.free = std::max(wire.free, left_device(transfer, now)) + length;
       on_the_way_.emplace(wire.free + message->latency, message);
     }
     clock().notify_all(changed_);
@@ -120,13 +119,18 @@ class EmulatedLinks final : public ForwardingChannel {
     std::shared_ptr<Message> message_;
   };
 
+  /// The device was done then, even if the host noticed it later.
+  static TimePoint left_device(const Transfer& transfer, TimePoint now) {
+    return transfer.moment ? *transfer.moment : now;
+  }
+
   Wire& wire_to(int peer) {
     const auto found = wires_.find(peer);
     if (found != wires_.end()) return found->second;
     return wires_.emplace(peer, Wire{network_.wire(rank(), peer)}).first->second;
   }
 
-  /// Asks for the ports of a message at `when`, now or later.
+  /// Asks for the ports of a message, as of `when`.
   void ask(const std::shared_ptr<Message>& message, TimePoint when) {
     at_once_ = when == newest_ ? at_once_ + 1 : 0;
     newest_ = when;
