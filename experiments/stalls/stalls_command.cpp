@@ -340,6 +340,9 @@ Result<std::vector<StepTime>> step_times(const FigureFlags& flags, StallFigure f
                            flags.gpus),
                    "set ++workload.reader.batch_size to a multiple"};
   const int share = static_cast<int>(batch / flags.gpus);
+  TableLeave leave = flags.leave;
+  leave.batch_option =
+      flags.gpus > 1 ? "++workload.reader.batch_size / --gpus" : "++workload.reader.batch_size";
   std::vector<StepTime> steps;
   Problems problems;
   std::vector<std::string> models = flags.models;
@@ -350,7 +353,7 @@ Result<std::vector<StepTime>> step_times(const FigureFlags& flags, StallFigure f
     if (models.empty()) models = {first};  // whose problem says what there is
   }
   for (const std::string& model : models) {
-    const Result<double> seconds = table->seconds(flags.device, model, share, flags.leave);
+    const Result<double> seconds = table->seconds(flags.device, model, share, leave);
     if (seconds)
       steps.push_back({model, *seconds, table->copy_seconds(flags.device, model, share)});
     else

@@ -156,8 +156,8 @@ Result<double> DeviceTable::seconds(const std::string& device, const std::string
     return Problem{name_,
                    "it has " + model + " on " + device + " in batches of " + listed(batches) + ", not of " +
                        std::to_string(batch),
-                   "times are not extended beyond what was measured: profile with --microbatch " +
-                       batches.front() + (batches.size() > 1 ? " to " + batches.back() : "") +
+                   "times are not extended beyond what was measured: set " + batches.front() +
+                       (batches.size() > 1 ? " to " + batches.back() : "") + " by " + leave.batch_option +
                        ", or give --extrapolate"};
   }
   if (above->batch != batch && std::prev(above)->stack != above->stack && !leave.mix_stacks) {

@@ -25,6 +25,7 @@ struct DeviceTime {
 struct TableLeave {
   bool extrapolate = false;  ///< times of batches outside of the table's
   bool mix_stacks = false;   ///< a time between two that were measured with different software
+  std::string batch_option = "profile --microbatch";  ///< what sets the batch; for hints
 };
 
 /// Returns the time of a batch from those of smaller and larger ones, ascending by batch; at least one, and
