@@ -325,14 +325,11 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
   EmulatedCosts costs{.rank = rank.value,
                       .memory = memory_.at(static_cast<std::size_t>(rank.value)),
                       .sum_s_per_byte = (kind ? kind->profile : profile_).sum_s_per_byte,
-                      .factor = slowdown_.at(static_cast<std::size_t>(rank.value)),
+                      .factor = slowdown_.at(static_cast<std::size_t>(rank.value)) *
+                                (flags_.devices > 0 ? profile_.measured.core_share : 1),
                       .jitter = jitter_,
                       .free_host = free_host_,
                       .seed = derive_seed(seed_, "emulated work", static_cast<std::uint64_t>(rank.value))};
-  if (flags_.devices > 0) {
-    costs.factor *= profile_.measured.core_share * (1 - profile_.measured.switched_share);
-    costs.switch_s = profile_.measured.switch_s;
-  }
   for (std::size_t a = 0; a < arrays_.size(); ++a) {
     const LayerGraph& array = arrays_[a];
     costs.fixed_bytes += batches_of(rank, a);

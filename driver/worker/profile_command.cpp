@@ -75,9 +75,6 @@ void print_table(const LayerGraph& graph) {
               graph.measured.ranks == 1 ? "" : "s", graph.measured.blocks, graph.measured.spread * 100);
   if (graph.measured.core_share < 1)
     std::printf("; a rank had %.0f %% of a core", graph.measured.core_share * 100);
-  if (graph.measured.switch_s > 0)
-    std::printf(" and lost %.3f ms when it came back to it, %.1f %% of its time",
-                graph.measured.switch_s * 1e3, graph.measured.switched_share * 100);
   if (graph.measured.jitter > 0)
     std::printf("; passes of a block vary by %.1f %%", graph.measured.jitter * 100);
   if (graph.measured.rank_seconds.size() > 1) print_slowest_rank(graph.measured.rank_seconds);

@@ -1,7 +1,6 @@
-// The processor time that a thread or a process has used, and how often it was taken from it.
+// The processor time that a thread or a process has used.
 #pragma once
 
-#include <sys/resource.h>
 #include <time.h>
 
 #include <chrono>
@@ -14,13 +13,6 @@ inline std::chrono::nanoseconds cpu_time(clockid_t clock) {
   timespec time{};
   ::clock_gettime(clock, &time);
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-}
-
-/// Returns how often a thread of the process had to leave a core although it had work to do.
-inline long preemptions() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_nivcsw;
 }
 
 }  // namespace millrace

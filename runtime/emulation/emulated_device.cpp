@@ -80,10 +80,6 @@ void EmulatedDevice::draw_factor() {
   if (costs_.jitter > 0) drawn_factor_ = std::exp(costs_.jitter * (random_.normal() - costs_.jitter / 2));
 }
 
-TimePoint EmulatedDevice::append(TimePoint::duration length) {
-  return shared_->append(next(), length, {.own_end = free_, .takes = duration_of(costs_.switch_s)});
-}
-
 void EmulatedDevice::compute(double seconds) {
   std::unique_lock lock(mutex_);
   TimePoint::duration left = duration_of(seconds * costs_.factor * drawn_factor_);
@@ -92,12 +88,12 @@ void EmulatedDevice::compute(double seconds) {
     return;
   }
   for (; left > kSlice; left -= kSlice) {
-    const TimePoint end = free_ = append(kSlice);
+    const TimePoint end = free_ = shared_->append(next(), kSlice);
     lock.unlock();
     wait_until(end);
     lock.lock();
   }
-  free_ = append(left);
+  free_ = shared_->append(next(), left);
 }
 
 void EmulatedDevice::wait_until(TimePoint when) {

@@ -34,12 +34,10 @@ struct EmulatedCosts {
   std::int64_t memory = 0;                  ///< of the device; 0: unlimited
   std::int64_t fixed_bytes = 0;             ///< taken from the start to the end, besides tensors
   double sum_s_per_byte = 0;                ///< LayerGraph::sum_s_per_byte
-  /// All times of work are multiplied by this. It is Measured::core_share * (1 - switched_share) where ranks
-  /// share the device as they shared a core, divided by the speed of the device's kind, times the factor of a
-  /// straggler.
+  /// All times are multiplied by this. It is Measured::core_share where ranks share the device as they shared
+  /// a core, divided by the speed of the device's kind, times the factor of a straggler.
   double factor = 1;
-  double switch_s = 0;  ///< Measured::switch_s, where the device is shared
-  double jitter = 0;    ///< sigma of a log-normal factor of mean 1; 0: times do not vary
+  double jitter = 0;  ///< sigma of a log-normal factor of mean 1; 0: times do not vary
   /// The device does not wait for what the thread that hands over work computes by itself: the profile has
   /// the real thread's work. True on a real clock, unless that thread decodes data.
   bool free_host = false;
@@ -107,8 +105,7 @@ class EmulatedDevice final : public Device {
   friend class EmulatedMark;
   void draw_factor();
   TimePoint::duration late();
-  TimePoint next();                              // when work handed over now would begin
-  TimePoint append(TimePoint::duration length);  // to shared_
+  TimePoint next();  // when work handed over now would begin
   void wait_until(TimePoint when);
 
   Clock& clock_;

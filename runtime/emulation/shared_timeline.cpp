@@ -52,13 +52,11 @@ SharedTimeline::~SharedTimeline() {
   if (mapped_) ::munmap(mapped_, sizeof(Ticks));
 }
 
-TimePoint SharedTimeline::append(TimePoint earliest, TimePoint::duration length, const Switch& change) {
+TimePoint SharedTimeline::append(TimePoint earliest, TimePoint::duration length) {
   const std::atomic_ref<Ticks> free = free_at();
   Ticks before = free.load(), after = 0;
   do {
-    const bool others_worked = before > change.own_end.time_since_epoch().count();
-    after = std::max(before, earliest.time_since_epoch().count()) + length.count() +
-            (others_worked ? change.takes.count() : 0);
+    after = std::max(before, earliest.time_since_epoch().count()) + length.count();
   } while (!free.compare_exchange_weak(before, after));
   return TimePoint(TimePoint::duration(after));
 }

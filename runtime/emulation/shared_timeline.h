@@ -22,14 +22,8 @@ class SharedTimeline {
   SharedTimeline(const SharedTimeline&) = delete;
   SharedTimeline& operator=(const SharedTimeline&) = delete;
 
-  /// Coming back to one of them takes time where another has worked since `own_end`, the end of its last
-  /// work.
-  struct Switch {
-    TimePoint own_end{};
-    TimePoint::duration takes{};
-  };
   /// Appends work of `length` that begins at `earliest` or later. Returns when it is done.
-  TimePoint append(TimePoint earliest, TimePoint::duration length, const Switch& change);
+  TimePoint append(TimePoint earliest, TimePoint::duration length);
 
  private:
   explicit SharedTimeline(void* mapped) : mapped_(mapped) {}

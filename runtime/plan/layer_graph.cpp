@@ -142,8 +142,6 @@ Measured measured_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
   Measured measured{.ranks = in.whole("ranks", 1, 1 << 20, 1),
                     .core_share = in.within("core_share", 1e-6, 1, 1),
-                    .switch_s = in.within("switch_s", 0, 1, 0),
-                    .switched_share = in.within("switched_share", 0, 0.99, 0),
                     .blocks = in.whole("blocks", 1, 1 << 20, 1),
                     .spread = in.within("spread", 0, 1e6, 0),
                     .jitter = in.within("jitter", 0, 10, 0),
@@ -358,10 +356,6 @@ Json LayerGraph::as_json() const {
     json["measured"] =
         Json::object({{"ranks", measured.ranks}, {"blocks", measured.blocks}, {"spread", measured.spread}});
     if (measured.core_share < 1) json["measured"]["core_share"] = measured.core_share;
-    if (measured.switch_s > 0) {
-      json["measured"]["switch_s"] = measured.switch_s;
-      json["measured"]["switched_share"] = measured.switched_share;
-    }
     if (measured.jitter > 0) json["measured"]["jitter"] = measured.jitter;
     if (!measured.rank_seconds.empty()) {
       Json of_ranks = Json::array();

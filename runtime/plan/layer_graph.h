@@ -90,10 +90,6 @@ struct Measured {
   int ranks = 1;  ///< ranks that computed at the same time on the host
   /// Each thread of the ranks had this share of a processor core. Below 1, times contain waits for others.
   double core_share = 1;
-  /// Processor time that a rank loses each time that a core comes back to it from another rank: its data have
-  /// left the caches. `switched_share` of the processor time of the layers is such losses. 0: none, not
-  /// known.
-  double switch_s = 0, switched_share = 0;
   /// Repetitions of the measurement of all layers, seconds or minutes apart; 0: not known.
   int blocks = 0;
   /// Half the difference between the slowest and the fastest block, as a share of the median.

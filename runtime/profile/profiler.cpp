@@ -17,11 +17,9 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "runtime/base/all_reduce_route.h"
-#include "runtime/base/cpu_time.h"
 #include "runtime/base/error.h"
 #include "runtime/base/median.h"
 #include "runtime/device/host_memory.h"
-#include "runtime/profile/switch_loss.h"
 #include "runtime/stage/flat_blocks.h"
 #include "runtime/stage/gradient_reducer.h"
 #include "runtime/stage/layer_runner.h"
@@ -409,66 +407,6 @@ class Sums {
   Bytes added_ = 0;  // by each rank in a step
   bool is_first_ = true;
   Samples seconds_;
-};
-
-/// Runs passes beside those of the ranks that share a core, and passes alone on it, for switch_loss().
-class Switches {
- public:
-  /// `passes`, by turn, and `replicas` must outlive it. `core_share` is Measured::core_share of the replicas.
-  /// Replica r shares a core with replicas r + n, r + 2n, ... of n cores.
-  Switches(const std::vector<std::unique_ptr<Pass>>& passes, Communicator& replicas, double core_share)
-      : passes_(passes),
-        replicas_(replicas),
-        at_once_(std::max(1, static_cast<int>(std::lround(replicas.size() * core_share)))) {}
-
-  static constexpr int kPairs = 4;
-
-  /// Runs the pairs of a block. `pass_is_done` is called after each pass. Collective.
-  void measure(const Batch& batch, const std::function<void()>& pass_is_done) {
-    for (int i = 0; i < kPairs; ++i) {
-      replicas_.barrier();
-      const Cpu beside_others = pass(batch, pass_is_done);
-      Cpu alone;
-      for (int first = 0; first < replicas_.size(); first += at_once_) {
-        replicas_.barrier();
-        if (replicas_.rank().value / at_once_ * at_once_ == first) alone = pass(batch, pass_is_done);
-      }
-      pairs_.push_back({beside_others.seconds, alone.seconds, beside_others.switches - alone.switches});
-    }
-    replicas_.barrier();
-  }
-
-  /// Returns the mean over the replicas, or no loss if noise has made it negative. Collective.
-  SwitchLoss loss() const {
-    const SwitchLoss own = switch_loss(pairs_);
-    const at::Tensor sums = at::zeros({2}, at::kDouble);
-    sums[0] = own.seconds;
-    sums[1] = own.share;
-    replicas_.all_reduce(sums, "losses by switches")->wait();
-    const auto* const sum = sums.const_data_ptr<double>();
-    if (sum[0] <= 0 || sum[1] <= 0) return {};
-    return {.seconds = sum[0] / replicas_.size(), .share = sum[1] / replicas_.size()};
-  }
-
- private:
-  struct Cpu {
-    double seconds = 0, switches = 0;
-  };
-
-  Cpu pass(const Batch& batch, const std::function<void()>& pass_is_done) {
-    const double seconds = process_cpu_seconds();
-    const long switches = preemptions();
-    for (const auto& turn : passes_) {
-      turn->plain_seconds(batch);
-      pass_is_done();
-    }
-    return {process_cpu_seconds() - seconds, double(preemptions() - switches)};
-  }
-
-  const std::vector<std::unique_ptr<Pass>>& passes_;
-  Communicator& replicas_;
-  const int at_once_;
-  std::vector<PassPair> pairs_;
 };
 
 /// Times updates of three sorts, one after the other: in place, with the version before kept, and in place
@@ -906,16 +844,13 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   const std::vector<const StageLayout*> turns = turns_of(layout);
   const int warmups = std::max(1, options.warmup);
   const auto num_batches = static_cast<std::int64_t>(batches.timed.size());
-  const bool shares_cores = options.replicas && options.core_share < 1;
   std::int64_t passed = 0;
   const auto pass_is_done = [&] {
     // The 1 stands for the pass that tries kernels.
     const std::int64_t timed = std::int64_t{options.blocks} * options.repetitions + 1;
-    const std::int64_t of_block =
-        (options.replicas ? 2 * Sums::kPairs : 0) + (shares_cores ? 2 * Switches::kPairs : 0);
+    const std::int64_t with_sums = options.replicas ? options.blocks * 2 * Sums::kPairs : 0;
     if (options.progress)
-      options.progress(++passed,
-                       (timed * num_batches + options.blocks * of_block + warmups) * std::ssize(turns));
+      options.progress(++passed, (timed * num_batches + with_sums + warmups) * std::ssize(turns));
   };
   std::vector<std::unique_ptr<Pass>> passes;  // by turn
   for (const StageLayout* turn : turns) {
@@ -948,8 +883,6 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   }
   std::optional<Sums> sums;
   if (options.replicas) sums.emplace(passes, *options.replicas, options.core_share);
-  std::optional<Switches> switches;
-  if (shares_cores) switches.emplace(passes, *options.replicas, options.core_share);
   Samples totals;
   for (int block = 0; block < options.blocks; ++block) {
     if (options.before_block) options.before_block();
@@ -965,7 +898,6 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     time_updates();
     if (sums) {
       sums->measure(batches.timed.front().batch, pass_is_done);
-      if (switches) switches->measure(batches.timed.front().batch, pass_is_done);
       updates.forget_gradients();  // those of other ranks touched other rows
     }
     double total = 0;
@@ -1050,11 +982,6 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                     .blocks = options.blocks,
                     .spread = spread_of(totals),
                     .jitter = jitter_of(samples, static_cast<std::size_t>(options.repetitions))};
-  if (switches) {
-    const SwitchLoss loss = switches->loss();
-    graph.measured.switch_s = loss.seconds;
-    graph.measured.switched_share = loss.share;
-  }
   std::vector<LayerGraph> of_turns;
   for (std::size_t t = 0; t < layout.turns.size(); ++t) {
     of_turns.push_back(turn_of(graph, layout.turns[t], model.turns[t].name, samples[t], *passes[t]));

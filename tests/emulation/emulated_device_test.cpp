@@ -241,27 +241,6 @@ TEST(EmulatedDevice, JobsThatShareItTakeTurns) {
   EXPECT_FALSE(SharedTimeline::open(folder.path("absent/device0"), clock.now()));
 }
 
-TEST(EmulatedDevice, ComingBackFromAnotherJobTakesTime) {
-  VirtualClock clock;
-  const auto timeline = SharedTimeline::of_this_process();
-  EmulatedDevice a(clock, "a", {.switch_s = 1e-4}), b(clock, "b", {.switch_s = 2e-4});
-  a.share(timeline);
-  b.share(timeline);
-  const double start = seconds(clock);
-  const auto runs = [&](EmulatedDevice& device) {
-    device.compute(1e-3);
-    device.mark()->wait();
-    return seconds(clock) - start;
-  };
-  EXPECT_NEAR(runs(a), 1e-3, 1e-9) << "nobody has worked";
-  EXPECT_NEAR(runs(a), 2e-3, 1e-9) << "only itself";
-  EXPECT_NEAR(runs(b), 3.2e-3, 1e-9);
-  EXPECT_NEAR(runs(a), 4.3e-3, 1e-9);
-  clock.sleep_until(clock.now() + std::chrono::milliseconds(1));
-  EXPECT_NEAR(runs(a), 6.3e-3, 1e-9) << "the device was idle, the caches are its own";
-  EXPECT_NEAR(runs(b), 7.5e-3, 1e-9);
-}
-
 // Two ranks that had half of a core each while they were measured took twice as long as each of them
 // computes.
 TEST(EmulatedDevice, TimesOfASharedCoreAreTakenApart) {
