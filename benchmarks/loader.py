@@ -12,6 +12,7 @@ second of wall time and of CPU time (workers included), medians over rounds.
 """
 
 import argparse
+import functools
 import os
 import re
 import resource
@@ -135,26 +136,24 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     peers = loaders(options.folder)
+    epochs = {name: functools.partial(epoch, images) for name, images in peers.items()}
     for name, module in (("DALI", dali), ("FFCV", ffcv)):
         if not module:
             print(f"{name} is not installed and has no row")
+    if dali:
+        epochs[f"DALI {dali.__version__}"] = functools.partial(dali_epoch, options.folder, len(peers["torchvision, Pillow"]))
     folder_of_ffcv = tempfile.TemporaryDirectory()
-    beton = os.path.join(folder_of_ffcv.name, "images.beton")
     if ffcv:
+        beton = os.path.join(folder_of_ffcv.name, "images.beton")
         write_for_ffcv(options.folder, beton)
+        epochs[f"FFCV {ffcv.__version__}"] = functools.partial(ffcv_epoch, beton)
     measured = {}
     for _ in range(options.rounds):
         for workers, seconds in own_epochs(options.program, options.folder).items():
             measured.setdefault(("millrace", workers), []).append(seconds)
-        for name, images in peers.items():
+        for name, epoch_of in epochs.items():
             for workers in (1, 2):
-                measured.setdefault((name, workers), []).append(epoch(images, workers))
-        for workers in (1, 2):
-            if dali:
-                count = len(peers["torchvision, Pillow"])
-                measured.setdefault((f"DALI {dali.__version__}", workers), []).append(dali_epoch(options.folder, count, workers))
-            if ffcv:
-                measured.setdefault((f"FFCV {ffcv.__version__}", workers), []).append(ffcv_epoch(beton, workers))
+                measured.setdefault((name, workers), []).append(epoch_of(workers))
     print(f"torchvision {torchvision.__version__}, {options.rounds} rounds; ms an image: median (quartiles)\n")
     print("| loader | workers | images/s | images a CPU second | wall ms an image | beside millrace |\n|---|---|---|---|---|---|")
     for (name, workers), seconds in measured.items():

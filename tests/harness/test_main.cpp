@@ -19,32 +19,34 @@ namespace {
 
 constexpr int kAllowedSkips = 77;  // SKIP_RETURN_CODE in cmake/millrace_targets.cmake
 
-std::vector<std::string> skipped_tests() {
-  std::vector<std::string> names;
+std::string name_of(const testing::TestInfo& test) {
+  return std::string(test.test_suite_name()) + "." + test.name();
+}
+
+std::vector<const testing::TestInfo*> all_tests() {
+  std::vector<const testing::TestInfo*> tests;
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
   for (int s = 0; s < all.total_test_suite_count(); ++s) {
     const testing::TestSuite& suite = *all.GetTestSuite(s);
-    for (int t = 0; t < suite.total_test_count(); ++t) {
-      const testing::TestInfo& test = *suite.GetTestInfo(t);
-      if (test.result()->Skipped()) names.push_back(std::string(suite.name()) + "." + test.name());
-    }
+    for (int t = 0; t < suite.total_test_count(); ++t) tests.push_back(suite.GetTestInfo(t));
   }
+  return tests;
+}
+
+std::vector<std::string> skipped_tests() {
+  std::vector<std::string> names;
+  for (const testing::TestInfo* test : all_tests())
+    if (test->result()->Skipped()) names.push_back(name_of(*test));
   return names;
 }
 
 void repeat_failures() {
-  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
-  for (int s = 0; s < all.total_test_suite_count(); ++s) {
-    const testing::TestSuite& suite = *all.GetTestSuite(s);
-    for (int t = 0; t < suite.total_test_count(); ++t) {
-      const testing::TestInfo& test = *suite.GetTestInfo(t);
-      const testing::TestResult& result = *test.result();
-      for (int p = 0; p < result.total_part_count(); ++p) {
-        const testing::TestPartResult& part = result.GetTestPartResult(p);
-        if (!part.failed()) continue;
-        std::printf("FAILED: %s.%s, %s:%d\n%.2000s\n", suite.name(), test.name(),
-                    part.file_name() == nullptr ? "?" : part.file_name(), part.line_number(), part.message());
-      }
+  for (const testing::TestInfo* test : all_tests()) {
+    for (int p = 0; p < test->result()->total_part_count(); ++p) {
+      const testing::TestPartResult& part = test->result()->GetTestPartResult(p);
+      if (!part.failed()) continue;
+      std::printf("FAILED: %s, %s:%d\n%.2000s\n", name_of(*test).c_str(),
+                  part.file_name() == nullptr ? "?" : part.file_name(), part.line_number(), part.message());
     }
   }
 }
