@@ -12,6 +12,7 @@
 
 #include "driver/cli/command_support.h"
 #include "driver/cli/value_flags.h"
+#include "runtime/base/cpu_time.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
@@ -36,6 +37,26 @@ Problems values_asked_for(const TrainSpec& spec) {
                           "leave it out of an emulated run"});
   return problems;
 }
+
+/// What the thread computes meanwhile is its own work; for the rest it waits.
+class CountedBatches final : public BatchSource {
+ public:
+  CountedBatches(std::unique_ptr<BatchSource> inner, std::shared_ptr<Clock> clock)
+      : inner_(std::move(inner)), clock_(std::move(clock)) {}
+  Batch get(std::int64_t position) override {
+    const TimePoint start = clock_->now();
+    const auto computed = cpu_time(CLOCK_THREAD_CPUTIME_ID);
+    Batch batch = inner_->get(position);
+    EmulatedDevice::of_thread().host_waited(start + (cpu_time(CLOCK_THREAD_CPUTIME_ID) - computed), {});
+    return batch;
+  }
+  void seek(std::int64_t position) override { inner_->seek(position); }
+  BatchExtent extent(std::int64_t position) const override { return inner_->extent(position); }
+
+ private:
+  std::unique_ptr<BatchSource> inner_;
+  std::shared_ptr<Clock> clock_;
+};
 
 FieldReads field_reads(const LayeredModel& model, int microbatch) {
   FieldReads reads;
@@ -374,6 +395,17 @@ std::vector<ChannelDecorator> Emulation::decorators(
     return make_device_ordered(std::move(channel), device, shared);
   });
   return all;
+}
+
+MakeBatches Emulation::counted(MakeBatches batches) const {
+  if (!free_host_) return batches;  // all that the thread does between two waits counts
+  return
+      [batches = std::move(batches), clock = clock_](const BatchNeeds& train, const BatchNeeds& evaluation) {
+        BatchSources sources = batches(train, evaluation);
+        for (std::unique_ptr<BatchSource>* source : {&sources.train, &sources.evaluation.batches})
+          if (*source) *source = std::make_unique<CountedBatches>(std::move(*source), clock);
+        return sources;
+      };
 }
 
 Json Emulation::as_json() const {

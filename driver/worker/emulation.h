@@ -69,6 +69,8 @@ class Emulation {
   /// Returns what stands around the channel of each rank, the innermost first. `device_of` returns the device
   /// of a rank, which must outlive the channel.
   std::vector<ChannelDecorator> decorators(std::function<EmulatedDevice&(int rank)> device_of) const;
+  /// Returns `batches`, with devices that count the time for which a rank's thread is kept waiting for one.
+  MakeBatches counted(MakeBatches batches) const;
   /// Returns what summary.json says of it (docs/formats.md).
   Json as_json() const;
   /// Returns how the profile was measured.

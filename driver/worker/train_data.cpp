@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "data/loading/weighed_dataset.h"
+#include "driver/worker/emulation.h"
 #include "driver/worker/stored_dataset.h"
 #include "driver/worker/worker_data_report.h"
 #include "runtime/base/log.h"
@@ -189,7 +190,8 @@ TrainedArray array_for(const TrainSpec& spec, const Datasets& sets, const Layere
     const std::shared_ptr<const Dataset> train = sets.trains[reader];
     const std::shared_ptr<const Dataset> test = sets.test ? sets.tests[reader] : nullptr;
     const bool only_judges = test && spec.options.steps == 0 && steps_per_epoch(*train, options) < 1;
-    return batches_of(only_judges ? nullptr : train, test, options);
+    MakeBatches batches = batches_of(only_judges ? nullptr : train, test, options);
+    return spec.emulated ? spec.emulated->counted(std::move(batches)) : batches;
   };
   TrainedArray array{network, {}};
   const auto choices = spec.choices.find(static_cast<std::size_t>(network.jobs()));

@@ -45,8 +45,14 @@ class Channel {
   /// receive of a new tensor.
   virtual std::unique_ptr<Arrival> receive(const Transfer& transfer);
   /// A collective of `tensor` begins, of which messages may be posted by another thread. The thread that
-  /// makes the tensor calls it. `added`: bytes of other ranks that this rank will add to its own.
-  virtual void begin_collective(const at::Tensor& /*tensor*/, std::int64_t /*added*/) {}
+  /// makes the tensor calls it. `added`: bytes of other ranks that this rank will add to its own. Returns the
+  /// Transfer::moment that all messages of the collective share: its sends leave then, and each wait for a
+  /// receive moves it on. Null: nobody asks.
+  virtual std::shared_ptr<TimePoint> begin_collective(const at::Tensor& /*tensor*/, std::int64_t /*added*/) {
+    return nullptr;
+  }
+  /// The thread that began a collective has waited since `start` until it ended, at `moment`.
+  virtual void end_collective(TimePoint /*start*/, const std::shared_ptr<TimePoint>& /*moment*/) {}
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 
@@ -61,8 +67,11 @@ class ForwardingChannel : public Channel {
   Clock& clock() const override { return inner_->clock(); }
   bool buffers_sends() const override { return inner_->buffers_sends(); }
   std::vector<int> hosts() const override { return inner_->hosts(); }
-  void begin_collective(const at::Tensor& tensor, std::int64_t added) override {
-    inner_->begin_collective(tensor, added);
+  std::shared_ptr<TimePoint> begin_collective(const at::Tensor& tensor, std::int64_t added) override {
+    return inner_->begin_collective(tensor, added);
+  }
+  void end_collective(TimePoint start, const std::shared_ptr<TimePoint>& moment) override {
+    inner_->end_collective(start, moment);
   }
   std::unique_ptr<Pending> post(const Transfer& transfer) override { return inner_->post(transfer); }
   void abort(const std::string& reason) noexcept override { inner_->abort(reason); }

@@ -51,6 +51,36 @@ class TaskPending final : public Pending {
   std::shared_ptr<TaskThread::Task> task_;
 };
 
+/// What the messages of one collective of this rank have in common.
+struct Collective {
+  std::uint64_t tag = 0;
+  std::string what;
+  std::shared_ptr<TimePoint> moment;
+
+  /// `number`: of messages between the same two ranks.
+  Transfer message(Direction direction, int peer, std::uint64_t number, at::Tensor tensor) const {
+    return {direction, RankId(peer), tag + number, std::move(tensor), what, moment};
+  }
+};
+
+/// Tells the channel when the caller has waited for a collective.
+class CollectivePending final : public Pending {
+ public:
+  CollectivePending(std::unique_ptr<Pending> inner, std::shared_ptr<Channel> channel,
+                    std::shared_ptr<TimePoint> moment)
+      : inner_(std::move(inner)), channel_(std::move(channel)), moment_(std::move(moment)) {}
+  void wait() override {
+    const TimePoint start = channel_->clock().now();
+    inner_->wait();
+    channel_->end_collective(start, moment_);
+  }
+
+ private:
+  std::unique_ptr<Pending> inner_;
+  std::shared_ptr<Channel> channel_;
+  std::shared_ptr<TimePoint> moment_;
+};
+
 /// The summand from each peer; null for this rank.
 using Arrivals = std::vector<std::unique_ptr<Arrival>>;
 
@@ -150,33 +180,24 @@ class ChannelCommunicator final : public Communicator {
     const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
     const AllReduceRoute route = all_reduce_route(hosts_, bytes);
     if (route.way == AllReduceWay::Nothing) return std::make_unique<NothingPending>();
-    channel_->begin_collective(tensor, added_bytes(route.way, size(), bytes));
-    if (route.way == AllReduceWay::Direct)
-      return start_direct_reduce(tensor.view({-1}), kCollective | next_tag(sequence), what);
-    // Beside the caller, so that collectives overlap its computation.
-    if (!thread_) thread_ = std::make_shared<TaskThread>(channel_->clock());
-    return std::make_unique<TaskPending>(thread_, thread_->start([=, this] {
-      const std::uint64_t tag = kCollective | next_tag(sequence);
-      if (route.way == AllReduceWay::Chain) {
-        reduce_along(route, tensor.view({-1}), tag, what);
-      } else {
-        reduce_by_chunks(tensor.view({-1}), tag, what);
-      }
-    }));
+    const Collective collective{kCollective | next_tag(sequence), std::move(what),
+                                channel_->begin_collective(tensor, added_bytes(route.way, size(), bytes))};
+    return std::make_unique<CollectivePending>(start(route, tensor.view({-1}), collective), channel_,
+                                               collective.moment);
   }
 
   void broadcast(at::Tensor tensor, RankId root) override {
-    const std::uint64_t tag = kCollective | next_tag(collectives_++);
-    channel_->begin_collective(tensor, 0);
+    const Collective collective{kCollective | next_tag(collectives_++), "broadcast",
+                                channel_->begin_collective(tensor, 0)};
     std::vector<std::unique_ptr<Pending>> parts;
     if (rank_ == root.value) {
       for (int peer = 0; peer < size(); ++peer) {
-        if (peer != rank_) parts.push_back(post({Direction::Send, RankId(peer), tag, tensor, "broadcast"}));
+        if (peer != rank_) parts.push_back(post(collective.message(Direction::Send, peer, 0, tensor)));
       }
     } else {
-      parts.push_back(post({Direction::Receive, root, tag, tensor, "broadcast"}));
+      parts.push_back(post(collective.message(Direction::Receive, root.value, 0, tensor)));
     }
-    for (auto& part : parts) part->wait();
+    CollectivePending(std::make_unique<AllOf>(std::move(parts)), channel_, collective.moment).wait();
   }
 
   void barrier() override { all_reduce(at::zeros({1}, at::kFloat), "barrier")->wait(); }
@@ -204,38 +225,54 @@ class ChannelCommunicator final : public Communicator {
     return (sequence << kSequenceShift) & (kCollective - 1);
   }
 
+  std::unique_ptr<Pending> start(const AllReduceRoute& route, at::Tensor flat, const Collective& collective) {
+    if (route.way == AllReduceWay::Direct) return start_direct_reduce(std::move(flat), collective);
+    // Beside the caller, so that collectives overlap its computation.
+    if (!thread_) thread_ = std::make_shared<TaskThread>(channel_->clock());
+    const std::shared_ptr<TimePoint> before = std::exchange(newest_moment_, collective.moment);
+    return std::make_unique<TaskPending>(thread_, thread_->start([=, this] {
+      // One after the other: it begins when the one before it has ended.
+      if (before) *collective.moment = std::max(*collective.moment, *before);
+      if (route.way == AllReduceWay::Chain) {
+        reduce_along(route, flat, collective);
+      } else {
+        reduce_by_chunks(flat, collective);
+      }
+    }));
+  }
+
   /// Sends `tensors[peer]` to each peer. Every rank begins with the next one, so that no rank gets the
   /// messages of all others at once.
-  std::vector<std::unique_ptr<Pending>> send_to_all(const std::vector<at::Tensor>& tensors, std::uint64_t tag,
-                                                    const std::string& what) {
+  std::vector<std::unique_ptr<Pending>> send_to_all(const std::vector<at::Tensor>& tensors,
+                                                    const Collective& collective, std::uint64_t number) {
     std::vector<std::unique_ptr<Pending>> sends;
     for (int k = 1; k < size(); ++k) {
       const int peer = (rank_ + k) % size();
-      sends.push_back(post({Direction::Send, RankId(peer), tag, tensors[peer], what}));
+      sends.push_back(post(collective.message(Direction::Send, peer, number, tensors[peer])));
     }
     return sends;
   }
 
   /// From each peer a tensor like `mine`, which is only to be read.
-  Arrivals receive_from_all(const at::Tensor& mine, std::uint64_t tag, const std::string& what) {
+  Arrivals receive_from_all(const at::Tensor& mine, const Collective& collective) {
     Arrivals arrivals;
     for (int peer = 0; peer < size(); ++peer) {
-      arrivals.push_back(
-          peer == rank_ ? nullptr
-                        : channel_->receive(of_channel({Direction::Receive, RankId(peer), tag, mine, what})));
+      arrivals.push_back(peer == rank_ ? nullptr
+                                       : channel_->receive(of_channel(
+                                             collective.message(Direction::Receive, peer, 0, mine))));
     }
     return arrivals;
   }
 
   /// Every rank gets every rank's whole tensor; posted now, added up by the caller's wait(): no thread and
   /// one round trip.
-  std::unique_ptr<Pending> start_direct_reduce(at::Tensor flat, std::uint64_t tag, const std::string& what) {
-    Arrivals arrivals = receive_from_all(flat, tag, what);
-    auto sends = send_to_all(std::vector<at::Tensor>(size(), flat), tag, what);
+  std::unique_ptr<Pending> start_direct_reduce(at::Tensor flat, const Collective& collective) {
+    Arrivals arrivals = receive_from_all(flat, collective);
+    auto sends = send_to_all(std::vector<at::Tensor>(size(), flat), collective, 0);
     return std::make_unique<DirectReduce>(std::move(flat), std::move(arrivals), std::move(sends));
   }
 
-  void reduce_by_chunks(at::Tensor flat, std::uint64_t tag, const std::string& what) {
+  void reduce_by_chunks(const at::Tensor& flat, const Collective& collective) {
     const auto n = static_cast<std::size_t>(size()), me = static_cast<std::size_t>(rank_);
     // Reduce-scatter: each rank sums its chunk in the order of ranks; then everybody gets every chunk.
     const std::int64_t chunk = (flat.numel() + size() - 1) / size();
@@ -244,24 +281,23 @@ class ChannelCommunicator final : public Communicator {
       const std::int64_t begin = std::min<std::int64_t>(static_cast<std::int64_t>(p) * chunk, flat.numel());
       chunks[p] = flat.narrow(0, begin, std::min(chunk, flat.numel() - begin));
     }
-    const Arrivals arrivals = receive_from_all(chunks[me], tag, what);
-    const auto sends = send_to_all(chunks, tag, what);
+    const Arrivals arrivals = receive_from_all(chunks[me], collective);
+    const auto sends = send_to_all(chunks, collective, 0);
     sum_arrivals(arrivals, sends, chunks[me]);
     std::vector<std::unique_ptr<Pending>> results;
     for (std::size_t p = 0; p < n; ++p) {
       if (p != me)
-        results.push_back(post({Direction::Receive, RankId(static_cast<int>(p)), tag + 1, chunks[p], what}));
+        results.push_back(post(collective.message(Direction::Receive, static_cast<int>(p), 1, chunks[p])));
     }
-    for (auto& send : send_to_all(std::vector<at::Tensor>(n, chunks[me]), tag + 1, what))
+    for (auto& send : send_to_all(std::vector<at::Tensor>(n, chunks[me]), collective, 1))
       results.push_back(std::move(send));
     for (auto& result : results) result->wait();
   }
 
-  void reduce_along(const AllReduceRoute& route, at::Tensor flat, std::uint64_t tag,
-                    const std::string& what) {
-    ChainReduce(route, rank_, std::move(flat),
-                [&](Direction direction, int peer, std::uint64_t message, at::Tensor tensor) {
-                  return post({direction, RankId(peer), tag + message, std::move(tensor), what});
+  void reduce_along(const AllReduceRoute& route, const at::Tensor& flat, const Collective& collective) {
+    ChainReduce(route, rank_, flat,
+                [&](Direction direction, int peer, std::uint64_t number, at::Tensor tensor) {
+                  return post(collective.message(direction, peer, number, std::move(tensor)));
                 })
         .run();
   }
@@ -274,6 +310,7 @@ class ChannelCommunicator final : public Communicator {
   int rank_ = 0;
   std::uint64_t collectives_ = 0;
   std::shared_ptr<TaskThread> thread_;
+  std::shared_ptr<TimePoint> newest_moment_;  // of the collective that the thread got last; null: nobody asks
 };
 
 /// A receive into a tensor that nobody else has.

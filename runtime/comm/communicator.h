@@ -21,6 +21,9 @@ namespace millrace {
 
 enum class Direction { Send, Receive };
 
+/// Of a message of which nobody knows when it left or was there.
+inline constexpr TimePoint kUnknownMoment = TimePoint::min();
+
 /// One message. `tensor` is contiguous; receives are written in place. (peer, tag, direction) is unique among
 /// the transfers in flight. `what` names the action for error messages, e.g. "SEND_F microbatch 3 of stage
 /// 1".
@@ -30,8 +33,9 @@ struct Transfer {
   std::uint64_t tag = 0;
   at::Tensor tensor;
   LazyText what;
-  /// Emulated devices say here when a message leaves; links add their time. The wait for a receive sets it to
-  /// the moment at which the message was there, or leaves it if that is not known. Null: nobody asks.
+  /// Emulated devices say here when a message leaves, if they know; links add their time. The wait for a
+  /// receive sets it to the moment at which the message was there, or leaves it if that is not known. Null:
+  /// nobody asks.
   std::shared_ptr<TimePoint> moment{};
 };
 

@@ -56,7 +56,7 @@ class EmulatedLinks final : public ForwardingChannel {
     if (aborted_) return ForwardingChannel::post(transfer);  // which says why
     const int peer = transfer.peer.value;
     const bool is_collective = is_collective_tag(transfer.tag);
-    const TimePoint now = clock().now();
+    const TimePoint left = left_device(transfer, clock().now());
     Wire& wire = wire_to(peer);
     const auto length = duration_of(double(transfer.tensor.nbytes()) * wire.times.seconds_per_byte);
     message->latency = duration_of(wire.times.latency_s);
@@ -66,10 +66,10 @@ class EmulatedLinks final : public ForwardingChannel {
       if (is_collective && is_asking_) {
         waiting_.push_back(message);
       } else {
-        ask(message, is_collective ? std::max(now, collectives_free_) : left_device(transfer, now));
+        ask(message, is_collective ? std::max(left, collectives_free_) : left);
       }
     } else {
-      wire.free = std::max(wire.free, left_device(transfer, now)) + length;
+      wire.free = std::max(wire.free, left) + length;
       on_the_way_.emplace(wire.free + message->latency, message);
     }
     clock().notify_all(changed_);
@@ -121,7 +121,7 @@ class EmulatedLinks final : public ForwardingChannel {
 
   /// The device was done then, even if the host noticed it later.
   static TimePoint left_device(const Transfer& transfer, TimePoint now) {
-    return transfer.moment ? *transfer.moment : now;
+    return transfer.moment && *transfer.moment != kUnknownMoment ? *transfer.moment : now;
   }
 
   Wire& wire_to(int peer) {
@@ -150,7 +150,7 @@ class EmulatedLinks final : public ForwardingChannel {
     if (waiting_.empty()) return;
     const std::shared_ptr<Message> next = std::move(waiting_.front());
     waiting_.pop_front();
-    ask(next, request.left);
+    ask(next, std::max(request.left, left_device(next->transfer, request.left)));
   }
 
   void deliver() {

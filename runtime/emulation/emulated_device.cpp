@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "runtime/base/cpu_time.h"
 #include "runtime/base/units.h"
 
 namespace millrace {
@@ -18,8 +17,8 @@ thread_local EmulatedDevice* bound = nullptr;
 /// process have a core for as long.
 constexpr std::chrono::milliseconds kSlice{3};
 
-/// Computing puts a host behind by this at most. A host that is slower than its device never waits for it,
-/// and its work counts from there on.
+/// What it does itself puts a host behind by this at most. A host that is slower than its device never waits
+/// for it, and its work counts from there on.
 constexpr std::chrono::milliseconds kMostBehind{1};
 
 }  // namespace
@@ -58,22 +57,22 @@ EmulatedDevice& EmulatedDevice::of_thread() {
 
 void EmulatedDevice::bind_thread() {
   bound = this;
-  computed_ = cpu_time(CLOCK_THREAD_CPUTIME_ID);
+  seen_ = clock_.now();
   EmulatedMemory::count_tensors_of_thread(memory_);
 }
 
-TimePoint::duration EmulatedDevice::late() {
-  if (costs_.free_host) {
-    const TimePoint::duration computed = cpu_time(CLOCK_THREAD_CPUTIME_ID);
-    late_ = std::max<TimePoint::duration>(
-        late_, std::min<TimePoint::duration>(late_ + computed - computed_, kMostBehind));
-    computed_ = computed;
+TimePoint::duration EmulatedDevice::late(TimePoint now) {
+  if (costs_.free_host && now > seen_) {
+    late_ = std::max<TimePoint::duration>(late_,
+                                          std::min<TimePoint::duration>(late_ + (now - seen_), kMostBehind));
+    seen_ = now;
   }
   return late_;
 }
 
 TimePoint EmulatedDevice::next() {
-  return std::max(free_, clock_.now() - late());
+  const TimePoint now = clock_.now();
+  return std::max(free_, now - late(now));
 }
 
 void EmulatedDevice::draw_factor() {
@@ -100,11 +99,13 @@ void EmulatedDevice::wait_until(TimePoint when) {
   TimePoint host;  // where it would be
   {
     const std::lock_guard lock(mutex_);
-    host = clock_.now() - late();
+    const TimePoint now = clock_.now();
+    host = now - late(now);
   }
   clock_.sleep_until(when);
   const std::lock_guard lock(mutex_);
-  late_ = clock_.now() - std::max(host, when);
+  seen_ = clock_.now();
+  late_ = seen_ - std::max(host, when);
 }
 
 TimePoint EmulatedDevice::wait() {
@@ -118,10 +119,17 @@ TimePoint EmulatedDevice::wait() {
   return next();
 }
 
+TimePoint EmulatedDevice::host_now() {
+  const std::lock_guard lock(mutex_);
+  const TimePoint now = clock_.now();
+  return now - late(now);
+}
+
 void EmulatedDevice::host_waited(TimePoint start, std::optional<TimePoint> moment) {
   const std::lock_guard lock(mutex_);
   const TimePoint now = clock_.now();
-  const auto behind = late();
+  const auto behind = late(start);
+  seen_ = now;
   late_ = std::max(TimePoint::duration{},
                    moment ? now - std::max(*moment, start - behind) : behind - (now - start));
 }

@@ -38,8 +38,8 @@ struct EmulatedCosts {
   /// a core, divided by the speed of the device's kind, times the factor of a straggler.
   double factor = 1;
   double jitter = 0;  ///< sigma of a log-normal factor of mean 1; 0: times do not vary
-  /// The device does not wait for what the thread that hands over work computes by itself: the profile has
-  /// the real thread's work. True on a real clock, unless that thread decodes data.
+  /// The device does not wait for what the thread that hands over work does between two waits: the profile
+  /// has the real thread's work. True on a real clock, unless that thread decodes data.
   bool free_host = false;
   std::uint64_t seed = 0;  ///< of the factors
 };
@@ -67,6 +67,8 @@ class EmulatedDevice final : public Device {
   /// Waits until the device has done all work that was handed over. Returns when what the host does next
   /// would happen if it had not woken up too late.
   TimePoint wait();
+  /// Returns when it would be for the host if it had not woken up too late.
+  TimePoint host_now();
   /// Tells that the host has waited since `start` for something else than this device, which happened at
   /// `moment`, or at an unknown moment. If the host noticed it later, that delays no work.
   void host_waited(TimePoint start, std::optional<TimePoint> moment);
@@ -104,7 +106,7 @@ class EmulatedDevice final : public Device {
  private:
   friend class EmulatedMark;
   void draw_factor();
-  TimePoint::duration late();
+  TimePoint::duration late(TimePoint now);
   TimePoint next();  // when work handed over now would begin
   void wait_until(TimePoint when);
 
@@ -116,7 +118,7 @@ class EmulatedDevice final : public Device {
   std::mutex mutex_;                        // guards what follows
   TimePoint free_{};                        // when all work that was handed over is done
   TimePoint::duration late_{};              // by how much the host is behind the time that it would have
-  TimePoint::duration computed_{};          // by the host's thread, as far as late_ knows
+  TimePoint seen_{};                        // until when late_ knows what the host did
   RandomStream random_;
   double drawn_factor_ = 1;  // of all work until the next mark: an action has one
 };

@@ -1,5 +1,7 @@
 #include "runtime/emulation/emulated_transfers.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -12,7 +14,7 @@
 namespace millrace {
 namespace {
 
-/// A message without values carries this: Transfer::moment, and the host whose clock it is of.
+/// A message carries this behind its values: Transfer::moment, and the host whose clock it is of.
 struct Stamp {
   TimePoint moment{};
   std::uint64_t host = 0;
@@ -24,18 +26,26 @@ std::uint64_t this_host() {
   return number;
 }
 
+/// Tells the device that the host has waited since `start` for what happened at `moment`.
+void tell(EmulatedDevice& device, TimePoint start, TimePoint moment) {
+  device.host_waited(start, moment == kUnknownMoment ? std::nullopt : std::optional(moment));
+}
+
+std::shared_ptr<TimePoint> unknown_moment() {
+  return std::make_shared<TimePoint>(kUnknownMoment);
+}
+
 /// A wait that the host spends on a message, and not on the device.
 class HostWait final : public Pending {
  public:
-  /// `moment`: Transfer::moment of a receive, which the wait sets; null: not known.
+  /// `moment`: Transfer::moment of a receive, which the wait sets; of a send it stays unknown.
   HostWait(std::unique_ptr<Pending> inner, std::shared_ptr<const TimePoint> moment, Clock& clock,
            EmulatedDevice& device)
       : inner_(std::move(inner)), moment_(std::move(moment)), clock_(clock), device_(device) {}
   void wait() override {
     const TimePoint start = clock_.now();
     inner_->wait();
-    const bool known = moment_ && *moment_ != TimePoint();
-    device_.host_waited(start, known ? std::optional(*moment_) : std::nullopt);
+    tell(device_, start, *moment_);
   }
 
  private:
@@ -43,6 +53,24 @@ class HostWait final : public Pending {
   std::shared_ptr<const TimePoint> moment_;
   Clock& clock_;
   EmulatedDevice& device_;
+};
+
+/// A receive of a collective: the collective has come as far as the message when it is there.
+class CollectiveReceive final : public Pending {
+ public:
+  CollectiveReceive(std::unique_ptr<Pending> inner, std::shared_ptr<const TimePoint> arrived,
+                    std::shared_ptr<TimePoint> moment)
+      : inner_(std::move(inner)), arrived_(std::move(arrived)), moment_(std::move(moment)) {}
+  void wait() override {
+    inner_->wait();
+    const bool known = *arrived_ != kUnknownMoment && *moment_ != kUnknownMoment;
+    *moment_ = known ? std::max(*moment_, *arrived_) : kUnknownMoment;
+  }
+
+ private:
+  std::unique_ptr<Pending> inner_;
+  std::shared_ptr<const TimePoint> arrived_;
+  std::shared_ptr<TimePoint> moment_;
 };
 
 /// A message without values that takes no memory: whatever has its shape stands for it.
@@ -63,28 +91,35 @@ class DeviceOrdered final : public ForwardingChannel {
   DeviceOrdered(std::shared_ptr<Channel> inner, EmulatedDevice& device, SharedMemory shared)
       : ForwardingChannel(std::move(inner)), device_(device), shared_(shared), hosts_(hosts()) {}
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
-    if (!transfer.tensor.is_meta()) return ForwardingChannel::post(transfer);
-    // A collective waits for the device when it begins. Its messages do not wait again: the device may have
-    // got other work since.
-    if (is_collective_tag(transfer.tag))
-      return std::make_unique<HostWait>(ForwardingChannel::post(transfer), nullptr, clock(), device_);
-    Transfer timed = transfer;
-    timed.moment = std::make_shared<TimePoint>();
     const bool is_send = transfer.direction == Direction::Send;
-    if (is_send) *timed.moment = device_.wait();
-    return std::make_unique<HostWait>(ForwardingChannel::post(timed), is_send ? nullptr : timed.moment,
-                                      clock(), device_);
+    Transfer timed = transfer;
+    if (transfer.moment) {  // a collective's
+      if (is_send) return ForwardingChannel::post(transfer);
+      timed.moment = unknown_moment();
+      return std::make_unique<CollectiveReceive>(ForwardingChannel::post(timed), timed.moment,
+                                                 transfer.moment);
+    }
+    if (!transfer.tensor.is_meta()) return ForwardingChannel::post(transfer);
+    timed.moment = is_send ? std::make_shared<TimePoint>(device_.wait()) : unknown_moment();
+    return std::make_unique<HostWait>(ForwardingChannel::post(timed),
+                                      is_send ? unknown_moment() : timed.moment, clock(), device_);
   }
-  void begin_collective(const at::Tensor& tensor, std::int64_t added) override {
+  /// A collective waits for the device when it begins. Its messages do not wait again: the device may have
+  /// got other work since.
+  std::shared_ptr<TimePoint> begin_collective(const at::Tensor& tensor, std::int64_t added) override {
+    TimePoint moment = device_.host_now();
     if (tensor.is_meta()) {
-      device_.wait();
+      moment = device_.wait();
       device_.add_up(added);
     }
-    ForwardingChannel::begin_collective(tensor, added);
+    return std::make_shared<TimePoint>(moment);
+  }
+  void end_collective(TimePoint start, const std::shared_ptr<TimePoint>& moment) override {
+    tell(device_, start, *moment);
   }
   std::unique_ptr<Arrival> receive(const Transfer& transfer) override {
-    if (!transfer.tensor.is_meta()) return receive_within(transfer);
-    if (shared_ == SharedMemory::WithinHosts && is_near(transfer.peer))
+    if (!transfer.tensor.is_meta() && !transfer.moment) return receive_within(transfer);
+    if (transfer.tensor.is_meta() && shared_ == SharedMemory::WithinHosts && is_near(transfer.peer))
       return std::make_unique<InPlace>(transfer.tensor, post(transfer));
     return Channel::receive(transfer);
   }
@@ -100,22 +135,25 @@ class DeviceOrdered final : public ForwardingChannel {
   std::vector<int> hosts_;
 };
 
-/// A receive of a stamp.
+/// A receive of values, if there are any, and of a stamp behind them.
 class Stamped final : public Pending {
  public:
-  Stamped(std::unique_ptr<Pending> received, at::Tensor stamp, std::shared_ptr<TimePoint> moment)
-      : received_(std::move(received)), stamp_(std::move(stamp)), moment_(std::move(moment)) {}
+  Stamped(std::unique_ptr<Pending> received, at::Tensor carried, Transfer transfer)
+      : received_(std::move(received)), carried_(std::move(carried)), transfer_(std::move(transfer)) {}
   void wait() override {
     received_->wait();
+    const auto* bytes = static_cast<const std::byte*>(carried_.const_data_ptr());
+    const std::size_t values = carried_.nbytes() - sizeof(Stamp);
+    if (values > 0) std::memcpy(transfer_.tensor.mutable_data_ptr(), bytes, values);
     Stamp stamp;
-    std::memcpy(&stamp, stamp_.const_data_ptr(), sizeof stamp);
-    if (stamp.host == this_host()) *moment_ = stamp.moment;
+    std::memcpy(&stamp, bytes + values, sizeof stamp);
+    if (transfer_.moment && stamp.host == this_host()) *transfer_.moment = stamp.moment;
   }
 
  private:
   std::unique_ptr<Pending> received_;
-  at::Tensor stamp_;
-  std::shared_ptr<TimePoint> moment_;
+  at::Tensor carried_;
+  Transfer transfer_;
 };
 
 class Valueless final : public ForwardingChannel {
@@ -123,23 +161,30 @@ class Valueless final : public ForwardingChannel {
   Valueless(std::shared_ptr<Channel> inner, EmulatedPayload payload)
       : ForwardingChannel(std::move(inner)), payload_(payload) {}
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
-    if (!transfer.tensor.is_meta()) return ForwardingChannel::post(transfer);
-    Transfer carried = transfer;
+    const bool has_values = !transfer.tensor.is_meta();
     if (payload_ == EmulatedPayload::Bytes) {  // their real time counts too, so there is no stamp
-      carried.tensor = at::zeros(transfer.tensor.sizes(), transfer.tensor.options().device(at::kCPU));
+      Transfer carried = transfer;
+      if (!has_values)
+        carried.tensor = at::zeros(transfer.tensor.sizes(), transfer.tensor.options().device(at::kCPU));
       return ForwardingChannel::post(carried);
     }
-    carried.tensor = at::zeros({std::int64_t(sizeof(Stamp))}, at::kByte);
-    if (transfer.moment && transfer.direction == Direction::Send) {
+    if (has_values && !transfer.moment) return ForwardingChannel::post(transfer);
+    const std::size_t values = has_values ? transfer.tensor.nbytes() : 0;
+    Transfer carried = transfer;
+    carried.tensor = at::zeros({std::int64_t(values + sizeof(Stamp))}, at::kByte);
+    if (transfer.direction == Direction::Receive)
+      return std::make_unique<Stamped>(ForwardingChannel::post(carried), carried.tensor, transfer);
+    auto* bytes = static_cast<std::byte*>(carried.tensor.mutable_data_ptr());
+    if (values > 0) std::memcpy(bytes, transfer.tensor.const_data_ptr(), values);
+    if (transfer.moment) {
       const Stamp stamp{.moment = *transfer.moment, .host = this_host()};
-      std::memcpy(carried.tensor.mutable_data_ptr(), &stamp, sizeof stamp);
+      std::memcpy(bytes + values, &stamp, sizeof stamp);
     }
-    std::unique_ptr<Pending> posted = ForwardingChannel::post(carried);
-    if (!transfer.moment || transfer.direction == Direction::Send) return posted;
-    return std::make_unique<Stamped>(std::move(posted), carried.tensor, transfer.moment);
+    return ForwardingChannel::post(carried);
   }
   std::unique_ptr<Arrival> receive(const Transfer& transfer) override {
-    return transfer.tensor.is_meta() ? Channel::receive(transfer) : receive_within(transfer);
+    const bool is_stamped = transfer.tensor.is_meta() || transfer.moment;
+    return is_stamped ? Channel::receive(transfer) : receive_within(transfer);
   }
 
  private:

@@ -18,8 +18,9 @@ enum class SharedMemory { None, WithinHosts };
 std::shared_ptr<Channel> make_device_ordered(std::shared_ptr<Channel> inner, EmulatedDevice& device,
                                              SharedMemory shared = SharedMemory::None);
 
-/// Carries tensors without values (LibTorch's device "meta") as messages of the host. It goes next to the
-/// transport.
+/// Carries tensors without values (LibTorch's device "meta") as messages of the host. With EmulatedPayload::
+/// None a message also carries its Transfer::moment, if it has one, to a receive that asks for it. It goes
+/// next to the transport.
 std::shared_ptr<Channel> make_valueless(std::shared_ptr<Channel> inner, EmulatedPayload payload);
 
 }  // namespace millrace

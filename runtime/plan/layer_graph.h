@@ -88,7 +88,8 @@ struct LayerEdge {
 /// How a profile was measured.
 struct Measured {
   int ranks = 1;  ///< ranks that computed at the same time on the host
-  /// Each thread of the ranks had this share of a processor core. Below 1, times contain waits for others.
+  /// Each thread of the ranks had this share of a processor core. Below 1, times are processor time divided
+  /// by it: what they would be if others ran in between.
   double core_share = 1;
   /// Repetitions of the measurement of all layers, seconds or minutes apart; 0: not known.
   int blocks = 0;

@@ -28,7 +28,7 @@ struct ProfileOptions {
   /// The ranks of one host that profile at once: what adding up gradients takes is measured among them. Every
   /// one of them profiles the same. Null: it is not measured.
   Communicator* replicas = nullptr;
-  /// Measured::core_share of these ranks. Below 1 a sum is measured as processor time.
+  /// Measured::core_share of these ranks. Below 1 all times are processor time / core_share.
   double core_share = 1;
 };
 

@@ -2,6 +2,7 @@
 #include "runtime/train/trainable.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -10,7 +11,9 @@
 #include <set>
 #include <utility>
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -85,11 +88,64 @@ using KeptInputs = std::vector<std::vector<char>>;
 
 constexpr Bytes kBucketBytes = 4 * kMiB;  // ExecutorOptions::bucket_bytes
 
+/// The time that work takes. Where ranks share cores it is their processor time, divided by a thread's share
+/// of a core: in real time others run in between, for slices as long as a layer.
+class WorkClock {
+ public:
+  /// `core_share` is Measured::core_share.
+  WorkClock(const Clock& clock, double core_share)
+      : clock_(clock), share_of_threads_(core_share < 1 ? core_share * at::get_num_threads() : 0) {}
+  TimePoint now() const {
+    if (share_of_threads_ == 0) return clock_.now();
+    return TimePoint(duration_of(process_cpu_seconds() / share_of_threads_));
+  }
+
+ private:
+  const Clock& clock_;
+  const double share_of_threads_;  // 0: real time
+};
+
+/// Lets ranks that share cores take turns within a pass, like the stages of a pipeline. A rank goes on with
+/// the next part of the layers when the one before it has sent a message as large as the part's input.
+class CoreTurns {
+ public:
+  /// All ranks make the same passes. `ranks` must outlive it.
+  CoreTurns(Communicator& ranks, std::size_t num_layers) : ranks_(ranks), num_layers_(num_layers) {}
+
+  /// Calls for each layer of a forward, in order.
+  void before_forward(std::size_t layer, Bytes input_bytes) {
+    if (layer == 0 || part_of(layer) != part_of(layer - 1)) exchange(input_bytes);
+  }
+  /// Calls for each layer of a backward, the last one first.
+  void before_backward(std::size_t layer, Bytes gradient_bytes) {
+    if (layer + 1 == num_layers_ || part_of(layer) != part_of(layer + 1)) exchange(gradient_bytes);
+  }
+
+ private:
+  std::size_t part_of(std::size_t layer) const {
+    return layer * static_cast<std::size_t>(ranks_.size()) / num_layers_;
+  }
+
+  void exchange(Bytes bytes) {
+    const at::Tensor out = at::zeros({bytes}, at::kByte), in = at::empty({bytes}, at::kByte);
+    const int me = ranks_.rank().value, size = ranks_.size();
+    const std::array<Transfer, 2> messages{
+        Transfer{Direction::Send, RankId((me + 1) % size), tag_, out, "a turn on the core"},
+        Transfer{Direction::Receive, RankId((me + size - 1) % size), tag_, in, "a turn on the core"}};
+    ++tag_;
+    ranks_.exchange(messages)->wait();
+  }
+
+  Communicator& ranks_;
+  const std::size_t num_layers_;
+  std::uint64_t tag_ = 0;
+};
+
 /// Runs one microbatch through the whole model as one stage, by the program that training runs.
 class Pass final : private LayerObserver {
  public:
-  Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options, Clock& clock,
-       Device& device)
+  Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options,
+       const WorkClock& clock, Device& device)
       : saved_bytes(layout.model.layers.size()),
         saved_output_bytes(layout.model.layers.size()),
         saved_input_bytes(layout.model.layers.size()),
@@ -108,9 +164,11 @@ class Pass final : private LayerObserver {
   }
 
   /// Runs a pass. Times are added to `counted`. If it is null, memory is measured instead, with
-  /// `output_bytes` by layer.
-  void run(const Batch& batch, BatchSamples* counted, std::span<const Bytes> output_bytes = {}) {
+  /// `output_bytes` by layer. `core_turns`, if there are any, are part of the pass.
+  void run(const Batch& batch, BatchSamples* counted, std::span<const Bytes> output_bytes = {},
+           CoreTurns* core_turns = nullptr) {
     counted_ = counted;
+    core_turns_ = core_turns;
     output_bytes_ = output_bytes;
     const TimePoint start = clock_.now();
     forward(batch);
@@ -212,12 +270,22 @@ class Pass final : private LayerObserver {
     void add_up_(const at::Tensor&, const char*) override {}
   };
 
-  void before(Phase phase, std::size_t) override {
+  /// The inputs of a layer that are still there.
+  Bytes input_bytes(std::size_t step) const {
+    Bytes bytes = 0;
+    for (const int place : program_.steps[step].inputs)
+      if (slot_.values[place].defined()) bytes += static_cast<Bytes>(slot_.values[place].nbytes());
+    return bytes;
+  }
+
+  void before(Phase phase, std::size_t step) override {
     if (!counted_) {
       memory_before_half_ = device_.memory().current;
       if (phase != Phase::BackwardWeight) memory_before_ = memory_before_half_;
       if (phase != Phase::Forward) device_.reset_peak_memory();
     }
+    if (core_turns_ && phase == Phase::Forward) core_turns_->before_forward(step, input_bytes(step));
+    if (core_turns_ && phase == Phase::BackwardInput) core_turns_->before_backward(step, input_bytes(step));
     start_ = clock_.now();
   }
 
@@ -341,9 +409,10 @@ class Pass final : private LayerObserver {
   StageProgram program_;
   LayerRunner runner_;
   ParameterStore& store_;
-  Clock& clock_;
+  const WorkClock clock_;
   Device& device_;
   BatchSamples* counted_ = nullptr;
+  CoreTurns* core_turns_ = nullptr;
   TimePoint start_{};
   std::int64_t memory_before_ = 0;       ///< a forward or a backward
   std::int64_t memory_before_half_ = 0;  ///< a half of a backward
@@ -359,9 +428,9 @@ class Pass final : private LayerObserver {
 /// other, so that a slow moment of the machine counts in both.
 class Sums {
  public:
-  /// `passes`, by turn, and `replicas` must outlive it. `core_share` is Measured::core_share of the replicas.
-  Sums(const std::vector<std::unique_ptr<Pass>>& passes, Communicator& replicas, double core_share)
-      : passes_(passes), replicas_(replicas), core_share_(core_share) {
+  /// `passes`, by turn, and `replicas` must outlive it.
+  Sums(const std::vector<std::unique_ptr<Pass>>& passes, Communicator& replicas)
+      : passes_(passes), replicas_(replicas) {
     const std::vector<int> one_host(static_cast<std::size_t>(replicas.size()), 0);
     for (const auto& pass : passes) {
       const Bytes bytes = pass->gradient_bytes();
@@ -375,9 +444,9 @@ class Sums {
     for (int i = 0; i < kPairs; ++i) {
       double seconds = 0;
       for (const auto& pass : passes_) {
-        seconds += pass_seconds(*pass, batch, &replicas_);
+        seconds += pass->plain_seconds(batch, &replicas_);
         pass_is_done();
-        seconds -= pass_seconds(*pass, batch, nullptr);
+        seconds -= pass->plain_seconds(batch);
         pass_is_done();
       }
       // The first sums take memory for messages.
@@ -393,17 +462,8 @@ class Sums {
   }
 
  private:
-  /// Returns the seconds of a pass. A rank that shares its core waits in a sum until the others have run,
-  /// which is no part of the sum. So there it is the processor time, divided by the rank's share of a core.
-  double pass_seconds(Pass& pass, const Batch& batch, Communicator* replicas) const {
-    const double cpu = process_cpu_seconds();
-    const double seconds = pass.plain_seconds(batch, replicas);
-    return core_share_ < 1 ? (process_cpu_seconds() - cpu) / core_share_ : seconds;
-  }
-
   const std::vector<std::unique_ptr<Pass>>& passes_;
   Communicator& replicas_;
-  const double core_share_;
   Bytes added_ = 0;  // by each rank in a step
   bool is_first_ = true;
   Samples seconds_;
@@ -413,7 +473,7 @@ class Sums {
 /// after the norm of the gradient.
 class Updates {
  public:
-  Updates(ParameterStore& store, std::size_t num_layers, const RuleOptions& rule, Clock& clock,
+  Updates(ParameterStore& store, std::size_t num_layers, const RuleOptions& rule, const WorkClock& clock,
           Device& device)
       : store_(store), num_layers_(num_layers), clock_(clock), device_(device) {
     for (int job = 0; job < store.jobs(); ++job)
@@ -506,7 +566,7 @@ class Updates {
   ParameterStore& store_;
   std::size_t num_layers_;
   std::vector<std::unique_ptr<UpdateRule>> rules_;  // by job
-  Clock& clock_;
+  const WorkClock clock_;
   Device& device_;
   int done_ = 0;
   bool sparse_ = false;             ///< updates pass over rows that were not read
@@ -835,6 +895,7 @@ ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, st
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                          Device& device, ProfileBatches batches) {
   at::NoGradGuard no_grad;
+  const WorkClock work_clock(clock, options.core_share);
   const StageLayout layout = layout_or_throw(model, options);
   ParameterStore store = store_of(layout, options, device);
   if (batches.timed.empty())
@@ -854,7 +915,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   };
   std::vector<std::unique_ptr<Pass>> passes;  // by turn
   for (const StageLayout* turn : turns) {
-    passes.push_back(std::make_unique<Pass>(*turn, store, options, clock, device));
+    passes.push_back(std::make_unique<Pass>(*turn, store, options, work_clock, device));
     const std::vector<Bytes> longest_bytes = output_bytes(*turn, tensor_bytes(*turn, longest.extent));
     for (int i = 0; i < warmups; ++i) {
       passes.back()->run(longest.batch, nullptr, longest_bytes);
@@ -866,7 +927,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   for (auto& of_turn : samples) {
     for (BatchSamples& of : of_turn) of.layers.resize(model.layers.size());
   }
-  Updates updates(store, model.layers.size(), options.rule, clock, device);
+  Updates updates(store, model.layers.size(), options.rule, work_clock, device);
   BatchSamples uncounted;
   uncounted.layers.resize(model.layers.size());
   const auto time_updates = [&] {
@@ -881,8 +942,10 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
       pass_is_done();
     }
   }
+  std::optional<CoreTurns> core_turns;
+  if (options.replicas && options.core_share < 1) core_turns.emplace(*options.replicas, model.layers.size());
   std::optional<Sums> sums;
-  if (options.replicas) sums.emplace(passes, *options.replicas, options.core_share);
+  if (options.replicas) sums.emplace(passes, *options.replicas);
   Samples totals;
   for (int block = 0; block < options.blocks; ++block) {
     if (options.before_block) options.before_block();
@@ -890,7 +953,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     for (int i = 0; i < options.repetitions; ++i) {
       for (std::size_t b = 0; b < batches.timed.size(); ++b) {
         for (std::size_t t = 0; t < passes.size(); ++t) {
-          passes[t]->run(batches.timed[b].batch, &samples[t][b]);
+          passes[t]->run(batches.timed[b].batch, &samples[t][b], {}, core_turns ? &*core_turns : nullptr);
           pass_is_done();
         }
       }
@@ -1008,7 +1071,7 @@ double microbatch_seconds(const LayeredModel& model, const ProfileOptions& optio
   const Batch batch = random_batch(model, layout.nominal, device);
   std::vector<std::unique_ptr<Pass>> passes;  // by turn
   for (const StageLayout* turn : turns_of(layout))
-    passes.push_back(std::make_unique<Pass>(*turn, store, options, clock, device));
+    passes.push_back(std::make_unique<Pass>(*turn, store, options, WorkClock(clock, 1), device));
   const at::Tensor weights = store.flat_weights(), gradient = store.flat_gradient();
   std::vector<at::Tensor> states;
   for (int i = 0; i < between.rule_states; ++i) states.push_back(at::zeros_like(weights));

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <thread>
 
@@ -10,6 +11,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
+#include "runtime/comm/emulated_links.h"
 #include "runtime/emulation/emulated_device.h"
 #include "runtime/emulation/emulated_transfers.h"
 #include "tests/driver/temporary_folder.h"
@@ -84,8 +86,9 @@ TEST(EmulatedDevice, ALateWakeUpDelaysNoWork) {
   EXPECT_NEAR(seconds(clock), 14.3, 1e-9) << "12 + 2 s, and one late wake-up";
 }
 
-/// Returns the seconds by which the host's own work delays the device.
-double delay_by(const EmulatedCosts& costs, microseconds work) {
+/// Returns the seconds by which the host delays the device if it does not look after it for so long. `waits`:
+/// it waits for something else, and says so.
+double delay_by(const EmulatedCosts& costs, microseconds busy, bool waits = false) {
   SteadyClock clock;
   EmulatedDevice device(clock, "test", costs);
   device.bind_thread();
@@ -93,23 +96,26 @@ double delay_by(const EmulatedCosts& costs, microseconds work) {
   device.wait();
   const auto first = device.mark();  // the moment at which the host goes on
   const TimePoint begin = clock.now();
-  while (clock.now() < begin + work) {
+  while (clock.now() < begin + busy) {
   }
+  if (waits) device.host_waited(begin, {});
   return device.mark()->seconds_since(*first);
 }
 
 TEST(EmulatedDevice, OnAWallClockTheHostsOwnWorkIsFree) {
-  double free = 1, counted = 1, long_work = 1;
+  double free = 1, counted = 1, waited = 1, long_work = 1;
   std::thread([&] {                 // a device binds its thread
     for (int i = 0; i < 20; ++i) {  // where other programs take the core meanwhile, that does delay work
       free = std::min(free, delay_by({.free_host = true}, microseconds(500)));
       counted = std::min(counted, delay_by({}, milliseconds(1)));
+      waited = std::min(waited, delay_by({.free_host = true}, milliseconds(1), true));
       long_work = std::min(long_work, delay_by({.free_host = true}, milliseconds(6)));
     }
   })
       .join();
   EXPECT_LT(free, 0.0002);
   EXPECT_GE(counted, 0.001);
+  EXPECT_GE(waited, 0.0009) << "a wait for data is no work";
   EXPECT_GT(long_work, 0.004) << "a host that is slower than its device sets the pace";
 }
 
@@ -298,6 +304,7 @@ class NoticedLate final : public ForwardingChannel {
   NoticedLate(std::shared_ptr<Channel> inner, LateClock& late)
       : ForwardingChannel(std::move(inner)), late_(late) {}
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
+    if (transfer.direction == Direction::Send) return std::make_unique<NothingPending>();
     return std::make_unique<Message>(late_, transfer.moment);
   }
 
@@ -330,6 +337,67 @@ TEST(EmulatedTransfers, AMessageThatIsNoticedLateDelaysNoWork) {
   for (int layer = 0; layer < 10; ++layer) device.compute(0.1);  // each is shorter than the host is late
   device.synchronize();
   EXPECT_NEAR(seconds(clock), 7.3, 1e-9) << "6 + 1 s, and one late wake-up";
+}
+
+TEST(EmulatedTransfers, ACollectiveThatIsNoticedLateDelaysNoWork) {
+  for (const bool has_values : {false, true}) {
+    LateClock clock;
+    clock.advance(milliseconds(5000));
+    EmulatedDevice device(clock, "test", {});
+    const auto communicator = make_channel_communicator(
+        make_device_ordered(std::make_shared<NoticedLate>(std::make_shared<Recorder>(clock), clock), device));
+    const auto where = at::TensorOptions(at::kFloat).device(has_values ? at::kCPU : at::kMeta);
+    communicator->all_reduce(at::empty({8}, where), "sum")->wait();
+    EXPECT_NEAR(seconds(clock), 6.3, 1e-9);
+    for (int layer = 0; layer < 10; ++layer) device.compute(0.1);
+    device.synchronize();
+    EXPECT_NEAR(seconds(clock), 7.3, 1e-9) << "6 + 1 s, and one late wake-up";
+  }
+}
+
+/// Returns the seconds that each of three ranks takes for three times two sums. A message takes 20 ms. The
+/// threads of ranks look after their sums late.
+std::array<double, 3> seconds_of_sums() {
+  constexpr int kRanks = 3;
+  const at::Tensor large = at::empty({1 << 20}, at::TensorOptions(at::kFloat).device(at::kMeta));
+  SteadyClock clock;
+  const auto channels = make_local_channels(kRanks, milliseconds(10'000), clock);
+  const EmulatedNetwork network{.wire = [](int, int) { return EmulatedWire{.latency_s = 0.02}; },
+                                .hosts = std::vector<int>(kRanks, 0)};
+  std::array<double, kRanks> took{};
+  std::vector<std::jthread> ranks;
+  for (int r = 0; r < kRanks; ++r) {
+    ranks.emplace_back([&, r] {
+      EmulatedDevice device(clock, "test", {.free_host = true});
+      device.bind_thread();
+      const auto communicator = make_channel_communicator(make_device_ordered(
+          make_emulated_links(make_valueless(channels[r], EmulatedPayload::None), network), device));
+      communicator->barrier();
+      const auto start = device.mark();
+      for (int sum = 0; sum < 3; ++sum) {
+        const auto first = communicator->all_reduce(large, "first"),
+                   second = communicator->all_reduce(large, "second");
+        std::this_thread::sleep_for(microseconds(700 * r));
+        first->wait();
+        second->wait();
+      }
+      took[r] = device.mark()->seconds_since(*start);
+    });
+  }
+  ranks.clear();
+  return took;
+}
+
+TEST(EmulatedTransfers, SumsTakeTheTimeOfTheirMessagesWhateverTheHostDoes) {
+  // Of two sums at once the second begins when the first has ended. Each takes two messages in a row.
+  constexpr double kPlanned = 3 * 2 * 2 * 0.02;
+  double off = 1;
+  for (int i = 0; i < 10 && off > 0.001; ++i) {  // where other programs take the core meanwhile, that delays
+    const auto [least, most] = std::ranges::minmax(seconds_of_sums());
+    EXPECT_GT(least, kPlanned - 0.001);
+    off = std::min(off, most - kPlanned);
+  }
+  EXPECT_LT(off, 0.001);
 }
 
 TEST(EmulatedTransfers, ASendWaitsForTheDeviceAndAReceiveDoesNot) {
@@ -376,6 +444,8 @@ TEST(EmulatedTransfers, MessagesHaveAStampOrAllBytes) {
     EXPECT_TRUE(recorder->posted[0].first.is_cpu());
     EXPECT_EQ(recorder->posted[0].first.nbytes(), bytes);
     EXPECT_EQ(recorder->posted[1].first.sum().item<float>(), 2);
+    channel->post({.tensor = at::ones({2}), .moment = std::make_shared<TimePoint>()});
+    EXPECT_EQ(recorder->posted[2].first.nbytes(), payload == EmulatedPayload::None ? 8 + 16u : 8u);
   }
 }
 
