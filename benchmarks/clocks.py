@@ -12,7 +12,7 @@ import os
 import statistics
 import tempfile
 
-from side_by_side import checked, steps_of_ranks, write_job
+from side_by_side import checked, steps_of_ranks, words, write_job
 
 MODEL = {"model": "mlp", "width": 256, "depth": 8, "microbatch": 64}
 RANKS, MICROBATCHES, SKIPPED_STEPS, SECONDS = 4, 8, 5, 4
@@ -24,8 +24,7 @@ PLANS = {"pipeline of four stages": ["--straight", "--stages", 4], "two stages o
 def write_inputs(millrace, folder, scale):
     """The profile and the cluster file."""
     profile, cluster = (os.path.join(folder, name) for name in ("profile.json", "cluster.yaml"))
-    flags = [word for key, value in MODEL.items() for word in (f"--{key}", value)]
-    checked([millrace, "profile", *flags, "--blocks", 1, "--out", profile], folder, "profile")
+    checked([millrace, "profile", *words(MODEL), "--blocks", 1, "--out", profile], folder, "profile")
     with open(profile) as file:
         times = json.load(file)
     times.update(loss_s=40e-6 * scale, update_s_per_byte=2e-10 * scale, update_copy_s_per_byte=5e-11 * scale)

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import threading
 
-from side_by_side import checked, figure, steps_of_ranks, write_job
+from side_by_side import checked, figure, steps_of_ranks, words, write_job
 
 MODELS = {  # name: (options of the model, samples of a microbatch, steps)
     "mlp": ({"width": 1024, "depth": 8}, 32, 20),
@@ -41,10 +41,6 @@ SCHEDULES = ["gpipe", "1f1b", "zb-h1", "interleaved", "pipedream", "replicas"]  
 MICROBATCHES = 4  # at least one for each replica
 OF_DATA = {"gnmt": {"data": DATA, "measured-microbatches": 24, "microbatches": MICROBATCHES}}  # its sentences differ in length
 SKIPPED_STEPS = 2
-
-
-def words(flags):
-    return [word for key, value in flags.items() for word in (f"--{key}", value)]
 
 
 def pin_workers(cores):

@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 
-from side_by_side import checked, steps_of_ranks, write_job
+from side_by_side import checked, steps_of_ranks, words, write_job
 
 MODELS = {
     # name: (options of the model, of data and run, of the profile, microbatches, steps)
@@ -31,10 +31,6 @@ MODELS = {
 NAMES = {"resnet18_sync": "resnet18"}  # of models whose case has another
 REPLICATED = {"resnet18_sync"}  # one stage on all ranks; the others have one stage a rank
 OF_PROFILE = {"microbatch", "data", "rule", "sync-batch-norm"}  # of the run's flags
-
-
-def words(flags):
-    return [word for key, value in flags.items() for word in ((f"--{key}",) if value is True else (f"--{key}", str(value)))]
 
 
 def measure(millrace, name, ranks, folder):

@@ -19,6 +19,11 @@ def checked(words, folder, name):
             sys.exit(f"{log.read()}{os.path.basename(sys.argv[0])}: {name} ended with exit code {code}; its output is above")
 
 
+def words(flags):
+    """The words of a command's flags; a flag that is True has no value."""
+    return [word for key, value in flags.items() for word in ((f"--{key}",) if value is True else (f"--{key}", str(value)))]
+
+
 def write_job(folder, keys):
     """A job file of flags that are the same for all but those that are None; returns its path."""
     job = os.path.join(folder, "job.yaml")

@@ -51,7 +51,7 @@ class TaskPending final : public Pending {
   std::shared_ptr<TaskThread::Task> task_;
 };
 
-/// What the messages of one collective of this rank have in common.
+/// The part of all messages of one collective of this rank that is the same.
 struct Collective {
   std::uint64_t tag = 0;
   std::string what;
@@ -229,10 +229,11 @@ class ChannelCommunicator final : public Communicator {
     if (route.way == AllReduceWay::Direct) return start_direct_reduce(std::move(flat), collective);
     // Beside the caller, so that collectives overlap its computation.
     if (!thread_) thread_ = std::make_shared<TaskThread>(channel_->clock());
-    const std::shared_ptr<TimePoint> before = std::exchange(newest_moment_, collective.moment);
+    const std::shared_ptr<TimePoint> before = newest_moment_;
+    if (collective.moment) newest_moment_ = collective.moment;
     return std::make_unique<TaskPending>(thread_, thread_->start([=, this] {
       // One after the other: it begins when the one before it has ended.
-      if (before) *collective.moment = std::max(*collective.moment, *before);
+      if (before && collective.moment) *collective.moment = std::max(*collective.moment, *before);
       if (route.way == AllReduceWay::Chain) {
         reduce_along(route, flat, collective);
       } else {

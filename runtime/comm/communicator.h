@@ -21,7 +21,7 @@ namespace millrace {
 
 enum class Direction { Send, Receive };
 
-/// Of a message of which nobody knows when it left or was there.
+/// The Transfer::moment of a message if nobody knows when it left or was there.
 inline constexpr TimePoint kUnknownMoment = TimePoint::min();
 
 /// One message. `tensor` is contiguous; receives are written in place. (peer, tag, direction) is unique among

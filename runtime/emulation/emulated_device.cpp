@@ -17,8 +17,8 @@ thread_local EmulatedDevice* bound = nullptr;
 /// process have a core for as long.
 constexpr std::chrono::milliseconds kSlice{3};
 
-/// What it does itself puts a host behind by this at most. A host that is slower than its device never waits
-/// for it, and its work counts from there on.
+/// A host's own work puts it behind by this at most. A host that is slower than its device never waits for
+/// it, and its work counts from there on.
 constexpr std::chrono::milliseconds kMostBehind{1};
 
 }  // namespace
@@ -70,9 +70,13 @@ TimePoint::duration EmulatedDevice::late(TimePoint now) {
   return late_;
 }
 
-TimePoint EmulatedDevice::next() {
+TimePoint EmulatedDevice::host() {
   const TimePoint now = clock_.now();
-  return std::max(free_, now - late(now));
+  return now - late(now);
+}
+
+TimePoint EmulatedDevice::next() {
+  return std::max(free_, host());
 }
 
 void EmulatedDevice::draw_factor() {
@@ -96,16 +100,15 @@ void EmulatedDevice::compute(double seconds) {
 }
 
 void EmulatedDevice::wait_until(TimePoint when) {
-  TimePoint host;  // where it would be
+  TimePoint began;
   {
     const std::lock_guard lock(mutex_);
-    const TimePoint now = clock_.now();
-    host = now - late(now);
+    began = host();
   }
   clock_.sleep_until(when);
   const std::lock_guard lock(mutex_);
   seen_ = clock_.now();
-  late_ = seen_ - std::max(host, when);
+  late_ = seen_ - std::max(began, when);
 }
 
 TimePoint EmulatedDevice::wait() {
@@ -121,8 +124,7 @@ TimePoint EmulatedDevice::wait() {
 
 TimePoint EmulatedDevice::host_now() {
   const std::lock_guard lock(mutex_);
-  const TimePoint now = clock_.now();
-  return now - late(now);
+  return host();
 }
 
 void EmulatedDevice::host_waited(TimePoint start, std::optional<TimePoint> moment) {

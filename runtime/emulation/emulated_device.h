@@ -67,7 +67,9 @@ class EmulatedDevice final : public Device {
   /// Waits until the device has done all work that was handed over. Returns when what the host does next
   /// would happen if it had not woken up too late.
   TimePoint wait();
-  /// Returns when it would be for the host if it had not woken up too late.
+  /// Returns EmulatedCosts::free_host.
+  bool host_is_free() const { return costs_.free_host; }
+  /// Returns the host's time: what it would be if the host had not woken up too late.
   TimePoint host_now();
   /// Tells that the host has waited since `start` for something else than this device, which happened at
   /// `moment`, or at an unknown moment. If the host noticed it later, that delays no work.
@@ -107,6 +109,7 @@ class EmulatedDevice final : public Device {
   friend class EmulatedMark;
   void draw_factor();
   TimePoint::duration late(TimePoint now);
+  TimePoint host();  // host_now() with the lock held
   TimePoint next();  // when work handed over now would begin
   void wait_until(TimePoint when);
 

@@ -343,7 +343,7 @@ TEST(EmulatedTransfers, ACollectiveThatIsNoticedLateDelaysNoWork) {
   for (const bool has_values : {false, true}) {
     LateClock clock;
     clock.advance(milliseconds(5000));
-    EmulatedDevice device(clock, "test", {});
+    EmulatedDevice device(clock, "test", {.free_host = true});
     const auto communicator = make_channel_communicator(
         make_device_ordered(std::make_shared<NoticedLate>(std::make_shared<Recorder>(clock), clock), device));
     const auto where = at::TensorOptions(at::kFloat).device(has_values ? at::kCPU : at::kMeta);
@@ -389,7 +389,7 @@ std::array<double, 3> seconds_of_sums() {
 }
 
 TEST(EmulatedTransfers, SumsTakeTheTimeOfTheirMessagesWhateverTheHostDoes) {
-  // Of two sums at once the second begins when the first has ended. Each takes two messages in a row.
+  // The second of two sums begins when the first has ended. Each takes two messages in a row.
   constexpr double kPlanned = 3 * 2 * 2 * 0.02;
   double off = 1;
   for (int i = 0; i < 10 && off > 0.001; ++i) {  // where other programs take the core meanwhile, that delays
