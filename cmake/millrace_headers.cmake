@@ -1,8 +1,7 @@
 # Lays the headers out as they are installed: those of `source`/millrace, which are public, and everything that they
 # reach, into `into`/millrace. An include that is a path from the root of the tree gets millrace/ in front of it, so that a
-# project with folders of the same names finds its own.
+# project with folders of the same names finds its own. Two installs at once share no file, unless they share `into`.
 cmake_policy(VERSION 3.22)
-file(REMOVE_RECURSE ${into})
 file(GLOB open RELATIVE ${source} ${source}/millrace/*.h)
 set(seen "")
 while(open)
@@ -24,5 +23,7 @@ while(open)
     endif()
   endforeach()
   string(REGEX REPLACE "^millrace/" "" place ${header})
-  file(WRITE ${into}/millrace/${place} "${text}")
+  file(WRITE "$ENV{DESTDIR}${into}/millrace/${place}" "${text}")
+  list(APPEND CMAKE_INSTALL_MANIFEST_FILES "${into}/millrace/${place}")
 endwhile()
+message(STATUS "Installing: $ENV{DESTDIR}${into}/millrace")

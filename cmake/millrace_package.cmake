@@ -50,7 +50,6 @@ foreach(library ${libraries})
 endforeach()
 configure_file(${CMAKE_SOURCE_DIR}/cmake/millrace.pc.in ${CMAKE_BINARY_DIR}/millrace.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/millrace.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-install(CODE "set(source \"${CMAKE_SOURCE_DIR}\")\nset(into \"${CMAKE_BINARY_DIR}/headers\")\n\
+install(CODE "set(source \"${CMAKE_SOURCE_DIR}\")\nset(into \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")\n\
 include(\"${CMAKE_SOURCE_DIR}/cmake/millrace_headers.cmake\")")
-install(DIRECTORY ${CMAKE_BINARY_DIR}/headers/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
