@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -66,10 +67,19 @@ Bytes bytes_of(std::span<const at::Tensor> tensors) {
 /// The costs of a layer.
 struct Costs {
   LayerNode node;
-  TimesBySize times;            ///< by the bytes of its outputs
-  Bytes most_output = 0;        ///< of the profile's longest microbatch; 0: all are alike
-  Bytes counted_elsewhere = 0;  ///< inputs that the layer keeps and other layers count
+  TimesBySize times;               ///< by work_of()
+  std::vector<std::size_t> apart;  ///< inputs whose sizes do not follow the outputs'
+  Bytes most_output = 0;           ///< of the profile's longest microbatch; 0: all are alike
+  Bytes counted_elsewhere = 0;     ///< inputs that the layer keeps and other layers count
 };
+
+/// Returns a measure of a layer's work on a microbatch: the bytes of its outputs. If inputs have sizes of
+/// their own, it is the product of both: attention compares each word of one sentence to each of the other.
+double work_of(Bytes outputs, std::span<const Bytes> inputs, std::span<const std::size_t> apart) {
+  Bytes others = 0;
+  for (const std::size_t input : apart) others += inputs[input];
+  return double(outputs) * (apart.empty() ? 1.0 : double(others));
+}
 
 /// A layer that takes the place of `layer`. It keeps as many bytes as the profile says.
 class EmulatedLayer : public StandInLayer {
@@ -96,7 +106,9 @@ class EmulatedLayer : public StandInLayer {
     for (const TensorSpec& spec : layer_->outputs(specs_of(inputs)))
       outputs.push_back(without_values(spec.shape, spec.dtype));
     const Bytes made = bytes_of(outputs);
-    const LayerSeconds seconds = costs_.times.at(made);
+    std::vector<Bytes> read;
+    for (const at::Tensor& input : inputs) read.push_back(static_cast<Bytes>(input.nbytes()));
+    const LayerSeconds seconds = costs_.times.at(work_of(made, read, costs_.apart));
     device.compute(seconds.forward);
     if (saved) {
       keep(*saved, inputs);
@@ -158,7 +170,7 @@ class EmulatedHead final : public StandInHead {
 
  private:
   void run(std::span<const at::Tensor> inputs, Saved* saved) const override {
-    EmulatedDevice::of_thread().compute(times_.at(bytes_of(inputs)).forward);
+    EmulatedDevice::of_thread().compute(times_.at(double(bytes_of(inputs))).forward);
     if (saved) keep(*saved, inputs);
   }
   TimesBySize times_;
@@ -177,24 +189,30 @@ std::vector<Bytes> parameter_bytes(const LayeredModel& model) {
 
 /// The bytes of a microbatch.
 struct Sizes {
-  std::vector<Bytes> outputs;      ///< by layer
-  std::vector<Bytes> head_inputs;  ///< by head
+  std::vector<std::vector<Bytes>> inputs;  ///< by layer and input
+  std::vector<Bytes> outputs;              ///< by layer
+  std::vector<Bytes> head_inputs;          ///< by head
 };
 
 Sizes sizes_of(const StageLayout& layout, const BatchExtent& extent) {
   const std::vector<Shape> shapes = tensor_shapes(layout, extent);
-  const auto all_bytes = [&](const std::vector<std::vector<int>>& lists) {
-    std::vector<Bytes> all;
-    for (const std::vector<int>& list : lists) {
-      Bytes& bytes = all.emplace_back();
-      for (const int t : list) {
-        const auto tensor = static_cast<std::size_t>(t);
-        bytes += bytes_of({.shape = shapes[tensor], .dtype = layout.tensors[tensor].spec.dtype});
-      }
+  const auto each = [&](const std::vector<int>& list) {
+    std::vector<Bytes> bytes;
+    for (const int t : list) {
+      const auto tensor = static_cast<std::size_t>(t);
+      bytes.push_back(bytes_of({.shape = shapes[tensor], .dtype = layout.tensors[tensor].spec.dtype}));
     }
-    return all;
+    return bytes;
   };
-  return {.outputs = all_bytes(layout.makes), .head_inputs = all_bytes(layout.head_reads)};
+  const auto sum = [&](const std::vector<int>& list) {
+    const std::vector<Bytes> bytes = each(list);
+    return std::accumulate(bytes.begin(), bytes.end(), Bytes{0});
+  };
+  Sizes sizes;
+  for (const std::vector<int>& list : layout.reads) sizes.inputs.push_back(each(list));
+  for (const std::vector<int>& list : layout.makes) sizes.outputs.push_back(sum(list));
+  for (const std::vector<int>& list : layout.head_reads) sizes.head_inputs.push_back(sum(list));
+  return sizes;
 }
 
 /// Returns the layout of the whole model on one rank, for the profile's microbatches.
@@ -265,18 +283,35 @@ void add_inputs(std::map<std::string, Costs>& costs, const LayerGraph& profile, 
   }
 }
 
-/// Adds the costs of `profile`, which are those of a microbatch of `sizes`. Layers are in the order of
-/// `model`.
+/// Returns the inputs of layer `i` whose sizes do not follow the outputs' over the measured microbatches.
+std::vector<std::size_t> inputs_apart(const std::vector<Sizes>& measured, std::size_t i) {
+  std::vector<std::size_t> apart;
+  const Sizes& first = measured.front();
+  for (std::size_t input = 0; input < first.inputs[i].size(); ++input) {
+    const auto follows = [&](const Sizes& one) {
+      return double(one.inputs[i][input]) * double(first.outputs[i]) ==
+             double(first.inputs[i][input]) * double(one.outputs[i]);
+    };
+    if (!std::ranges::all_of(measured, follows)) apart.push_back(input);
+  }
+  return apart;
+}
+
+/// Adds the times of `profile`, which are those of a microbatch of `sizes`.
 void add_times(const LayeredModel& model, const LayerGraph& profile, const Sizes& sizes,
                std::map<std::string, Costs>& costs, std::vector<TimesBySize>& heads) {
-  std::map<std::string, Bytes> made;
-  for (std::size_t i = 0; i < model.layers.size(); ++i) made[model.layers[i].name] = sizes.outputs[i];
+  std::map<std::string, double> work;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const std::string& name = model.layers[i].name;
+    work[name] = work_of(sizes.outputs[i], sizes.inputs[i], costs.at(name).apart);
+  }
   for (const LayerNode& node : profile.nodes)
-    costs[node.name].times.add(made[node.name], {.forward = node.forward_s,
+    costs[node.name].times.add(work[node.name], {.forward = node.forward_s,
                                                  .backward_input = node.backward_input_s,
                                                  .backward_weight = node.backward_weight_s});
   for (std::size_t h = 0; h < heads.size(); ++h)
-    heads[h].add(sizes.head_inputs[h], {.forward = profile.loss_s / static_cast<double>(heads.size())});
+    heads[h].add(double(sizes.head_inputs[h]),
+                 {.forward = profile.loss_s / static_cast<double>(heads.size())});
 }
 
 /// Lets the layers and heads of `model` take the times and the memory of `profile`, which has its layers.
@@ -289,17 +324,18 @@ Status emulate(LayeredModel& model, const LayerGraph& profile, const Plan& plan)
   add_inputs(costs, profile, plan);
   const std::vector<LayerGraph> each = profile.by_microbatch();
   if (each.empty()) add_times(model, profile, sizes_of(*layout, layout->nominal), costs, heads);
-  for (std::size_t m = 0; m < each.size(); ++m) {
+  std::vector<Sizes> measured;
+  for (const MeasuredMicrobatch& microbatch : profile.microbatches) {
     BatchExtent extent = layout->nominal;
-    if (const auto& lengths = profile.microbatches[m].lengths; lengths.size() == extent.lengths.size())
-      extent.lengths = lengths;
-    const Sizes sizes = sizes_of(*layout, extent);
-    add_times(model, each[m], sizes, costs, heads);
-    for (std::size_t i = 0; i < model.layers.size(); ++i) {
-      Bytes& most = costs[model.layers[i].name].most_output;
-      most = std::max(most, sizes.outputs[i]);
-    }
+    if (microbatch.lengths.size() == extent.lengths.size()) extent.lengths = microbatch.lengths;
+    measured.push_back(sizes_of(*layout, extent));
   }
+  for (std::size_t i = 0; !each.empty() && i < model.layers.size(); ++i) {
+    Costs& of = costs.at(model.layers[i].name);
+    of.apart = inputs_apart(measured, i);
+    for (const Sizes& sizes : measured) of.most_output = std::max(of.most_output, sizes.outputs[i]);
+  }
+  for (std::size_t m = 0; m < each.size(); ++m) add_times(model, each[m], measured[m], costs, heads);
   for (NamedLayer& layer : model.layers)
     layer.layer = stand_in<EmulatedLayer>(layer.layer, costs.at(layer.name));
   for (std::size_t h = 0; h < heads.size(); ++h)

@@ -16,24 +16,24 @@ LayerSeconds sum_of(const LayerSeconds& a, double of_a, const LayerSeconds& b, d
 
 }  // namespace
 
-void TimesBySize::add(Bytes size, const LayerSeconds& seconds) {
+void TimesBySize::add(double size, const LayerSeconds& seconds) {
   Measured& measured = measured_[size];
   measured.sum = sum_of(measured.sum, 1, seconds, 1);
   ++measured.count;
 }
 
-LayerSeconds TimesBySize::at(Bytes size) const {
+LayerSeconds TimesBySize::at(double size) const {
   MILLRACE_CHECK(!measured_.empty(), "no microbatch was measured");
   const auto above = measured_.lower_bound(size);
   if (above != measured_.begin() && above != measured_.end()) {
     const auto& [low_size, low] = *std::prev(above);
     const auto& [high_size, high] = *above;
-    const double share = static_cast<double>(size - low_size) / static_cast<double>(high_size - low_size);
+    const double share = (size - low_size) / (high_size - low_size);
     return sum_of(low.sum, (1 - share) / low.count, high.sum, share / high.count);
   }
   const auto& [end_size, end] = above == measured_.end() ? *measured_.rbegin() : *above;
   const bool stands_for_it = measured_.size() == 1 || size == end_size;
-  const double growth = stands_for_it ? 1 : static_cast<double>(size) / static_cast<double>(end_size);
+  const double growth = stands_for_it ? 1 : size / end_size;
   return sum_of(end.sum, growth / end.count, {}, 0);
 }
 

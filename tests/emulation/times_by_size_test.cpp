@@ -11,7 +11,7 @@ TEST(TimesBySize, OneMeasuredSizeStandsForAll) {
   TimesBySize times;
   EXPECT_THROW(times.at(10), InternalError);
   times.add(10, {.forward = 1, .backward_input = 2, .backward_weight = 3});
-  for (const Bytes size : {0, 5, 10, 1000}) {
+  for (const double size : {0, 5, 10, 1000}) {
     EXPECT_EQ(times.at(size).forward, 1);
     EXPECT_EQ(times.at(size).backward_input, 2);
     EXPECT_EQ(times.at(size).backward_weight, 3);
