@@ -15,13 +15,38 @@
 
 namespace millrace {
 
+/// Returns the place in newest_ of the first message that was posted later.
+std::size_t EmulatedPort::later_than(std::int64_t posted) const {
+  std::size_t place = count_;
+  while (place > 0 && newest_[place - 1].posted > posted) --place;
+  return place;
+}
+
+std::int64_t EmulatedPort::free_at(std::int64_t posted) const {
+  const std::size_t place = later_than(posted);
+  return place == 0 ? left_before_ : newest_[place - 1].left;
+}
+
+void EmulatedPort::passed(std::int64_t posted, std::int64_t length, std::int64_t left) {
+  if (count_ == newest_.size()) {
+    left_before_ = newest_.front().left;
+    std::move(newest_.begin() + 1, newest_.end(), newest_.begin());
+    --count_;
+  }
+  std::size_t place = later_than(posted);
+  std::move_backward(newest_.begin() + place, newest_.begin() + count_, newest_.begin() + count_ + 1);
+  newest_[place] = {posted, length, left};
+  for (++count_; ++place < count_;)
+    newest_[place].left = std::max(newest_[place].left, newest_[place - 1].left + newest_[place].length);
+}
+
 EmulatedPorts::EmulatedPorts(std::vector<int> hosts, const std::string& file)
     : hosts_(std::move(hosts)),
       num_hosts_(hosts_.empty() ? 0 : static_cast<std::size_t>(*std::ranges::max_element(hosts_)) + 1) {
-  const std::size_t count = 2 * (num_hosts_ + hosts_.size()), bytes = count * sizeof(std::int64_t);
+  const std::size_t count = 2 * (num_hosts_ + hosts_.size()), bytes = count * sizeof(EmulatedPort);
   if (file.empty() || count == 0) {
-    own_.assign(count, 0);
-    free_ = own_.data();
+    own_.resize(count);
+    ports_ = own_.data();
     return;
   }
   file_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -33,12 +58,12 @@ EmulatedPorts::EmulatedPorts(std::vector<int> hosts, const std::string& file)
     if (file_ >= 0) ::close(file_);
     throw ConfigError(file + ": the ports of emulated links cannot be kept: " + why);
   }
-  free_ = static_cast<std::int64_t*>(mapped);
+  ports_ = static_cast<EmulatedPort*>(mapped);
 }
 
 EmulatedPorts::~EmulatedPorts() {
   if (file_ < 0) return;
-  ::munmap(free_, 2 * (num_hosts_ + hosts_.size()) * sizeof(std::int64_t));
+  ::munmap(ports_, 2 * (num_hosts_ + hosts_.size()) * sizeof(EmulatedPort));
   ::close(file_);
 }
 
@@ -71,11 +96,13 @@ void EmulatedPorts::settle(TimePoint now) {
 void EmulatedPorts::pass(Request& request) {
   const auto from = static_cast<std::size_t>(request.from), to = static_cast<std::size_t>(request.to);
   const bool leaves = hosts_[from] != hosts_[to];
-  std::int64_t& out = free_[2 * (leaves ? static_cast<std::size_t>(hosts_[from]) : num_hosts_ + from)];
-  std::int64_t& in = free_[2 * (leaves ? static_cast<std::size_t>(hosts_[to]) : num_hosts_ + to) + 1];
-  const std::int64_t start = std::max({request.posted.time_since_epoch().count(), out, in});
-  out = in = start + request.length.count();
-  request.left = TimePoint(TimePoint::duration(out));
+  EmulatedPort& out = ports_[2 * (leaves ? static_cast<std::size_t>(hosts_[from]) : num_hosts_ + from)];
+  EmulatedPort& in = ports_[2 * (leaves ? static_cast<std::size_t>(hosts_[to]) : num_hosts_ + to) + 1];
+  const std::int64_t posted = request.posted.time_since_epoch().count(), length = request.length.count();
+  const std::int64_t left = std::max({posted, out.free_at(posted), in.free_at(posted)}) + length;
+  out.passed(posted, length, left);
+  in.passed(posted, length, left);
+  request.left = TimePoint(TimePoint::duration(left));
 }
 
 }  // namespace millrace

@@ -2,6 +2,7 @@
 // message at a time. It is the simulator's model (runtime/schedule/simulate.h, `host`).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,28 @@
 #include "runtime/base/clock.h"
 
 namespace millrace {
+
+/// One port. Messages pass it in the order of the times at which they were posted. On the wall clock a
+/// message may ask late, because its process was not running, when others that were posted after it have
+/// passed. Then it passes when it would have, and those that ask from now on wait as long as they would have.
+/// Plain data: processes share it; zeros are a port that nothing has passed.
+class EmulatedPort {
+ public:
+  /// Returns when the port is free for a message that was posted at `posted`. Nanoseconds, as below.
+  std::int64_t free_at(std::int64_t posted) const;
+  /// Tells that this message occupies the port for `length`, until `left`.
+  void passed(std::int64_t posted, std::int64_t length, std::int64_t left);
+
+ private:
+  struct Message {
+    std::int64_t posted, length, left;
+  };
+  std::size_t later_than(std::int64_t posted) const;
+
+  std::int64_t left_before_ = 0;         // when the last message left that is no longer in newest_
+  std::size_t count_ = 0;                // of messages in newest_
+  std::array<Message, 32> newest_ = {};  // in the order of passing
+};
 
 /// A host has a port for what leaves it and one for what arrives. Messages between hosts take the sending
 /// host's and the receiving host's. A rank has two ports of its own, which the messages of collectives inside
@@ -49,10 +72,10 @@ class EmulatedPorts {
   const std::vector<int> hosts_;
   const std::size_t num_hosts_;
   int file_ = -1;
-  std::vector<std::int64_t> own_;  // where no file is
-  // When each port is free: out and in of every host, then out and in of every rank. Guarded by mutex_, and
-  // between processes by a lock of the file.
-  std::int64_t* free_ = nullptr;
+  std::vector<EmulatedPort> own_;  // where no file is
+  // Out and in of every host, then out and in of every rank. Guarded by mutex_, and between processes by a
+  // lock of the file.
+  EmulatedPort* ports_ = nullptr;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Request>> asked_;  // guarded by mutex_
 };

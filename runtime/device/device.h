@@ -63,6 +63,8 @@ class Device {
   virtual void synchronize() = 0;  ///< waits for all work
   virtual DeviceMemory memory() const = 0;
   virtual void reset_peak_memory() = 0;  ///< lets the peak start anew from the current bytes
+  /// Returns the host's time. Beside a device that computes it is that of `clock`.
+  virtual TimePoint host_time(const Clock& clock) { return clock.now(); }
   /// Tells that an update has been handed over, op by op. A device that computes need not know.
   virtual void updated(const UpdateWork& /*work*/) {}
 };

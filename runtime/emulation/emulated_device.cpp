@@ -17,9 +17,9 @@ thread_local EmulatedDevice* bound = nullptr;
 /// process have a core for as long.
 constexpr std::chrono::milliseconds kSlice{3};
 
-/// A host's own work puts it behind by this at most. A host that is slower than its device never waits for
-/// it, and its work counts from there on.
-constexpr std::chrono::milliseconds kMostBehind{1};
+/// What a host does between two waits puts it behind by this at most: two slices, in which others have its
+/// core. A host that is slower than its device never waits for it, and its work counts from there on.
+constexpr std::chrono::milliseconds kMostBehind = 2 * kSlice;
 
 }  // namespace
 

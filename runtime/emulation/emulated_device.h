@@ -69,7 +69,7 @@ class EmulatedDevice final : public Device {
   TimePoint wait();
   /// Returns EmulatedCosts::free_host.
   bool host_is_free() const { return costs_.free_host; }
-  /// Returns the host's time: what it would be if the host had not woken up too late.
+  /// Returns the host's time: what it would be if the host had not woken up too late. It never goes back.
   TimePoint host_now();
   /// Tells that the host has waited since `start` for something else than this device, which happened at
   /// `moment`, or at an unknown moment. If the host noticed it later, that delays no work.
@@ -103,6 +103,7 @@ class EmulatedDevice final : public Device {
   void synchronize() override { wait(); }
   DeviceMemory memory() const override { return memory_->now(); }
   void reset_peak_memory() override { memory_->reset_peak(); }
+  TimePoint host_time(const Clock&) override { return host_now(); }
   void updated(const UpdateWork& work) override;
 
  private:

@@ -109,16 +109,16 @@ void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Wor
     if (open_.size() == 1 && open_.front().end->is_reached()) settle_device_times();
     return;
   }
-  const TimePoint start = parts_.clock.now();
+  const TimePoint start = now();
   work();
-  const TimePoint end = parts_.clock.now();
+  const TimePoint end = now();
   seconds += Seconds(end - start).count();
   span.start = start.time_since_epoch().count();
   span.end = end.time_since_epoch().count();
   parts_.trace.record(span);
 }
 
-/// Ties the device's time line to the clock: sets the anchor. The newest mark that was waited for serves as
+/// Ties the device's time line to the host's: sets the anchor. The newest mark that was waited for serves as
 /// one, so that a step does not begin with a wait of its own.
 void RankRunner::start_device_time() {
   if (settled_) {
@@ -128,14 +128,14 @@ void RankRunner::start_device_time() {
   }
   anchor_ = parts_.device.mark();
   anchor_->wait();
-  anchor_time_ = parts_.clock.now();
+  anchor_time_ = now();
 }
 
 /// Waits once: the device reaches marks in their order.
 void RankRunner::settle_device_times() {
   if (open_.empty()) return;
   open_.back().end->wait();
-  const TimePoint now = parts_.clock.now();
+  const TimePoint reached = now();
   for (OpenSpan& open : open_) {
     const double start = open.begin->seconds_since(*anchor_), length = open.end->seconds_since(*open.begin);
     if (open.seconds) *open.seconds += length;
@@ -144,7 +144,7 @@ void RankRunner::settle_device_times() {
     parts_.trace.record(open.span);
   }
   settled_ = std::move(open_.back().end);
-  settled_time_ = now;
+  settled_time_ = reached;
   open_.clear();
 }
 
@@ -153,9 +153,9 @@ void RankRunner::post_receives(std::span<const Action> actions, std::size_t done
   for (; posted_ < kReceivesAhead && next_receive_ < actions.size(); ++next_receive_) {
     const Action& action = actions[next_receive_];
     if (!is_receive(action.op) || action.microbatch.value >= end_) continue;
-    const TimePoint start = parts_.clock.now();
+    const TimePoint start = now();
     parts_.stages.lanes()[array_of(action)].executor(action.stage).post_receive(in_its_array(action));
-    times_.receive += Seconds(parts_.clock.now() - start).count();
+    times_.receive += Seconds(now() - start).count();
     ++posted_;
   }
 }

@@ -92,6 +92,7 @@ class RankRunner {
   void post_receives(std::span<const Action> actions, std::size_t done);
   template <class Work>
   void timed(SpanKind kind, const Action& action, double& seconds, Work&& work);
+  TimePoint now() const { return parts_.device.host_time(parts_.clock); }
   void start_device_time();
   void settle_device_times();
 
@@ -116,9 +117,9 @@ class RankRunner {
   int posted_ = 0;                                             ///< receives posted and not yet executed
   std::vector<OpenSpan> open_;
   std::unique_ptr<DeviceMark> anchor_;   ///< a mark on the device's time line ...
-  TimePoint anchor_time_{};              ///< ... and the time of `clock` at which the device reached it
+  TimePoint anchor_time_{};              ///< ... and the host's time at which the device reached it
   std::unique_ptr<DeviceMark> settled_;  ///< the newest mark that was waited for: the next anchor ...
-  TimePoint settled_time_{};             ///< ... and the time of `clock` after that wait
+  TimePoint settled_time_{};             ///< ... and the host's time after that wait
 };
 
 }  // namespace millrace

@@ -253,6 +253,24 @@ TEST(EmulatedLinks, ProcessesShareTheirPortsInAFile) {
   EXPECT_EQ(asked(one, 2, 1000), 1100);
 }
 
+TEST(EmulatedLinks, AMessageThatAsksLatePassesItsPortsWhenItWouldHave) {
+  EmulatedPort port;
+  const auto passes = [&](std::int64_t posted) {
+    const std::int64_t left = std::max(posted, port.free_at(posted)) + 100;
+    port.passed(posted, 100, left);
+    return left;
+  };
+  EXPECT_EQ(passes(1000), 1100);
+  EXPECT_EQ(passes(1010), 1200);
+  EXPECT_EQ(passes(500), 600);  // it was free then
+  EXPECT_EQ(passes(1020), 1300);
+  EXPECT_EQ(passes(950), 1050);  // half of it in the time of the one after it: the next ones wait for that
+  EXPECT_EQ(passes(1030), 1450);
+  EXPECT_EQ(passes(2000), 2100);
+  for (int i = 1; i <= 100; ++i) EXPECT_EQ(passes(3000), 3000 + 100 * i);
+  EXPECT_EQ(port.free_at(0), 3000 + 100 * 68) << "it knows the newest 32, and is not free before them";
+}
+
 TEST(EmulatedLinks, ASlowerLinkThanTheDeadlineIsALateMessage) {
   VirtualClock clock;
   const auto run = [&] {
