@@ -180,7 +180,7 @@ std::vector<std::string> compare_lengths(const TrainSpec& spec, const Datasets& 
   for (std::int64_t at = 0; at < steps * options.microbatches_per_step; ++at)
     seen.microbatches.push_back({.lengths = (*source)->extent(at).lengths});
   run.lengths = seen.length_ranges();
-  return compare(spec.pipeline.planned_for, run).notes;
+  return compare(spec.pipeline.planned_for, run, options.microbatches_per_step).notes;
 }
 
 TrainedArray array_for(const TrainSpec& spec, const Datasets& sets, const LayeredModel& network,

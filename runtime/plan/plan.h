@@ -110,7 +110,8 @@ struct OtherThanPlanned {
   /// than 10 %.
   std::vector<std::string> notes;
 };
-OtherThanPlanned compare(const PlannedFor& planned, const PlannedFor& run);
+/// `microbatches`: of a step of the run. A profile for it has as many.
+OtherThanPlanned compare(const PlannedFor& planned, const PlannedFor& run, int microbatches = 1);
 
 /// Returns a plan that cuts the layers into `stages` equal shares. Stage s is on `replicas` ranks from s *
 /// replicas on. One stage with one replica is plain training on one rank. With `chunks` > 1, for schedules

@@ -130,7 +130,7 @@ Problems validate(const Plan& plan, const std::string& model, const std::vector<
   return problems;
 }
 
-OtherThanPlanned compare(const PlannedFor& planned, const PlannedFor& run) {
+OtherThanPlanned compare(const PlannedFor& planned, const PlannedFor& run, int microbatches) {
   constexpr double kLengthsAreAlike = 0.1;  // times follow the mean length, nearly
   OtherThanPlanned other;
   if (planned.microbatch == 0 || run.microbatch == 0) return other;
@@ -153,7 +153,8 @@ OtherThanPlanned compare(const PlannedFor& planned, const PlannedFor& run) {
   if (std::ranges::any_of(run.lengths, differs))
     other.notes.push_back("its predictions do not hold: they are for microbatches of " +
                           to_string(planned.lengths) + ", this data has " + to_string(run.lengths) +
-                          "; profile with this --data and plan again");
+                          "; profile with this --data and --microbatches " + std::to_string(microbatches) +
+                          ", and plan again");
   return other;
 }
 

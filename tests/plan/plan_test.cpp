@@ -91,6 +91,9 @@ TEST(Plan, SaysWhatItWasMadeForAndWhatIsNot) {
   EXPECT_NE(said({"bfloat16", 32, {{"source", 2, 9, 5}}})
                 .find("source 8..12 (mean 10.0), this data has source 2..9 (mean 5.0)"),
             std::string::npos);
+  EXPECT_TRUE(compare(plan.planned_for, {"bfloat16", 32, {{"source", 2, 9, 5}}}, 7)
+                  .notes.at(0)
+                  .ends_with("profile with this --data and --microbatches 7, and plan again"));
   EXPECT_TRUE(compare({}, {"float32", 16, {}}).notes.empty());  // an older plan says nothing
   EXPECT_TRUE(compare({}, {"float32", 16, {}}).problems.empty());
 }
