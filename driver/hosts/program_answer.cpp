@@ -49,9 +49,11 @@ class PlainChildSignal {
 /// Ends and collects the program in any case.
 class Asked {
  public:
+  /// The program gets no signal mask of this thread, which may block those that it reads from a descriptor: a
+  /// shell that never sees SIGCHLD waits for ever.
   explicit Asked(const std::vector<std::string>& argv) {
     sigset_t mask;
-    ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    ::sigemptyset(&mask);
     process_ = start_child("the program", argv, {}, mask);
   }
   Asked(const Asked&) = delete;

@@ -147,12 +147,19 @@ std::vector<BatchEnd> BatchArrays::ended() {
   for (const auto& [array, queue] : arrays_) arrays.push_back(array);
   for (const std::string& array : arrays) ask(array, ended);
   ask_at_ = steady_clock().now() + kAskEvery;
+  if (gone_by_ && ended.empty() && !arrays_.empty() && steady_clock().now() >= *gone_by_) {
+    const auto& [array, queue] = *arrays_.begin();
+    throw PeerError(std::string(queue->name) + " still has runs of " + array + ", which was cancelled " +
+                        printed("%.0f s", Seconds(patience_).count()) + " ago",
+                    "look at it there; the same command goes on with the runs that have ended");
+  }
   return ended;
 }
 
 void BatchArrays::stop(bool at_once) {
   stopped_ = true;
   for (const auto& [array, queue] : arrays_) queue->stop(array, at_once);
+  if (at_once && !gone_by_) gone_by_ = steady_clock().now() + patience_;
 }
 
 }  // namespace millrace

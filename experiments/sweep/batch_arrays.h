@@ -3,6 +3,7 @@
 // must be there under the same path. LibTorch-free.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,7 +31,8 @@ struct BatchEnd {
 /// The tasks that this process has in a queue. The queue is asked every second. Not thread-safe.
 class BatchArrays {
  public:
-  BatchArrays() = default;
+  /// `patience`: for runs that were cancelled at once to leave the queue.
+  explicit BatchArrays(std::chrono::milliseconds patience = std::chrono::minutes(1)) : patience_(patience) {}
   BatchArrays(const BatchArrays&) = delete;
   BatchArrays& operator=(const BatchArrays&) = delete;
   /// Cancels what has not ended.
@@ -41,7 +43,7 @@ class BatchArrays {
   void submit(const std::vector<BatchRun>& runs);
   std::size_t num_tasks() const { return tasks_.size(); }
   /// Returns the runs that have ended since the last call; asks at most once a second. Throws PeerError if
-  /// the queue has said nothing of an array for two minutes.
+  /// the queue has said nothing of an array for two minutes, or still has runs that were cancelled.
   std::vector<BatchEnd> ended();
   /// Tells the runs to save and end, and takes those that wait out of the queue; `at_once`: cancels all.
   void stop(bool at_once);
@@ -61,6 +63,8 @@ class BatchArrays {
   std::map<std::string, const BatchQueue*> arrays_;  // that have tasks
   std::map<std::string, int> silent_;                // answers that did not come, by array
   bool stopped_ = false;
+  const std::chrono::milliseconds patience_;
+  std::optional<TimePoint> gone_by_;  // when runs that were cancelled at once should have left the queue
   TimePoint ask_at_{};
 };
 

@@ -1,10 +1,13 @@
 // Hosts from lists, files and schedulers, the words that start agents there, and jobs printed for others.
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "driver/hosts/allocation.h"
 #include "driver/hosts/engines.h"
 #include "driver/hosts/host_list.h"
 #include "driver/hosts/machine.h"
+#include "driver/hosts/program_answer.h"
 #include "driver/launch/printed_job.h"
 #include "runtime/base/json.h"
 #include "runtime/plan/plan.h"
@@ -224,6 +227,18 @@ TEST(Machine, IsComparedWithThePlan) {
   plan.planned_for.hosts = {"a:2", "c:2"};
   EXPECT_EQ(said(good),
             "the plan was made for the hosts a:2, c:2, the job has a:2, b:2: its predictions may not hold\n");
+}
+
+/// A shell waits for SIGCHLD, which a sweep blocks to read it from a descriptor.
+TEST(ProgramAnswers, DoNotDependOnTheSignalsThatTheCallerBlocks) {
+  sigset_t blocked, before;
+  ::sigemptyset(&blocked);
+  for (const int signal : {SIGCHLD, SIGTERM}) ::sigaddset(&blocked, signal);
+  ::pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  const Result<std::string> answer =
+      answer_of({"sh", "-c", "sleep 0.1 & wait $!; echo done"}, std::chrono::seconds(10));
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  EXPECT_EQ(answer ? *answer : to_string(answer.problems()), "done\n");
 }
 
 }  // namespace

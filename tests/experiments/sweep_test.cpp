@@ -9,6 +9,7 @@
 #include <set>
 
 #include "experiments/sweep/array_pace.h"
+#include "experiments/sweep/batch_arrays.h"
 #include "experiments/sweep/journal.h"
 #include "experiments/sweep/next_array.h"
 #include "experiments/sweep/partition.h"
@@ -712,6 +713,41 @@ TEST(RunPools, HostsAreSharedByRunsSideBySide) {
   EXPECT_EQ(hosts(2), "a2");
   job.ranks = 6;
   EXPECT_THROW(RunSlots{job}, ConfigError);
+}
+
+/// A kubectl whose pods never end.
+TEST(BatchArraysOfASweep, AreNotWaitedForIfTheQueueKeepsThemAfterTheyWereCancelled) {
+  const TemporaryFolder folder;
+  const std::string kubectl = folder.write("kubectl",
+                                           "#!/bin/sh\n"
+                                           "[ $1 = get ] && echo '{\"items\": [{\"status\": {\"phase\": "
+                                           "\"Running\"}, \"metadata\": {\"annotations\": "
+                                           "{\"batch.kubernetes.io/job-completion-index\": \"0\"}}}]}'\n"
+                                           "exit 0\n");
+  std::filesystem::permissions(kubectl, std::filesystem::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  ::setenv("PATH", (folder.path() + ":" + path).c_str(), 1);
+  {
+    BatchArrays arrays(std::chrono::milliseconds(300));
+    JobSpec job;
+    job.hosts.on = "kubernetes";
+    job.output_dir = folder.path("run");
+    arrays.submit({{.id = 7, .job = job}});
+    EXPECT_TRUE(arrays.ended().empty());
+    EXPECT_EQ(arrays.num_tasks(), 1u);
+    arrays.stop(true);
+    std::string said;
+    for (const TimePoint until = steady_clock().now() + std::chrono::seconds(20);
+         said.empty() && steady_clock().now() < until;) {
+      try {
+        EXPECT_TRUE(arrays.ended().empty());
+      } catch (const PeerError& error) {
+        said = error.what();
+      }
+    }
+    EXPECT_TRUE(said.starts_with("Kubernetes still has runs of sweep-")) << said;
+  }
+  ::setenv("PATH", path.c_str(), 1);
 }
 
 }  // namespace
