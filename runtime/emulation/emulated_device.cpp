@@ -17,7 +17,7 @@ thread_local EmulatedDevice* bound = nullptr;
 /// process have a core for as long.
 constexpr std::chrono::milliseconds kSlice{3};
 
-/// What a host does between two waits puts it behind by this at most: two slices, in which others have its
+/// A host's own work between two waits puts it behind by this at most: two slices, in which others have its
 /// core. A host that is slower than its device never waits for it, and its work counts from there on.
 constexpr std::chrono::milliseconds kMostBehind = 2 * kSlice;
 

@@ -74,10 +74,11 @@ struct Costs {
 };
 
 /// Returns a measure of a layer's work on a microbatch: the bytes of its outputs. If inputs have sizes of
-/// their own, it is the product of both: attention compares each word of one sentence to each of the other.
-double work_of(Bytes outputs, std::span<const Bytes> inputs, std::span<const std::size_t> apart) {
+/// their own (`apart`), it is the product of both: attention compares each word of one sentence to each of
+/// the other. `input_bytes` is a function of an input's number.
+double work_of(Bytes outputs, std::span<const std::size_t> apart, const auto& input_bytes) {
   Bytes others = 0;
-  for (const std::size_t input : apart) others += inputs[input];
+  for (const std::size_t input : apart) others += input_bytes(input);
   return double(outputs) * (apart.empty() ? 1.0 : double(others));
 }
 
@@ -106,9 +107,8 @@ class EmulatedLayer : public StandInLayer {
     for (const TensorSpec& spec : layer_->outputs(specs_of(inputs)))
       outputs.push_back(without_values(spec.shape, spec.dtype));
     const Bytes made = bytes_of(outputs);
-    std::vector<Bytes> read;
-    for (const at::Tensor& input : inputs) read.push_back(static_cast<Bytes>(input.nbytes()));
-    const LayerSeconds seconds = costs_.times.at(work_of(made, read, costs_.apart));
+    const auto input_bytes = [&](std::size_t i) { return static_cast<Bytes>(inputs[i].nbytes()); };
+    const LayerSeconds seconds = costs_.times.at(work_of(made, costs_.apart, input_bytes));
     device.compute(seconds.forward);
     if (saved) {
       keep(*saved, inputs);
@@ -303,7 +303,8 @@ void add_times(const LayeredModel& model, const LayerGraph& profile, const Sizes
   std::map<std::string, double> work;
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const std::string& name = model.layers[i].name;
-    work[name] = work_of(sizes.outputs[i], sizes.inputs[i], costs.at(name).apart);
+    const auto input_bytes = [&](std::size_t input) { return sizes.inputs[i][input]; };
+    work[name] = work_of(sizes.outputs[i], costs.at(name).apart, input_bytes);
   }
   for (const LayerNode& node : profile.nodes)
     costs[node.name].times.add(work[node.name], {.forward = node.forward_s,
