@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <csetjmp>
+#include <cstring>
 #include <memory>
 
 #include "runtime/base/error.h"
@@ -21,6 +23,78 @@ using Turbo = std::unique_ptr<void, TurboClose>;
 Problem damaged(const std::string& name, const std::string& what) {
   return {name, std::string("cannot be decoded: ") + what, "the file is damaged: take it out, or replace it"};
 }
+
+/// One decoding of one PNG, to samples of 8 bits as they are stored. libpng reports an error by a jump out of
+/// its C functions, so that no function here holds a C++ object across one.
+class PngReader {
+ public:
+  explicit PngReader(std::string_view bytes) : rest_(bytes) {}
+  ~PngReader() { ::png_destroy_read_struct(&png_, &info_, nullptr); }
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
+
+  /// Each returns false at an error. In this order: open, start, read.
+  bool open() {
+    if (setjmp(failed_)) return false;
+    png_ = ::png_create_read_struct(PNG_LIBPNG_VER_STRING, this, stop_at_error, pass_warning);
+    if (png_) info_ = ::png_create_info_struct(png_);
+    if (!info_) return false;
+    ::png_set_read_fn(png_, this, take_bytes);
+    ::png_set_benign_errors(png_, 1);
+    // All chunks but those of samples, palette and transparency are skipped: no colour management, no text.
+    ::png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
+    ::png_read_info(png_, info_);
+    return true;
+  }
+  bool start() {
+    if (setjmp(failed_)) return false;
+    ::png_set_expand(png_);    // palettes to RGB, grey of 1 to 4 bits to 8, tRNS to alpha
+    ::png_set_strip_16(png_);  // the high byte
+    passes_ = ::png_set_interlace_handling(png_);
+    ::png_read_update_info(png_, info_);
+    return true;
+  }
+  /// `to` has height() rows of width() pixels of channels() bytes.
+  bool read(png_bytep to) {
+    if (setjmp(failed_)) return false;
+    const std::size_t row_bytes = ::png_get_rowbytes(png_, info_);
+    for (int pass = 0; pass < passes_; ++pass) {
+      for (std::int64_t row = 0; row < height(); ++row)
+        ::png_read_row(png_, to + static_cast<std::size_t>(row) * row_bytes, nullptr);
+    }
+    ::png_read_end(png_, nullptr);  // notices a missing end
+    return true;
+  }
+
+  std::int64_t width() const { return ::png_get_image_width(png_, info_); }
+  std::int64_t height() const { return ::png_get_image_height(png_, info_); }
+  int channels() const { return ::png_get_channels(png_, info_); }
+  std::string error() const { return message_; }
+
+ private:
+  [[noreturn]] static void stop_at_error(png_structp png, png_const_charp message) {
+    auto* reader = static_cast<PngReader*>(::png_get_error_ptr(png));
+    std::strncpy(reader->message_, message, sizeof reader->message_ - 1);
+    std::longjmp(reader->failed_, 1);
+  }
+  /// libpng would go on without the transparency.
+  static void pass_warning(png_structp png, png_const_charp message) {
+    if (std::string_view(message) == "tRNS: CRC error") ::png_error(png, message);
+  }
+  static void take_bytes(png_structp png, png_bytep to, std::size_t count) {
+    auto* reader = static_cast<PngReader*>(::png_get_io_ptr(png));
+    if (count > reader->rest_.size()) ::png_error(png, "its end is missing");
+    std::memcpy(to, reader->rest_.data(), count);
+    reader->rest_.remove_prefix(count);
+  }
+
+  std::string_view rest_;
+  png_structp png_ = nullptr;
+  png_infop info_ = nullptr;
+  int passes_ = 1;
+  std::jmp_buf failed_;
+  char message_[256] = "no memory for libpng";
+};
 
 }  // namespace
 
@@ -86,24 +160,31 @@ std::string encode_png(const Image& image) {
   return bytes;
 }
 
-Result<Image> decode_png(std::string_view bytes, const std::string& name, std::int64_t most_pixels) {
-  // The library stops reading at the last pixel and would not notice a missing end.
-  constexpr std::string_view kEnd("\0\0\0\0IEND\xae\x42\x60\x82", 12);
-  if (!bytes.ends_with(kEnd)) return damaged(name, "its end is missing");
-  png_image png{};
-  png.version = PNG_IMAGE_VERSION;
-  if (!::png_image_begin_read_from_memory(&png, bytes.data(), bytes.size()))
-    return damaged(name, png.message);
-  if (std::int64_t{png.width} * png.height > most_pixels) {
-    ::png_image_free(&png);
-    return damaged(name, "more than " + std::to_string(most_pixels >> 20) + " megapixels");
+void lay_on_black(Image& image) {
+  const auto colours = static_cast<std::size_t>(image.channels);
+  const std::size_t count = image.pixels.size() / (colours + 1);
+  auto* to = reinterpret_cast<unsigned char*>(image.pixels.data());
+  const unsigned char* from = to;
+  for (std::size_t i = 0; i < count; ++i, from += colours + 1) {
+    const int alpha = from[colours];
+    for (std::size_t c = 0; c < colours; ++c)
+      *to++ = static_cast<unsigned char>((from[c] * alpha + 127) / 255);
   }
-  const bool grey = (png.format & PNG_FORMAT_FLAG_COLOR) == 0;
-  png.format = grey ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
-  Image image{.height = png.height, .width = png.width, .channels = grey ? 1 : 3};
-  image.pixels.resize(PNG_IMAGE_SIZE(png));
-  if (!::png_image_finish_read(&png, nullptr, image.pixels.data(), 0, nullptr))
-    return damaged(name, png.message);
+  image.pixels.resize(count * colours);
+}
+
+Result<Image> decode_png(std::string_view bytes, const std::string& name, std::int64_t most_pixels) {
+  PngReader reader(bytes);
+  if (!reader.open()) return damaged(name, reader.error());
+  if (reader.height() * reader.width() > most_pixels)
+    return damaged(name, "more than " + std::to_string(most_pixels >> 20) + " megapixels");
+  if (!reader.start()) return damaged(name, reader.error());
+  const int stored = reader.channels();
+  Image image{.height = reader.height(), .width = reader.width(), .channels = stored < 3 ? 1 : 3};
+  image.pixels.resize(static_cast<std::size_t>(image.height * image.width * stored));
+  if (!reader.read(reinterpret_cast<unsigned char*>(image.pixels.data())))
+    return damaged(name, reader.error());
+  if (stored != image.channels) lay_on_black(image);
   return image;
 }
 

@@ -34,8 +34,14 @@ std::string encode_png(const Image& image);
 
 inline constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
 
-/// Decodes an image as it is stored: grey stays grey, anything else becomes RGB. A Problem names `name`. At
-/// most kMostPixels, or `most_pixels`: more are refused before memory is taken for them.
+/// Lays pixels of image.channels bytes and one of alpha on black, in place: value * alpha / 255, rounded. It
+/// is the one rule of transparency, whatever the file's format.
+void lay_on_black(Image& image);
+
+/// Decodes an image as it is stored: grey stays grey, anything else becomes RGB. Colour profiles, gamma and
+/// the orientation of EXIF change nothing. PNG: samples of 16 bits give their high byte; bytes behind the end
+/// are not read. A Problem names `name`. At most kMostPixels, or `most_pixels`: more are refused before
+/// memory is taken for them.
 Result<Image> decode_jpeg(std::string_view bytes, const std::string& name);
 Result<Image> decode_png(std::string_view bytes, const std::string& name,
                          std::int64_t most_pixels = kMostPixels);

@@ -51,19 +51,11 @@ Result<Image> decode_webp(std::string_view bytes, const std::string& name, std::
   if (!library().info(data, bytes.size(), &width, &height)) return wrong("no WebP header");
   if (std::int64_t{width} * height > most_pixels) return wrong("too many pixels");
   const std::size_t pixels = static_cast<std::size_t>(width) * static_cast<std::size_t>(height);
-  std::string rgba(4 * pixels, '\0');
-  if (!library().decode_rgba_into(data, bytes.size(), reinterpret_cast<std::uint8_t*>(rgba.data()),
-                                  rgba.size(), 4 * width))
+  Image image{.height = height, .width = width, .channels = 3, .pixels = std::string(4 * pixels, '\0')};
+  if (!library().decode_rgba_into(data, bytes.size(), reinterpret_cast<std::uint8_t*>(image.pixels.data()),
+                                  image.pixels.size(), 4 * width))
     return wrong("WebP data is cut off or corrupt");
-  Image image{.height = height, .width = width, .channels = 3};
-  image.pixels.resize(3 * pixels);
-  for (std::size_t i = 0; i < pixels; ++i) {
-    const int alpha = static_cast<unsigned char>(rgba[4 * i + 3]);
-    for (std::size_t c = 0; c < 3; ++c) {
-      const int value = static_cast<unsigned char>(rgba[4 * i + c]);
-      image.pixels[3 * i + c] = static_cast<char>((value * alpha + 127) / 255);
-    }
-  }
+  lay_on_black(image);
   return image;
 }
 

@@ -1,15 +1,18 @@
 // Images with labels from folders of several formats and from tables, and what is held out of them.
 #include <gtest/gtest.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <ATen/ops/equal.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 
 #include "data/files/images.h"
 #include "data/files/webp.h"
 #include "data/loading/dataset.h"
+#include "data/readers/decode_image.h"
 #include "runtime/base/files.h"
 #include "tests/data/jpeg_maker.h"
 
@@ -62,16 +65,20 @@ class LabelledImages : public ::testing::Test {
   fs::path root_;
 };
 
+std::string from_hex(std::string_view hex) {
+  std::string bytes;
+  for (std::size_t i = 0; i < hex.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(std::string(hex.substr(i, 2)), nullptr, 16));
+  return bytes;
+}
+
 /// 8 x 6 pixels (30 x, 40 y, 7 x y), as Pillow wrote them without loss.
 std::string webp_of_pillow() {
   constexpr std::string_view kHex =
       "5249464630000000574542505650384c230000002f07400100b93244f43f7611d1ff8082b66d98c0297f8c6f63301e73101300"
       "e4"
       "05fa3f00";
-  std::string bytes;
-  for (std::size_t i = 0; i < kHex.size(); i += 2)
-    bytes += static_cast<char>(std::stoi(std::string(kHex.substr(i, 2)), nullptr, 16));
-  return bytes;
+  return from_hex(kHex);
 }
 
 TEST(WebP, HasThePixelsThatPillowWrote) {
@@ -93,6 +100,134 @@ TEST(WebP, AFileThatIsCutAnywhereIsAProblem) {
   const std::string whole = webp_of_pillow();
   for (std::size_t length = 0; length + 4 < whole.size(); ++length)
     EXPECT_FALSE(decode_webp(whole.substr(0, length), "a.webp")) << length;
+}
+
+/// A chunk of PNG.
+std::string chunk(const std::string& kind, const std::string& data) {
+  const auto big_endian = [](std::size_t value) {
+    return std::string{static_cast<char>(value >> 24), static_cast<char>(value >> 16),
+                       static_cast<char>(value >> 8), static_cast<char>(value)};
+  };
+  const std::string checked = kind + data;
+  return big_endian(data.size()) + checked +
+         big_endian(
+             ::crc32(0, reinterpret_cast<const Bytef*>(checked.data()), static_cast<uInt>(checked.size())));
+}
+
+/// A PNG of `width` pixels in one row. `before` is chunks before the samples, `after` bytes behind the end.
+std::string png_of(int width, int depth, int colour_type, const std::string& samples,
+                   const std::string& before = "", const std::string& after = "", int height = 1) {
+  const std::string row = '\0' + samples;
+  std::string packed(1000, '\0');
+  uLongf size = packed.size();
+  ::compress(reinterpret_cast<Bytef*>(packed.data()), &size, reinterpret_cast<const Bytef*>(row.data()),
+             static_cast<uLong>(row.size()));
+  packed.resize(size);
+  std::string head{0, 0, 0, static_cast<char>(width), 0,
+                   0, 0, 1, static_cast<char>(depth), static_cast<char>(colour_type),
+                   0, 0, 0};
+  head[4] = static_cast<char>(height >> 24), head[5] = static_cast<char>(height >> 16),
+  head[6] = static_cast<char>(height >> 8), head[7] = static_cast<char>(height);
+  return "\x89PNG\r\n\x1a\n" + chunk("IHDR", head) + before + chunk("IDAT", packed) + chunk("IEND", "") +
+         after;
+}
+
+/// Returns "WIDTHxHEIGHT: bytes" of the RGB pixels, or the error.
+std::string pixels_of(const std::string& bytes) {
+  RgbImage image;
+  std::string error;
+  if (!decode_image(bytes, image, error)) return error;
+  std::string text = std::to_string(image.width) + "x" + std::to_string(image.height) + ":";
+  for (int i = 0; i < 3 * image.width * image.height; ++i)
+    text += " " + std::to_string(image.pixels[static_cast<std::size_t>(i)]);
+  return text;
+}
+
+const std::string kTurned =
+    from_hex("4d4d002a00000008000101120003000000010006000000000000");  // orientation 6
+
+TEST(Pictures, SamplesAreAsTheyAreStored) {
+  const std::string linear = chunk("gAMA", from_hex("000186a0"));
+  const std::string half =
+      from_hex("524946461e000000574542505650384c110000002f000000100750b2ca14b9808188e87f0000");
+  const struct {
+    const char* what;
+    std::string file, pixels;
+  } cases[] = {
+      {"grey of 16 bits: the high byte", png_of(2, 16, 0, from_hex("64640064")), "2x1: 100 100 100 0 0 0"},
+      {"RGB of 16 bits", png_of(1, 16, 2, from_hex("3232646400c8")), "1x1: 50 100 0"},
+      {"gamma changes nothing", png_of(1, 8, 2, from_hex("3264c8"), linear), "1x1: 50 100 200"},
+      {"gamma of 16 bits", png_of(1, 16, 0, from_hex("6464"), linear), "1x1: 100 100 100"},
+      {"half transparent", png_of(1, 8, 6, from_hex("3264c880")), "1x1: 25 50 100"},
+      {"half transparent, 16 bits", png_of(1, 16, 6, from_hex("32006400c8008000")), "1x1: 25 50 100"},
+      {"half transparent grey", png_of(1, 8, 4, from_hex("6480")), "1x1: 50 50 50"},
+      {"half transparent colour of a palette",
+       png_of(1, 8, 3, from_hex("00"), chunk("PLTE", from_hex("3264c8")) + chunk("tRNS", "\x80")),
+       "1x1: 25 50 100"},
+      {"a transparent colour",
+       png_of(2, 8, 2, from_hex("3264c83264c9"), chunk("tRNS", from_hex("0032006400c8"))),
+       "2x1: 0 0 0 50 100 201"},
+      {"half transparent WebP", half, "1x1: 25 50 100"},
+      {"bytes behind the end", png_of(1, 8, 0, "d", "", "\n"), "1x1: 100 100 100"},
+      {"EXIF turns no PNG", png_of(2, 8, 0, from_hex("0a14"), chunk("eXIf", kTurned)),
+       "2x1: 10 10 10 20 20 20"},
+  };
+  for (const auto& c : cases) EXPECT_EQ(pixels_of(c.file), c.pixels) << c.what;
+  // EXIF turns no WebP and no JPEG.
+  const std::string webp = webp_of_pillow(), jpeg = jpeg_of(24, 8, TJPF_RGB, 1);
+  std::string body = "WEBPVP8X" + from_hex("0a00000008000000070000050000") + webp.substr(12) + "EXIF" +
+                     std::string{static_cast<char>(kTurned.size()), 0, 0, 0} + kTurned;
+  EXPECT_EQ(pixels_of("RIFF" + std::string{static_cast<char>(body.size()), 0, 0, 0} + body), pixels_of(webp));
+  const std::string exif = "Exif" + std::string(2, '\0') + kTurned;
+  EXPECT_EQ(pixels_of(jpeg.substr(0, 2) + "\xff\xe1" + '\0' + static_cast<char>(exif.size() + 2) + exif +
+                      jpeg.substr(2)),
+            pixels_of(jpeg));
+}
+
+TEST(Pictures, ADamagedPngIsRefused) {
+  const std::string samples = from_hex("000102010200"),
+                    palette = chunk("PLTE", from_hex("010203040506070809"));
+  const std::string whole = png_of(6, 8, 3, samples, palette + chunk("tRNS", "\x80\x40"));
+  ASSERT_EQ(pixels_of(whole).substr(0, 4), "6x1:");
+  for (std::size_t length = 8; length < whole.size(); ++length)
+    EXPECT_NE(pixels_of(whole.substr(0, length)).find("its end is missing"), std::string::npos) << length;
+  const std::size_t transparency = whole.find("tRNS");
+  for (std::size_t i = 8; i < whole.size(); ++i) {
+    if (i >= transparency && i < transparency + 4) continue;  // a chunk of another name changes nothing
+    std::string broken = whole;
+    broken[i] = static_cast<char>(broken[i] ^ 1);
+    EXPECT_NE(pixels_of(broken).find("cannot be decoded"), std::string::npos) << i;
+  }
+  EXPECT_NE(pixels_of(png_of(6, 8, 3, samples.substr(1), palette)).find("Not enough image data"),
+            std::string::npos);
+  EXPECT_NE(pixels_of(png_of(100, 8, 0, samples, "", "", 1'000'000)).find("more than 64 megapixels"),
+            std::string::npos);
+}
+
+TEST(Pictures, EveryFormIsAsPillowReadsIt) {
+  const char* python = std::getenv("MILLRACE_REFERENCE_PYTHON");
+  if (!python || !*python) GTEST_SKIP() << "tests/reference/install makes it";
+  char name[] = "/tmp/millrace-pictures-XXXXXX";
+  const fs::path folder = ::mkdtemp(name);
+  const std::string command =
+      std::string(python) + " " MILLRACE_SOURCE_DIR "/tests/reference/png_forms.py " + folder.string();
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  int compared = 0;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() != ".raw") continue;
+    const std::string picture = entry.path().stem(), raw = *read_file(entry.path());
+    RgbImage image;
+    std::string error;
+    ASSERT_TRUE(decode_image(*read_file(folder / picture), image, error)) << picture << ": " << error;
+    ASSERT_EQ(raw.size(), static_cast<std::size_t>(3 * image.width * image.height)) << picture;
+    int most = 0;
+    for (std::size_t i = 0; i < raw.size(); ++i)
+      most = std::max(most, std::abs(static_cast<unsigned char>(raw[i]) - image.pixels[i]));
+    EXPECT_LE(most, picture.ends_with(".jpeg") ? 1 : 0) << picture;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 124);
+  fs::remove_all(folder);
 }
 
 TEST_F(LabelledImages, OfAllFormatsStandInOneClassFolder) {
