@@ -81,7 +81,7 @@ class Dataset {
   // -- the policy for odd files --
   /// Returns the samples whose files were odd, as far as files were read: index -> bits of OddSample.
   virtual std::map<std::int64_t, unsigned> odd_samples() const { return {}; }
-  /// Returns the number of files that look like samples but are none (a FIFO, a link that leads nowhere).
+  /// Returns the number of files and records that are no samples. notes() says which and why.
   virtual std::int64_t left_out() const { return 0; }
   /// Returns the name of the sample's file. Empty for a set without files.
   virtual std::string name_of(std::int64_t) const { return {}; }

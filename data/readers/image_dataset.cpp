@@ -1,7 +1,9 @@
 #include "data/readers/image_dataset.h"
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <iterator>
 
 #include <ATen/ops/full.h>
 
@@ -37,8 +39,12 @@ class ImageDataset final : public Dataset {
            (set_.pixels.empty() ? "" : ", pixels " + set_.pixels);
   }
   std::string describe() const override { return set_.source + ", " + contents(); }
-  std::vector<std::string> notes() const override { return set_.notes; }
-  std::int64_t left_out() const override { return set_.left_out; }
+  std::vector<std::string> notes() const override {
+    std::vector<std::string> notes = set_.notes;
+    std::ranges::copy(set_.left_out.notes(), std::back_inserter(notes));
+    return notes;
+  }
+  std::int64_t left_out() const override { return set_.left_out.count(); }
   std::string name_of(std::int64_t index) const override { return item(index).name; }
   std::map<std::int64_t, unsigned> odd_samples() const override {
     std::map<std::int64_t, unsigned> odd;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "data/files/left_out.h"
 #include "data/loading/dataset.h"
 #include "data/readers/jpeg.h"
 #include "runtime/base/result.h"
@@ -33,7 +34,7 @@ bool read_image_file(const ImageItem& item, RgbImage& image, std::string& error,
 struct ImageSet {
   std::string source;  ///< the folder or file that holds them; names of items may begin with it
   std::vector<ImageItem> items;
-  std::int64_t left_out = 0;  ///< entries named like images that are no files
+  LeftOut left_out;
   std::vector<std::string> notes;
   ReadImage read = read_image_file;
   std::string pixels;  ///< a hash of the pixels where they are in memory; part of the fingerprint
@@ -56,7 +57,9 @@ Result<ImageSource> open_image_folder(const std::string& path);
 Result<ImageSource> open_image_table(const std::string& paths);
 
 /// Opens TRAIN or TRAIN,TEST, each a folder of .tar archives, one archive or PREFIX{000..012}.tar: a sample
-/// is KEY.jpg and KEY.cls, one behind the other (WebDataset). All headers are read at once, no images.
+/// is KEY.jpg and KEY.cls, one behind the other (WebDataset). A key ends at the first dot of a file's name,
+/// so KEY.seg.png is another file of the sample. All headers are read at once, no images. Problems: two
+/// images or two classes of one key, one without the other, and others of docs/data.md.
 Result<ImageSource> open_image_tars(const std::string& text);
 /// Opens a folder with CIFAR's binary version (data_batch_1.bin or train.bin) or MNIST's IDX files, which may
 /// be packed by gzip. `classes` of the model chooses among the labels of CIFAR-100: 20 are the coarse ones.

@@ -31,6 +31,10 @@ struct Table {
   std::string place(const Row& row) const { return path + ":" + std::to_string(row.line); }
 };
 
+fs::path file_of(const Table& table, const Row& row) {
+  return fs::path(table.path).parent_path() / row.file;
+}
+
 /// Returns the cells of a line; a cell in double quotes may hold commas and doubled quotes (RFC 4180).
 std::vector<std::string> cells_of(std::string_view line) {
   std::vector<std::string> cells(1);
@@ -116,7 +120,8 @@ Result<Table> read_table(const std::string& path) {
                           "every row needs both"});
       continue;
     }
-    const auto [first, is_new] = line_of.emplace(row.file, number);
+    // "./a.jpg", "a.jpg" and "b/../a.jpg" are one file.
+    const auto [first, is_new] = line_of.emplace(file_of(table, row).lexically_normal().string(), number);
     if (!is_new) {
       problems.push_back({place,
                           escaped(row.file) + " stands in line " + std::to_string(first->second) + " already",
@@ -174,12 +179,8 @@ Classes classes_of(const Table& table) {
   return classes;
 }
 
-fs::path file_of(const Table& table, const Row& row) {
-  return fs::path(table.path).parent_path() / row.file;
-}
-
-/// Returns a note about images that lie beside those of the tables and have no row; empty: there are none.
-std::string note_of_others(const std::vector<Table>& tables) {
+/// Returns the images that lie beside those of the tables and have no row.
+LeftOut images_without_row(const std::vector<Table>& tables) {
   std::unordered_set<std::string> named;  // text: paths compare part by part, which is slow for a million
   std::set<std::string> folders;
   for (const Table& table : tables) {
@@ -198,14 +199,19 @@ std::string note_of_others(const std::vector<Table>& tables) {
       if (is_image_name(file) && !named.contains(file)) others.push_back(file);
     }
   }
-  if (others.empty()) return "";
   std::ranges::sort(others);
-  return std::to_string(others.size()) + " images have no row in " + tables.front().path +
-         (tables.size() > 1 ? " and " + tables.back().path : "") + " and are left out: " + some_of(others);
+  LeftOut left_out;
+  for (std::string& file : others) {
+    const std::string_view ignored = reason_to_ignore(fs::path(file).filename().string());
+    const std::string reason = "images without a row in " + tables.front().path +
+                               (tables.size() > 1 ? " and " + tables.back().path : "");
+    left_out.add(ignored.empty() ? reason : ignored, std::move(file));
+  }
+  return left_out;
 }
 
-Result<ImageSet> images_of(const Table& table, const Classes& classes, const std::string& note) {
-  ImageSet set{.source = fs::path(table.path).parent_path().string()};
+Result<ImageSet> images_of(const Table& table, const Classes& classes, const LeftOut& left_out) {
+  ImageSet set{.source = fs::path(table.path).parent_path().string(), .left_out = left_out};
   if (set.source.empty()) set.source = ".";
   Problems problems;
   for (const Row& row : table.rows) {
@@ -223,7 +229,6 @@ Result<ImageSet> images_of(const Table& table, const Classes& classes, const std
     if (target) set.items.push_back({.name = file.string(), .target = *target});
   }
   if (!problems.empty()) return problems;
-  if (!note.empty()) set.notes.push_back(note);
   return set;
 }
 
@@ -245,13 +250,13 @@ Result<ImageSource> open_image_table(const std::string& paths) {
   }
   if (!problems.empty()) return problems;
   const Classes classes = classes_of(tables.front());
-  const std::string note = note_of_others(tables);
+  const LeftOut left_out = images_without_row(tables);
   return ImageSource{.place = classes.place,
                      .num_classes = classes.count,
                      .has_test = tables.size() > 1,
-                     .open = [tables, classes, note](DataSplit split) {
+                     .open = [tables, classes, left_out](DataSplit split) {
                        return images_of(split == DataSplit::Train ? tables.front() : tables.back(), classes,
-                                        note);
+                                        left_out);
                      }};
 }
 

@@ -59,7 +59,7 @@ std::string data_report_text(const Json& report) {
   for (const auto& [key, words] : {std::pair{"grey", "grey"},
                                    {"cmyk", "CMYK"},
                                    {"damaged", "damaged (replaced)"},
-                                   {"left_out", "no files (left out)"}}) {
+                                   {"left_out", "left out"}}) {
     const std::int64_t count = report.find(key)->as_int();
     if (count > 0) odd += (odd.empty() ? "" : ", ") + std::to_string(count) + " " + words;
   }

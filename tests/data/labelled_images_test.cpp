@@ -248,6 +248,71 @@ TEST_F(LabelledImages, OfAllFormatsStandInOneClassFolder) {
   EXPECT_EQ(test->odd_samples(), (std::map<std::int64_t, unsigned>{{0, kDamagedSample}}));
 }
 
+/// torchvision's ImageFolder: every folder below a class, links to folders too, in the order of sorted().
+TEST_F(LabelledImages, FoldersBelowAClassFolderBelongToTheClass) {
+  const std::vector<std::string> expected{"a/9.jpg",          "a/images/0.jpg",  "a/images/again.jpg/8.jpg",
+                                          "a/images-x/0.jpg", "b/deep/er/0.png", "b/link/0.jpg"};
+  for (const std::string& name : expected)
+    if (!name.starts_with("b/link")) put("train/" + name, plain_jpeg(32, 32, 0));
+  fs::create_directory_symlink(root_ / "train/a/images-x", root_ / "train/b/link");
+  fs::create_directory_symlink("../..", root_ / "train/b/deep/loop");
+  for (const char* name : {"a/notes.txt", "a/images/scan.BMP", "a/images/._0.jpg", "b/.DS_Store",
+                           "__MACOSX/a/._9.jpg", "labels.csv"})
+    put(std::string("train/") + name, "no image");
+  const auto set = make_dataset(options());
+  ASSERT_TRUE(set) << to_string(set.problems());
+  std::vector<std::string> found;
+  for (std::int64_t i = 0; i < (*set)->size(); ++i) {
+    found.push_back((*set)->name_of(i).substr((root_ / "train/").string().size()));
+    EXPECT_EQ((*set)->get(i, 1, std::array<char, 2>{0, 1})[1].number, found.back()[0] - 'a');
+  }
+  // Text orders folders: '-' is below '/'.
+  EXPECT_EQ(found, (std::vector<std::string>{expected[0], expected[1], expected[3], expected[2], expected[4],
+                                             expected[5]}));
+  EXPECT_EQ((*set)->left_out(), 7);
+  std::string notes;
+  for (const std::string& note : (*set)->notes()) notes += note + "\n";
+  for (const char* part :
+       {"5 images in folders below class folders", "2 files and folders that macOS added to an archive",
+        "1 hidden files and folders: ", "1 files beside the class folders: ", "1 files that are not images: ",
+        "1 images in formats that are not read: ", "1 links to a folder around them: "})
+    EXPECT_NE(notes.find(part), std::string::npos) << part << "\n" << notes;
+  // A folder too far up would be one class of everything.
+  fs::create_directories(root_ / "up/set");
+  fs::rename(root_ / "train/a", root_ / "up/set/a");
+  fs::rename(root_ / "train/b", root_ / "up/set/b");
+  DatasetOptions up = options();
+  up.path = (root_ / "up").string();
+  EXPECT_NE(message(up).find("has one class folder, and all of its images lie in"), std::string::npos)
+      << message(up);
+}
+
+TEST_F(LabelledImages, TinyImageNetIsReadAsItsArchiveHasIt) {
+  const std::string train_n2 = "train/n2/images/n2_0.JPEG";
+  for (const std::string& name :
+       {std::string("train/n1/images/n1_0.JPEG"), train_n2, std::string("val/images/val_0.JPEG"),
+        std::string("val/images/val_1.JPEG"), std::string("val/images/rest.JPEG"),
+        std::string("test/images/test_0.JPEG")})
+    put(name, plain_jpeg(64, 64, 0));
+  put("train/n1/n1_boxes.txt", "n1_0.JPEG\t0\t0\t9\t9\n");
+  put("val/val_annotations.txt", "val_0.JPEG\tn2\t0\t0\t9\t9\r\nval_1.JPEG\tn1\t0\t0\t9\t9\r\n");
+  const auto train = make_dataset(options()), test = make_dataset(options(DataSplit::Test));
+  ASSERT_TRUE(train) << to_string(train.problems());
+  ASSERT_TRUE(test) << to_string(test.problems());
+  EXPECT_EQ(labels(**train), (std::map<std::string, std::int64_t>{{"n1_0.JPEG", 0}, {"n2_0.JPEG", 1}}));
+  EXPECT_EQ(labels(**test), (std::map<std::string, std::int64_t>{{"val_0.JPEG", 1}, {"val_1.JPEG", 0}}));
+  EXPECT_EQ((*train)->left_out(), 1);
+  EXPECT_EQ((*test)->left_out(), 1);
+  EXPECT_NE((*test)->notes().at(0).find("1 folders of evaluation beside"), std::string::npos)
+      << (*test)->notes().at(0);
+  put("val/val_annotations.txt", "val_0.JPEG\tn2\nval_1.JPEG\tn3\nval_7.JPEG\tn1\n");
+  const std::string refused = message(options(DataSplit::Test));
+  EXPECT_NE(refused.find("val_annotations.txt:2: 'val_1.JPEG\\x09n3' has no class of training"),
+            std::string::npos)
+      << refused;
+  EXPECT_NE(refused.find("val_annotations.txt:3: there is no file"), std::string::npos) << refused;
+}
+
 TEST_F(LabelledImages, AHoldoutDividesEachClassAndForgetsNothing) {
   for (int i = 0; i < 20; ++i) put("a/" + std::to_string(i) + ".jpg", plain_jpeg(32, 32, 0));
   for (int i = 0; i < 10; ++i) put("b/" + std::to_string(i) + ".jpg", plain_jpeg(32, 32, 1));
@@ -312,7 +377,8 @@ TEST_F(LabelledImages, ATableNamesFilesAndLabels) {
   EXPECT_EQ(*make_dataset(table("labels.csv", DataSplit::Test)), nullptr);
   const auto alone = *make_dataset(table("labels.csv"));
   ASSERT_EQ(alone->notes().size(), 1u);
-  EXPECT_NE(alone->notes()[0].find("1 images have no row"), std::string::npos) << alone->notes()[0];
+  EXPECT_NE(alone->notes()[0].find("left out: 1 images without a row"), std::string::npos)
+      << alone->notes()[0];
   EXPECT_NE(alone->notes()[0].find("rest.jpg"), std::string::npos) << alone->notes()[0];
   DatasetOptions divided = table("labels.csv", DataSplit::Test);
   divided.holdout = 0.5;
@@ -341,6 +407,8 @@ TEST_F(LabelledImages, WhatIsWrongWithATableIsSaidWithItsLine) {
       {"file,label\nx.jpg,\n", "labels.csv:2: x.jpg has no label"},
       {"file,label\n,dog\n", "labels.csv:2: names no file"},
       {"file,label\nx.jpg,dog\nx.jpg,cat\n", "labels.csv:3: x.jpg stands in line 2 already"},
+      {"file,label\nx.jpg,dog\n./x.jpg,cat\n", "labels.csv:3: ./x.jpg stands in line 2 already"},
+      {"file,label\nsub/../x.jpg,dog\nx.jpg,dog\n", "labels.csv:3: x.jpg stands in line 2 already"},
       {"file,label\n", "labels.csv: has no rows"},
       {"", "labels.csv: has no rows"},
       {"a,b,c\nx.jpg,dog,1\n", "has the columns a, b, c"},
