@@ -106,15 +106,25 @@ Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path) {
       return Problem{path.string(), "is packed", "unpack it (gunzip): images are read from its middle"};
   }
   std::int64_t at = 0;
+  bool ended = false;  // by an empty block
   while (true) {
+    if (ended && at >= file.size) return members;
     std::array<char, kBlock> block{};
-    if (at + kBlock > file.size || !file.read(at, block.data(), kBlock)) {
+    const std::int64_t bytes = std::min(kBlock, file.size - at);
+    if ((bytes < kBlock && !ended) || !file.read(at, block.data(), bytes)) {
       if (at == 0) return Problem{path.string(), "is no tar archive: it has no whole header", {}};
       return wrong(at, "is cut off: the two empty blocks of an archive's end are missing");
     }
     const std::string_view header(block.data(), block.size());
-    if (header.find_first_not_of('\0') == std::string_view::npos) return members;
-    if (!has_right_sum(header)) return wrong(at, "is damaged, or no tar archive: wrong checksum of a header");
+    if (header.find_first_not_of('\0') == std::string_view::npos) {
+      ended = true;
+      at += kBlock;
+      continue;
+    }
+    if (!has_right_sum(header))
+      return wrong(at, ended ? "has bytes behind its end that are no other archive"
+                             : "is damaged, or no tar archive: wrong checksum of a header");
+    ended = false;
     const std::int64_t size = long_size >= 0 ? long_size : number_in(header.substr(124, 12)).value_or(-1);
     if (size < 0) return wrong(at, "is damaged: a size is no number");
     const std::int64_t content = at + kBlock, padded = (size + kBlock - 1) / kBlock * kBlock;
@@ -130,14 +140,15 @@ Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path) {
       else
         read_pax(text, long_name, long_size);
     } else {
-      if (type == '0' || type == '\0' || type == '7') {
+      const bool is_file = type == '0' || type == '\0' || type == '7';
+      if (is_file || (type >= '1' && type <= '6' && type != '5') || type == 'S') {
         std::string name = text_in(header.substr(0, 100));
         if (const std::string prefix = text_in(header.substr(345, 155));
             header.substr(257, 6) == std::string_view("ustar\0", 6) && !prefix.empty())
           name = prefix + "/" + name;
-        members.push_back({long_name.empty() ? name : long_name, content, size});
+        members.push_back({long_name.empty() ? name : long_name, content, size, is_file});
       }
-      if (type != 'g') long_name.clear(), long_size = -1;
+      if (type != 'g' && type != 'K') long_name.clear(), long_size = -1;
     }
     at = content + padded;
   }

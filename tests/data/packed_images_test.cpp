@@ -211,6 +211,78 @@ TEST_F(PackedImages, ArchivesOfWebDatasetAreReadInTheirOrder) {
   EXPECT_EQ(*open(DataSplit::Test, 10, "webdataset:" + (root_ / "shards").string()), nullptr);
 }
 
+/// WebDataset's rule: a key ends at the first dot of a file's name, and all behind it is the field.
+TEST_F(PackedImages, AKeyEndsAtTheFirstDotOfAName) {
+  for (const std::string key : {"0", "v1.2/1"}) {
+    put(key + ".jpg", plain_jpeg(32, 32, 1));
+    put(key + ".cls", "2");
+    for (const char* other : {".seg.png", ".seg.jpg", ".coarse.cls", ".json"}) put(key + other, "no image");
+  }
+  put("0.PNG", plain_jpeg(32, 32, 1));
+  for (const char* name :
+       {"README", "about.txt", "._0.jpg", "__MACOSX/0.jpg", "cat v1.0 3.jpg", "cat v1.0 3.cls"})
+    put(name, "");
+  fs::create_symlink("0.jpg", root_ / "link.jpg");
+  const auto data = [&](const std::string& rest) { return "webdataset:" + (root_ / rest).string(); };
+  tar("set.tar",
+      "README about.txt ._0.jpg __MACOSX/0.jpg link.jpg 0.jpg 0.seg.jpg 0.seg.png 0.cls 0.coarse.cls 0.json "
+      "v1.2/1.seg.png v1.2/1.coarse.cls v1.2/1.cls v1.2/1.jpg");
+  const auto set = open(DataSplit::Train, 10, data("set.tar"));
+  ASSERT_TRUE(set) << to_string(set.problems());
+  ASSERT_EQ((*set)->size(), 2);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(sample(**set, i)[1].number, 2);
+    EXPECT_EQ(sample(**set, i)[0].tensor.mean({1, 2}).argmax().item<int>(), 1);
+  }
+  EXPECT_TRUE((*set)->odd_samples().empty());
+  EXPECT_EQ((*set)->left_out(), 11);
+  std::string notes;
+  for (const std::string& note : (*set)->notes()) notes += note + "\n";
+  for (const char* part :
+       {"1 files without a dot in their names", "1 files of keys with neither an image nor a class",
+        "2 files and folders that macOS added", "1 links, devices", "6 files of fields that are not read"})
+    EXPECT_NE(notes.find(part), std::string::npos) << part << "\n" << notes;
+  const std::pair<const char*, const char*> refused[] = {
+      {"'cat v1.0 3.jpg' 'cat v1.0 3.cls'", "is the field '0 3.jpg' of the key 'cat v1', which has neither"},
+      {"0.jpg 0.PNG 0.cls", "0.PNG: is another image of the key '0' beside 0.jpg"},
+      {"--hard-dereference 0.jpg 0.cls 0.cls", "0.cls: is another class of the key '0' beside 0.cls"},
+      {"0.jpg 0.coarse.cls", "0.jpg: has no label"},
+      {"0.seg.jpg 0.cls", "0.cls: has no image"},
+      {"link.jpg 0.cls", "0.cls: has no image"}};
+  for (const auto& [files, part] : refused) {
+    tar("set.tar", files);
+    refuses(part, DataSplit::Train, 10, data("set.tar"));
+  }
+}
+
+TEST_F(PackedImages, GluedArchivesAreReadToTheirEnd) {
+  for (const char* key : {"0", "1"}) {
+    put(std::string(key) + ".jpg", plain_jpeg(32, 32, 1));
+    put(std::string(key) + ".cls", "2");
+  }
+  tar("a.tar", "0.jpg 0.cls");
+  tar("b.tar", "1.jpg 1.cls");
+  const std::string a = *read_file(root_ / "a.tar"), b = *read_file(root_ / "b.tar");
+  const auto data = "webdataset:" + (root_ / "glued/").string();
+  put("glued/ab.tar", a + b + a);
+  put("glued/c.tar", a + std::string(700, '\0'));
+  put("glued/d.tar.gz", gzip_of(a));
+  const auto set = open(DataSplit::Train, 10, data);
+  ASSERT_TRUE(set) << to_string(set.problems());
+  EXPECT_EQ((*set)->size(), 4);
+  EXPECT_EQ(sample(**set, 1)[1].number, 2);
+  EXPECT_EQ((*set)->left_out(), 1);
+  const std::vector<std::string> notes = (*set)->notes();
+  ASSERT_EQ(notes.size(), 3u);
+  EXPECT_NE(notes[0].find("1 keys occur again in their archive"), std::string::npos) << notes[0];
+  EXPECT_NE(notes[1].find("1 keys occur in several archives"), std::string::npos) << notes[1];
+  EXPECT_NE(notes[2].find("1 files that are not .tar archives"), std::string::npos) << notes[2];
+  for (const std::string& tail : {std::string("x"), std::string(600, 'x'), b.substr(0, 700)}) {
+    put("glued/ab.tar", a + tail);
+    refuses("glued/ab.tar: ", DataSplit::Train, 10, data);
+  }
+}
+
 TEST_F(PackedImages, DamagedArchivesAreNamed) {
   put("0.jpg", plain_jpeg(32, 32, 0));
   put("0.cls", "0");
