@@ -94,7 +94,7 @@ class CaptionedVideos final : public Dataset {
     for (const One& one : samples_)
       pairs += std::to_string(one.caption) + " " + std::to_string(video(one)) + "\n";
     return "captions " + fingerprint_of(*captions_.text) + " " + videos_->fingerprint() + " pairs " +
-           fingerprint_of(std::string_view(pairs)).hex() + " longest " +
+           xxh3_128(std::string_view(pairs)).hex() + " longest " +
            std::to_string(left_out_ + cut_ > 0 ? longest_ : 0);
   }
   std::vector<std::pair<std::string, std::string>> recorded() const override {

@@ -94,7 +94,7 @@ class FilesOfFeatures final : public VideoSource {
     std::string listing;
     for (std::size_t i = 0; i < files_.size(); ++i)
       listing += fs::path(files_[i].path).filename().string() + " " + std::to_string(frames_[i]) + "\n";
-    return std::to_string(size()) + " videos " + fingerprint_of(std::string_view(listing)).hex();
+    return std::to_string(size()) + " videos " + xxh3_128(std::string_view(listing)).hex();
   }
 
  private:

@@ -11,7 +11,7 @@ std::uint64_t xxh3_64(std::string_view bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-Fingerprint fingerprint_of(std::string_view bytes) {
+Fingerprint xxh3_128(std::string_view bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return {hash.low64, hash.high64};
 }

@@ -15,6 +15,6 @@ struct Fingerprint {
   bool operator==(const Fingerprint&) const = default;
   std::string hex() const;
 };
-Fingerprint fingerprint_of(std::string_view bytes);
+Fingerprint xxh3_128(std::string_view bytes);
 
 }  // namespace millrace

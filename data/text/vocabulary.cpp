@@ -127,7 +127,7 @@ Result<Vocabulary> Vocabulary::of(std::vector<std::string> tokens, TokenKind kin
   vocabulary.pad_ = vocabulary.find(bert ? "[PAD]" : "<pad>");
   vocabulary.bos_ = vocabulary.find(bert ? "[CLS]" : "<s>");
   vocabulary.eos_ = vocabulary.find(bert ? "[SEP]" : kind == TokenKind::Bpe ? "<\\s>" : "</s>");
-  vocabulary.fingerprint_ = fingerprint_of(all);
+  vocabulary.fingerprint_ = xxh3_128(all);
   return vocabulary;
 }
 

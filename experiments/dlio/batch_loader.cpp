@@ -9,7 +9,7 @@ namespace millrace {
 namespace {
 
 /// The preprocessing time of a batch's samples: a function of where the batch stands, not of who reads it.
-double preprocess_seconds(const SampleSource& source, const LoaderOptions& options, std::int64_t step,
+double preprocess_seconds(const SampleSource& source, const BatchLoaderOptions& options, std::int64_t step,
                           std::int64_t samples) {
   if (source.preprocess.is_zero()) return 0;
   RandomStream random(derive_seed(source.seed, "preprocess",
@@ -20,9 +20,9 @@ double preprocess_seconds(const SampleSource& source, const LoaderOptions& optio
   return seconds;
 }
 
-Batch read_batch(const SampleOrder& order, const LoaderOptions& options, std::int64_t step,
-                 SampleReader& reader) {
-  Batch batch;
+LoadedBatch read_batch(const SampleOrder& order, const BatchLoaderOptions& options, std::int64_t step,
+                       SampleReader& reader) {
+  LoadedBatch batch;
   const Share share =
       share_of(options.samples, options.ranks, options.batch, options.first_step + step, options.rank);
   for (std::int64_t i = 0; i < share.count; ++i) reader.read(order.at(share.begin + i), batch);
@@ -35,7 +35,7 @@ std::uint64_t hash_of_place(std::int64_t number) {
   return hashed(0x6d696c6c72616365ull, static_cast<std::uint64_t>(number));
 }
 
-void SampleReader::read(const SamplePlace& place, Batch& batch) {
+void SampleReader::read(const SamplePlace& place, LoadedBatch& batch) {
   const std::int64_t number = place.file * source_.samples_per_file + place.sample;
   ++batch.samples;
   batch.places += hash_of_place(number);
@@ -61,8 +61,8 @@ void SampleReader::read(const SamplePlace& place, Batch& batch) {
   batch.bytes += static_cast<Bytes>(bytes.size());
 }
 
-BatchLoader::BatchLoader(const SampleSource& source, const SampleOrder& order, const LoaderOptions& options,
-                         ReadySignal& signal)
+BatchLoader::BatchLoader(const SampleSource& source, const SampleOrder& order,
+                         const BatchLoaderOptions& options, ReadySignal& signal)
     : source_(source), order_(order), options_(options), signal_(signal) {
   // A batch that is named and not copied needs no reading, and so no threads.
   const bool instant = (source.synthetic || !source.memory.empty()) && source.preprocess.is_zero();
@@ -83,8 +83,8 @@ BatchLoader::~BatchLoader() {
   room_.notify_all();
 }
 
-Batch BatchLoader::make(std::int64_t step, SampleReader& reader, PreciseWait& wait) {
-  Batch batch = read_batch(order_, options_, step, reader);
+LoadedBatch BatchLoader::make(std::int64_t step, SampleReader& reader, PreciseWait& wait) {
+  LoadedBatch batch = read_batch(order_, options_, step, reader);
   const double seconds = preprocess_seconds(source_, options_, step, batch.samples);
   if (seconds > 0)
     wait.until(std::chrono::steady_clock::now() +
@@ -128,10 +128,10 @@ bool BatchLoader::is_ready() {
   return slots_[taken_ % num_slots_].ready.load(std::memory_order_acquire);
 }
 
-Batch BatchLoader::take() {
+LoadedBatch BatchLoader::take() {
   if (options_.threads == 0) return make(taken_++, *own_, own_wait_);
   Slot& slot = slots_[taken_ % num_slots_];
-  const Batch batch = slot.batch;
+  const LoadedBatch batch = slot.batch;
   slot.ready.store(false, std::memory_order_release);
   {
     const std::lock_guard lock(mutex_);
@@ -142,7 +142,7 @@ Batch BatchLoader::take() {
 }
 
 VirtualLoader::VirtualLoader(const SampleSource& source, const SampleOrder& order,
-                             const LoaderOptions& options, double start_s)
+                             const BatchLoaderOptions& options, double start_s)
     : source_(source), order_(order), options_(options), reader_(source) {
   free_at_.assign(std::max(1, options.threads), start_s);
   const std::int64_t slots =
@@ -150,10 +150,10 @@ VirtualLoader::VirtualLoader(const SampleSource& source, const SampleOrder& orde
   room_at_.assign(slots, start_s);
 }
 
-std::pair<Batch, double> VirtualLoader::take(double now_s) {
+std::pair<LoadedBatch, double> VirtualLoader::take(double now_s) {
   const auto started = std::chrono::steady_clock::now();
   const std::int64_t step = next_++;
-  const Batch batch = read_batch(order_, options_, step, reader_);
+  const LoadedBatch batch = read_batch(order_, options_, step, reader_);
   // Batches that are named only, or known, cost nothing on the time line either.
   const bool instant = source_.synthetic || !source_.memory.empty();
   const double read_s = instant ? 0 : Seconds(std::chrono::steady_clock::now() - started).count();

@@ -39,7 +39,7 @@ struct SampleSource {
 };
 
 /// The samples that a rank takes in one step.
-struct Batch {
+struct LoadedBatch {
   std::int64_t samples = 0;
   Bytes bytes = 0;
   std::uint64_t places = 0;  ///< sum of hashes of the samples' numbers: equal sums, equal sets
@@ -52,7 +52,7 @@ class SampleReader {
  public:
   explicit SampleReader(const SampleSource& source) : source_(source) {}
   /// Adds the sample to the batch. `number`: file * samples_per_file + sample.
-  void read(const SamplePlace& place, Batch& batch);
+  void read(const SamplePlace& place, LoadedBatch& batch);
 
  private:
   const SampleSource& source_;
@@ -66,7 +66,7 @@ struct ReadySignal {
   std::condition_variable changed;
 };
 
-struct LoaderOptions {
+struct BatchLoaderOptions {
   std::int64_t samples = 0, ranks = 1, batch = 1, rank = 0, first_step = 0, steps = 0;
   int threads = 1;            ///< 0: batches are read when they are asked for
   std::int64_t prefetch = 2;  ///< batches ahead for each thread
@@ -75,26 +75,26 @@ struct LoaderOptions {
 /// The batches of one rank in one epoch, in order.
 class BatchLoader {
  public:
-  BatchLoader(const SampleSource& source, const SampleOrder& order, const LoaderOptions& options,
+  BatchLoader(const SampleSource& source, const SampleOrder& order, const BatchLoaderOptions& options,
               ReadySignal& signal);
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
   ~BatchLoader();
   /// Whether `take` returns at once. Throws what a reader threw.
   bool is_ready();
-  Batch take();
+  LoadedBatch take();
 
  private:
   struct Slot {
     std::atomic<bool> ready{false};
-    Batch batch;
+    LoadedBatch batch;
   };
   void work(std::stop_token stop, int thread);
-  Batch make(std::int64_t step, SampleReader& reader, PreciseWait& wait);
+  LoadedBatch make(std::int64_t step, SampleReader& reader, PreciseWait& wait);
 
   const SampleSource& source_;
   const SampleOrder& order_;
-  LoaderOptions options_;
+  BatchLoaderOptions options_;
   ReadySignal& signal_;
   std::unique_ptr<Slot[]> slots_;
   std::int64_t num_slots_ = 0;
@@ -113,15 +113,15 @@ class BatchLoader {
 /// read-ahead and preprocessing are played through on their own time lines.
 class VirtualLoader {
  public:
-  VirtualLoader(const SampleSource& source, const SampleOrder& order, const LoaderOptions& options,
+  VirtualLoader(const SampleSource& source, const SampleOrder& order, const BatchLoaderOptions& options,
                 double start_s);
   /// The next batch and the time at which it is ready, for a consumer who asks at `now_s`.
-  std::pair<Batch, double> take(double now_s);
+  std::pair<LoadedBatch, double> take(double now_s);
 
  private:
   const SampleSource& source_;
   const SampleOrder& order_;
-  LoaderOptions options_;
+  BatchLoaderOptions options_;
   SampleReader reader_;
   std::vector<double> free_at_;  // of each thread
   std::deque<double> room_at_;   // when slots became free

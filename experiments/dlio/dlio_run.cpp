@@ -181,13 +181,13 @@ class Emulation {
   Loaders make_loaders(const Phase& phase) {
     Loaders loaders;
     for (const LocalRank& rank : ranks_) {
-      const LoaderOptions options{.samples = phase.samples,
-                                  .ranks = options_.ranks,
-                                  .batch = phase.batch,
-                                  .rank = rank.rank,
-                                  .steps = phase.steps,
-                                  .threads = static_cast<int>(config_.reader.read_threads),
-                                  .prefetch = config_.reader.prefetch_size};
+      const BatchLoaderOptions options{.samples = phase.samples,
+                                       .ranks = options_.ranks,
+                                       .batch = phase.batch,
+                                       .rank = rank.rank,
+                                       .steps = phase.steps,
+                                       .threads = static_cast<int>(config_.reader.read_threads),
+                                       .prefetch = config_.reader.prefetch_size};
       if (is_virtual()) {
         loaders.simulated.push_back(
             std::make_unique<VirtualLoader>(*phase.source, *phase.order, options, rank.time_s));
@@ -198,7 +198,7 @@ class Emulation {
     return loaders;
   }
 
-  static void record(RankBlock& block, const Batch& batch, double load, double copy, double asked,
+  static void record(RankBlock& block, const LoadedBatch& batch, double load, double copy, double asked,
                      double compute, double proc) {
     block.asked.push_back(asked);
     block.load.push_back(load);
@@ -230,7 +230,7 @@ class Emulation {
   void real_steps(const Phase& phase, Loaders& loaders, std::int64_t steps, std::vector<RankBlock>& blocks) {
     struct State {
       enum { Loading, Computing, Done } at = Loading;
-      Batch batch;
+      LoadedBatch batch;
       TimePoint loaded, until, done;
       double load = 0, copy = 0;
     };

@@ -976,7 +976,7 @@ class Page {
 
   const RunData& run_;
   const PageOptions& options_;
-  Comparison comparison_;
+  PlanComparison comparison_;
   const RankRun* loss_;
 };
 
@@ -1012,8 +1012,8 @@ double measured_step(const RunData& run) {
   return median_of(*loss, [](const StepLine& s) { return s.step_s; }) / minibatches;
 }
 
-Comparison compare(const RunData& run) {
-  Comparison result{.measured_step_s = measured_step(run)};
+PlanComparison compare(const RunData& run) {
+  PlanComparison result{.measured_step_s = measured_step(run)};
   if (!run.plan) return result;
   const bool each = counts_minibatches(run);
   const double planned = each ? std::max(1, run.plan->microbatches) : 1;

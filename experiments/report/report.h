@@ -21,14 +21,14 @@ struct StageComparison {
 };
 
 /// Step time: of a step with a flushing schedule, of a minibatch with the asynchronous one.
-struct Comparison {
+struct PlanComparison {
   double predicted_step_s = 0;
   double measured_step_s = 0;  ///< median without the first step
   std::vector<StageComparison> stages;
 };
-Comparison compare(const RunData& run);
-/// Comparison::measured_step_s by itself: the one measured time of a step that everything speaks of. 0: no
-/// steps.
+PlanComparison compare(const RunData& run);
+/// PlanComparison::measured_step_s by itself: the one measured time of a step that everything speaks of. 0:
+/// no steps.
 double measured_step(const RunData& run);
 
 /// The plan's schedule under its own predictions; of the asynchronous one the first `microbatches`

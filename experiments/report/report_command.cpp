@@ -151,7 +151,7 @@ int write_report(const ReportFlags& flags) {
     const Status written = write_file_atomically(*flags.chrome_trace, to_chrome_trace(spans));
     if (!written) return exit_with(ExitCode::Usage, written.problems());
   }
-  const Comparison comparison = compare(*run);
+  const PlanComparison comparison = compare(*run);
   const Result<ErrorSplit> split = split_error(*run);
   working.reset();
   if (flags.format == OutputFormat::Json) {

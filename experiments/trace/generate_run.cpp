@@ -92,7 +92,7 @@ class Generator {
  private:
   RandomStream stream(const char* name) const { return RandomStream(derive_seed(o_.seed, name)); }
   std::int64_t utc_ns(std::int64_t at) const { return o_.start_utc_s * kSecond + at; }
-  bool emulated() const { return o_.variant == RunVariant::Emulated; }
+  bool emulated() const { return o_.variant == RawRunVariant::Emulated; }
 
   /// INIT, then epochs of training, an evaluation and a checkpoint (DLRM: after each).
   void plan_phases() {
@@ -178,7 +178,7 @@ class Generator {
         row(stretch.end - (o_.gpus - k) * 1000, parent(k), 0, 4096, 12000, "pipe:[123456]");
       ++epoch;
     }
-    if (o_.variant == RunVariant::Foreign) write_foreign(row);
+    if (o_.variant == RawRunVariant::Foreign) write_foreign(row);
     file.close(total_);
   }
 

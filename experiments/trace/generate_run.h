@@ -15,19 +15,19 @@
 namespace millrace {
 
 /// How the run differs from a plain one.
-enum class RunVariant {
+enum class RawRunVariant {
   Plain,
   Foreign,   ///< another Python process reads files of its own beside it
   Emulated,  ///< the same data read in steps of constant length: what a benchmark makes of the run
 };
-constexpr auto names_of(RunVariant) {
+constexpr auto names_of(RawRunVariant) {
   return std::to_array<std::string_view>({"plain", "foreign", "emulated"});
 }
 
 struct GenerateRunOptions {
   std::string folder;
   TracedWorkload workload = TracedWorkload::Unet3d;  ///< unet3d or dlrm
-  RunVariant variant = RunVariant::Plain;
+  RawRunVariant variant = RawRunVariant::Plain;
   int gpus = 2;
   std::int64_t rows = 20'000;  ///< of all four traces together, about
   double seconds = 0;          ///< of training; 0: as long as the rows suggest, 60 s at least

@@ -670,7 +670,7 @@ class Preprocessor {
   CpuLog cpu_;
   std::optional<DiskLog> disks_;
   TimeZone zone_ = TimeZone::fixed(0);
-  TraceWindow window_;
+  TraceBounds window_;
   ProcessEvidence evidence_;
   GpuProcesses gpu_kept_;
   std::unique_ptr<EventSorter> sorter_;

@@ -15,7 +15,7 @@
 
 namespace millrace {
 
-struct TraceWindow {
+struct TraceBounds {
   std::int64_t boot_utc_ns = 0;  ///< added to a stamp gives nanoseconds since 1970
   std::int64_t from = 0;         ///< rows that end before (UTC) are left out: the run has not begun
   std::int64_t to = 0;           ///< rows after are damaged: nobody traces for so long
@@ -30,7 +30,7 @@ struct TraceCounts {
 struct TraceReading {
   TraceKind kind = TraceKind::Read;
   TracedWorkload workload = TracedWorkload::Unet3d;
-  TraceWindow window;
+  TraceBounds window;
   std::filesystem::path raw;  ///< trace_read.out
   std::filesystem::path out;  ///< read.out
   int threads = 2;

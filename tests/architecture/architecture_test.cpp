@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -304,6 +305,204 @@ TEST(TorchReach, EndsOnHeadersThatIncludeEachOther) {
   EXPECT_TRUE(torch_in_torch_free_files({{"runtime/base/a.h", "#include \"runtime/base/b.h\"\n"},
                                          {"runtime/base/b.h", "#include \"runtime/base/a.h\"\n"}})
                   .empty());
+}
+
+// ---- one definition of each name
+// ----------------------------------------------------------------------------
+
+/// Returns the words and marks of C++ text, without comments, literals and lines of the preprocessor.
+std::vector<std::string> tokens_of(const std::string& text) {
+  const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  std::vector<std::string> tokens;
+  bool line_begins = true;
+  for (std::size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    const std::size_t from = i;
+    if (c == '#' && line_begins) {
+      while (i < text.size() && text[i] != '\n') i += text[i] == '\\' ? 2u : 1u;
+    } else if (text.compare(i, 2, "//") == 0) {
+      i = std::min(text.find('\n', i), text.size());
+    } else if (text.compare(i, 2, "/*") == 0) {
+      i = std::min(text.find("*/", i + 2), text.size() - 2) + 2;
+    } else if (text.compare(i, 2, "R\"") == 0) {
+      const std::string end = ")" + text.substr(i + 2, text.find('(', i) - i - 2) + "\"";
+      i = std::min(text.find(end, i), text.size() - end.size()) + end.size();
+    } else if (c == '"' || c == '\'') {
+      for (++i; i < text.size() && text[i] != c; ++i) i += text[i] == '\\' ? 1u : 0u;
+      ++i;
+    } else if (is_word(c)) {
+      const bool number = std::isdigit(static_cast<unsigned char>(c)) != 0;  // 1'000 and 0.5
+      while (i < text.size() && (is_word(text[i]) || (number && (text[i] == '\'' || text[i] == '.')))) ++i;
+      tokens.push_back(text.substr(from, i - from));
+    } else if (std::isspace(static_cast<unsigned char>(c)) == 0) {
+      i += text.compare(i, 2, "::") == 0 ? 2u : 1u;
+      tokens.push_back(text.substr(from, i - from));
+    } else {
+      ++i;
+    }
+    line_begins = c == '\n' || (line_begins && (c == ' ' || c == '\t'));
+  }
+  return tokens;
+}
+
+using Tokens = std::vector<std::string>;
+
+/// Returns where the bracket that opens at `open` closes; the number of tokens if it does not.
+std::size_t closing(const Tokens& head, std::size_t open, const std::string& opens,
+                    const std::string& closes) {
+  int depth = 0;
+  for (std::size_t i = open; i < head.size(); ++i) {
+    depth += head[i] == opens ? 1 : head[i] == closes ? -1 : 0;
+    if (depth == 0) return i;
+  }
+  return head.size();
+}
+
+/// Returns the types of a parameter list without names and defaults: "int,const string&" of (int a, const
+/// string& b).
+std::string parameter_types(const Tokens& list) {
+  std::string text;
+  Tokens one;
+  int depth = 0;
+  const auto end_parameter = [&] {
+    one.erase(std::find(one.begin(), one.end(), "="), one.end());
+    const bool named = one.size() > 1 && one.back() != "&" && one.back() != "*" && one.back() != ">" &&
+                       one[one.size() - 2] != "::" && one[one.size() - 2] != "const";
+    if (named) one.pop_back();
+    for (const std::string& token : one) text += token + " ";
+    one.clear();
+  };
+  for (const std::string& token : list) {
+    depth += token == "(" || token == "<" || token == "{"   ? 1
+             : token == ")" || token == ">" || token == "}" ? -1
+                                                            : 0;
+    if (token == "," && depth == 0) {
+      end_parameter();
+      text += ", ";
+    } else {
+      one.push_back(token);
+    }
+  }
+  end_parameter();
+  return text;
+}
+
+/// Returns what the tokens before a "{" define: "Name" of a type, "name (types)" of a function; empty:
+/// neither, or a name that other files may define as well (static, a specialization).
+std::string defined_name(Tokens head) {
+  if (!head.empty() && head[0] == "template")
+    head.erase(head.begin(), head.begin() + static_cast<std::ptrdiff_t>(
+                                                std::min(closing(head, 1, "<", ">") + 1, head.size())));
+  for (auto at = head.begin(); (at = std::find(head.begin(), head.end(), "[")) != head.end();) {
+    const std::size_t from = static_cast<std::size_t>(at - head.begin());
+    const std::size_t to = std::min(closing(head, from, "[", "]") + 1, head.size());
+    head.erase(at, head.begin() + static_cast<std::ptrdiff_t>(to));
+  }
+  static const std::set<std::string> keys{"class", "struct", "union", "enum"};
+  std::string name;
+  if (!head.empty() && keys.count(head[0]) != 0) {
+    std::size_t i = 1;
+    if (i < head.size() && keys.count(head[i]) != 0) ++i;  // enum class
+    for (; i < head.size() && head[i] != "final" && head[i] != ":"; ++i) name += head[i];
+    return name.find('<') == std::string::npos ? name : "";
+  }
+  const std::size_t open = static_cast<std::size_t>(std::find(head.begin(), head.end(), "(") - head.begin());
+  const std::size_t close = closing(head, open, "(", ")");
+  const auto before = head.begin() + static_cast<std::ptrdiff_t>(open);
+  if (open == 0 || close >= head.size() || head[open - 1] == ">" ||
+      std::find(head.begin(), before, "static") != before || std::find(head.begin(), before, "=") != before)
+    return "";
+  std::size_t first = open - 1;
+  while (first >= 2 && head[first - 1] == "::") first -= 2;
+  for (std::size_t i = first; i < open; ++i) name += head[i];
+  if (name == "main" || name == "void") return "";  // void (*pointer)()
+  const auto list = head.begin() + static_cast<std::ptrdiff_t>(open) + 1;
+  return name + " (" + parameter_types({list, head.begin() + static_cast<std::ptrdiff_t>(close)}) + ")";
+}
+
+/// Returns the names of types and functions that more than one file defines in the same namespace, with the
+/// files. A linker keeps one of such definitions without a word. Names in anonymous namespaces are each
+/// file's.
+std::vector<std::string> names_defined_twice(const SourceTree& tree) {
+  std::map<std::string, std::set<std::string>> files;
+  for (const auto& [path, content] : tree) {
+    std::vector<std::string>
+        scopes;  // "namespace millrace"; "" of any other brace and of anonymous namespaces
+    Tokens head;
+    for (const std::string& token : tokens_of(content)) {
+      if (token == "{") {
+        const bool in_namespaces = std::count(scopes.begin(), scopes.end(), "") == 0;
+        const auto space = std::find(head.begin(), head.end(), "namespace");
+        std::string scope;
+        if (space != head.end()) {
+          for (auto part = space + 1; part != head.end(); ++part) scope += *part;
+        } else if (const std::string name = in_namespaces ? defined_name(head) : ""; !name.empty()) {
+          std::string full;
+          for (const std::string& outer : scopes) full += outer + "::";
+          files[full + name].insert(path);
+        }
+        scopes.push_back(scope);
+        head.clear();
+      } else if (token == "}") {
+        if (!scopes.empty()) scopes.pop_back();
+        head.clear();
+      } else if (token == ";") {
+        head.clear();
+      } else {
+        head.push_back(token);
+      }
+    }
+    if (!scopes.empty()) files["braces of " + path].insert({path, "the reader of this test"});
+  }
+  std::vector<std::string> twice;
+  for (const auto& [name, places] : files) {
+    if (places.size() < 2) continue;
+    std::string line = name + ":";
+    for (const std::string& place : places) line += " " + place;
+    twice.push_back(line);
+  }
+  return twice;
+}
+
+TEST(OneDefinition, OfEachTypeAndFunction) {
+  const std::vector<std::string> twice = names_defined_twice(read_source_tree());
+  EXPECT_TRUE(twice.empty()) << joined(twice) << "Hint: rename one, or put it into an anonymous namespace.";
+}
+
+TEST(OneDefinition, IsMissedWhereTwoFilesHaveTheName) {
+  struct Case {
+    const char *first, *second;
+    bool twice;
+  };
+  for (const Case& one : {
+           Case{"struct Batch {", "class Batch final : public Base {", true},
+           Case{"enum class RunVariant {", "enum class [[nodiscard]] RunVariant : int {", true},
+           Case{"template <typename T> struct Box {", "struct Box {", true},
+           Case{"int size(const A& a) {", "long size(const A& b) noexcept {", true},
+           Case{"constexpr auto names_of(Kind) {", "inline auto names_of(Kind kind) {", true},
+           Case{"void f(std::map<int, int> a, int b) {", "void f(std::map<int, int>, int) {", true},
+           Case{"int A::size() const {", "int A::size() const {", true},
+           Case{"struct Batch;} namespace x{", "struct Batch {", false},
+           Case{"namespace {struct Batch {", "struct Batch {}; namespace {", false},
+           Case{"namespace inner {struct Batch {", "struct Batch {}; namespace x {", false},
+           Case{"template <> struct Box<int> {", "template <> struct Box<long> {", false},
+           Case{"static int size(const A& a) {", "int size(const A& a) {", false},
+           Case{"int size(const A& a) {", "int size(const B& a) {", false},
+           Case{"int size(const A& a) {", "int size(const A& a); struct C {", false},
+           Case{"// struct Batch {\nstruct A {", "const char* k = \"struct Batch {\"; struct Batch {", false},
+           Case{"void f(Options o = {}); struct A {", "void f(Options o) {", false},
+       }) {
+    const auto closed = [](const std::string& line) {
+      std::string text = "namespace millrace {\n" + line;
+      const auto opens =
+          std::count(text.begin(), text.end(), '{') - std::count(text.begin(), text.end(), '}');
+      const bool quoted = text.find("k = \"") != std::string::npos || text.find("//") != std::string::npos;
+      return text + std::string(static_cast<std::size_t>(opens - (quoted ? 1 : 0)), '}');
+    };
+    const std::vector<std::string> found =
+        names_defined_twice({{"a.h", closed(one.first)}, {"b.cpp", closed(one.second)}});
+    EXPECT_EQ(!found.empty(), one.twice) << one.first << " | " << one.second << "\n" << joined(found);
+  }
 }
 
 }  // namespace

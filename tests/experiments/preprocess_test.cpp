@@ -83,7 +83,8 @@ TEST_F(Preprocess, MidnightChangesNothingButTheStamps) {
 
 TEST_F(Preprocess, AForeignProcessIsNoLoader) {
   const std::string plain = run_text(make_run(folder_, "plain"));
-  const Result<PreprocessReport> report = run(make_run(folder_, "foreign", {.variant = RunVariant::Foreign}));
+  const Result<PreprocessReport> report =
+      run(make_run(folder_, "foreign", {.variant = RawRunVariant::Foreign}));
   ASSERT_TRUE(report) << problems_of(report);
   ASSERT_EQ(report->processes.foreign.size(), 1u);
   EXPECT_EQ(report->processes.foreign[0].first, 991234u);
@@ -93,7 +94,7 @@ TEST_F(Preprocess, AForeignProcessIsNoLoader) {
 }
 
 TEST_F(Preprocess, DliosRanksNeedNoGpuAndTheirLogIsFound) {
-  const std::string raw = make_run(folder_, "a", {.variant = RunVariant::Foreign});
+  const std::string raw = make_run(folder_, "a", {.variant = RawRunVariant::Foreign});
   for (const char* name : {"read", "openat", "bio"}) {
     std::string text = replaced(file_text(trace(raw, name)), ".npy", "_1_of_9.npz");
     write_text(trace(raw, name), replaced(text, " python  ", " python3 "));

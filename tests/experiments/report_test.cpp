@@ -378,7 +378,7 @@ TEST_F(Report, EscapesWhatFilesSay) {
 
 TEST_F(Report, ComparesOneMicrobatchWithOneMicrobatch) {
   example::write_run(folder_.path(), example::plan());
-  const Comparison comparison = compare(read());
+  const PlanComparison comparison = compare(read());
   ASSERT_EQ(comparison.stages.size(), 3u);
   for (const StageComparison& stage : comparison.stages) {
     // The fixture runs 8 % slower than its plan; stage 0 has two replicas with half of the microbatches each.
@@ -394,7 +394,7 @@ TEST_F(Report, AsynchronousTimesAreThoseOfAMinibatch) {
   plan.predicted_step_s = 8 * 0.02;
   example::write_run(folder_.path(), plan);
   const RunData run = read();
-  const Comparison comparison = compare(run);
+  const PlanComparison comparison = compare(run);
   EXPECT_NEAR(comparison.predicted_step_s, 0.02, 1e-12);
   EXPECT_NEAR(comparison.stages[1].measured_forward_s / comparison.stages[1].predicted_forward_s, 1.08, 1e-9);
   EXPECT_GT(comparison.stages[0].predicted_versions, 1) << "stashed weights";

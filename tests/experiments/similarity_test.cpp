@@ -36,7 +36,7 @@ class ProcessedRuns : public testing::Test {
 TEST_F(ProcessedRuns, SimilarityFallsWithDistance) {
   const RunProfile run = profile("run", {.seed = 1}), again = profile("again", {.seed = 1});
   const RunProfile seed = profile("seed", {.seed = 2}),
-                   emulated = profile("emulated", {.variant = RunVariant::Emulated});
+                   emulated = profile("emulated", {.variant = RawRunVariant::Emulated});
   const RunProfile other = profile("other", {.workload = TracedWorkload::Dlrm});
   const double same = similarity(run, again).total, other_seed = similarity(run, seed).total;
   const double twin = similarity(run, emulated).total, other_workload = similarity(run, other).total;
