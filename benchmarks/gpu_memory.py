@@ -115,8 +115,8 @@ class Bench:
         low, high = 1 << 20, 2 * max(stage["peak_bytes"] for stage in plan["stages"]) + (64 << 20)
         while high > low * 1.005:
             middle = (low + high) // 2
-            low, high = (low, middle) if self.plan(profile, *shape, ("--memory", str(middle)))[0] else (middle, high)
-        return high, self.plan(profile, *shape, ("--memory", str(high)))[0]
+            low, high = (low, middle) if self.plan(profile, *shape, ("--memory", f"{middle}B"))[0] else (middle, high)
+        return high, self.plan(profile, *shape, ("--memory", f"{high}B"))[0]
 
     def limit(self, model, microbatch, schedule, ranks, microbatches):
         """The smallest memory accepted, what its plan predicts, and how runs on GPUs of this size, and of less than predicted, end."""

@@ -178,7 +178,7 @@ std::vector<std::string> command_of(const std::string& millrace, const Run& run)
   if (run.options.use_fewer_machines) words.push_back("--use-fewer-machines");
   if (run.options.memory_bytes) {
     words.push_back("--memory");
-    words.push_back(std::to_string(static_cast<long long>(*run.options.memory_bytes)));
+    words.push_back(std::to_string(static_cast<long long>(*run.options.memory_bytes)) + "B");
   }
   if (run.options.activation_compression) {
     words.push_back("--activation-compression");

@@ -57,7 +57,7 @@ std::string written(Bytes bytes) {
   for (const auto& [unit, size] : {std::pair{"GiB", kGiB}, {"MiB", kMiB}, {"KiB", kKiB}}) {
     if (bytes >= size && bytes % size == 0) return std::to_string(bytes / size) + unit;
   }
-  return std::to_string(bytes);
+  return std::to_string(bytes) + "B";
 }
 
 }  // namespace
@@ -77,8 +77,14 @@ Result<double> number_from(std::string_view text, double minimum, double maximum
 }
 
 Result<Bytes> bytes_from(std::string_view text) {
-  if (const std::optional<Bytes> value = parse_bytes(text)) return *value;
-  return Problem{"", in_quotes(text) + " is not a size", "for example 16e9, 500MB or 8GiB"};
+  const std::optional<Bytes> value = parse_bytes(text);
+  if (!value) return Problem{"", in_quotes(text) + " is not a size", "for example 500MB or 8GiB"};
+  if (!text.ends_with('B')) {
+    const std::string number(text);
+    return Problem{"", in_quotes(text) + " has no unit",
+                   number + "GiB, " + number + "MB, or " + number + "B for bytes"};
+  }
+  return *value;
 }
 
 Result<std::vector<double>> numbers_from(std::string_view text) {

@@ -32,6 +32,7 @@ struct Target {
 
 Result<std::int64_t> integer_from(std::string_view text, std::int64_t minimum, std::int64_t maximum);
 Result<double> number_from(std::string_view text, double minimum, double maximum);
+/// "8GiB", "500MB", "16e9B". A number without a unit is a Problem: its writer may have meant bytes or GiB.
 Result<Bytes> bytes_from(std::string_view text);
 Result<std::vector<double>> numbers_from(std::string_view text);  ///< comma-separated
 Result<std::vector<std::int64_t>> integers_from(std::string_view text, std::int64_t minimum,
@@ -88,7 +89,7 @@ Target integer(std::optional<Int>& member, std::int64_t minimum, std::int64_t ma
 }
 Target number(double& member, double minimum, double maximum);
 Target number(std::optional<double>& member, double minimum, double maximum);
-Target bytes(Bytes& member);  ///< "16e9", "8GiB", "500MB", "123"
+Target bytes(Bytes& member);  ///< as bytes_from
 Target bytes(std::optional<Bytes>& member);
 /// Written in seconds.
 Target duration(std::chrono::milliseconds& member, double minimum_s, double maximum_s);

@@ -20,7 +20,8 @@ std::int64_t read_memory(ObjectReader& in, const char* key) {
   const std::optional<std::string> text = scalar_text(*value);
   const Result<Bytes> bytes = bytes_from(text ? *text : "");
   if (bytes) return *bytes;
-  in.problem(key, std::string(key) + " is not a size", "for example 8GiB");
+  const Problem& problem = bytes.problems().front();
+  in.problem(key, std::string(key) + ": " + problem.what, problem.hint);
   return 0;
 }
 

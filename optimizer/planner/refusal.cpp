@@ -90,7 +90,7 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, Planne
                std::to_string(needed) + " (" + bytes_text(needed) + ")";
     // If ranks have limits of their own, the least need may be below the smallest limit.
     changes.push_back(
-        "--memory " + std::to_string(needed) +
+        "--memory " + std::to_string(needed) + "B" +
         (needed > limit ? " (" + bytes_text(needed - limit) + " more on each rank)" : " on every rank"));
   }
   PlannerOptions tried = options;

@@ -324,6 +324,17 @@ TEST_F(DlioProgram, MlperfDoesSixRunsAndSaysWhyItFails) {
     EXPECT_TRUE(fs::exists(folder_.path(std::string("out/") + run + "/summary.json"))) << run;
 }
 
+/// A number that was meant as GiB would make the rule of five times the memory void.
+TEST_F(DlioProgram, MlperfTakesNoHostMemoryWithoutAUnit) {
+  const std::string ask = "workload=resnet50_h100 --mlperf datasize --ranks 8 --hosts 1 --host-memory ";
+  const Answer bare = run(ask + "128");
+  EXPECT_EQ(bare.code, 2) << bare.text;
+  EXPECT_NE(bare.text.find("--host-memory: '128' has no unit. Hint: 128GiB"), std::string::npos) << bare.text;
+  const Answer gib = run(ask + "128GiB");  // 5 * 128 * 2^30 bytes of 114,660 each
+  EXPECT_EQ(gib.code, 0) << gib.text;
+  EXPECT_NE(gib.text.find("at least 5993323 samples"), std::string::npos) << gib.text;
+}
+
 TEST_F(DlioProgram, InMemoryStepsLoseLessThanOnePercent) {
   // One rank alone, since other work on the machine's cores is a wait for a peer. The computation is what it
   // was.

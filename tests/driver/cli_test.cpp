@@ -162,11 +162,13 @@ TEST(Cli, NumbersAreTakenWhole) {
 
 TEST(Cli, BytesHaveUnits) {
   const std::pair<const char*, Bytes> table[] = {
-      {"123", 123},     {"16e9", 16'000'000'000}, {"8GiB", 8 * kGiB}, {"500MB", 500'000'000},
-      {"1.5KiB", 1536}, {"2 MiB", 2 * kMiB},      {"0", 0},           {"7B", 7}};
+      {"123B", 123},    {"16e9B", 16'000'000'000}, {"8GiB", 8 * kGiB}, {"500MB", 500'000'000},
+      {"1.5KiB", 1536}, {"2 MiB", 2 * kMiB},       {"0B", 0},          {"7 B", 7}};
   for (const auto& [text, bytes] : table) EXPECT_EQ(Parsed({"--memory", text}).memory, bytes) << text;
-  for (const char* text : {"8G", "8gib", "MB", "1e30", "-5", "8GiBx", ""})
+  for (const char* text : {"8G", "8gib", "MB", "1e30", "-5", "8GiBx", "", "128", "16e9", "0"})
     EXPECT_EQ(Parsed({std::string("--memory=") + text}).problems.size(), 1u) << text;
+  EXPECT_EQ(to_string(Parsed({"--memory", "128"}).problems),
+            "--memory: '128' has no unit. Hint: 128GiB, 128MB, or 128B for bytes");
 }
 
 TEST(Cli, ListsOfNumbers) {

@@ -128,7 +128,7 @@ TEST_F(PlanningCommands, WrongUseIsCodeTwoAndUnreadableDataIsThree) {
       {"--profile", profile(), "--machines", "2"},
       {"--profile", profile(), "--stages", "7"},
       {"--profile", profile(), "--schedule", "zigzag"},
-      {"--profile", profile(), "--memory", "1000"},
+      {"--profile", profile(), "--memory", "1000B"},
       {"--profile", profile(), "--cluster", "/nonexistent/cluster.yaml"},
       {"--profile", profile(), "--out", "/dev/null/plan.json"}};
   for (const auto& args : wrong_use) {
@@ -350,7 +350,7 @@ TEST_F(PlanningCommands, SaysWhatBoundedNothingAndWhatKeepsRanksIdle) {
   const Outcome unknown = run(plan_command, {"--profile", path, "--device", "h100-80gb"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.errors.find("did you mean 'h100-80g'?"), std::string::npos) << unknown.errors;
-  EXPECT_EQ(run(plan_command, {"--profile", path, "--memory", "0"}).code, 2);
+  EXPECT_EQ(run(plan_command, {"--profile", path, "--memory", "0B"}).code, 2);
 }
 
 TEST_F(PlanningCommands, PlansAheadForLostHosts) {
@@ -422,7 +422,7 @@ TEST_F(PlanningCommands, ALimitThatCostsTimeNamesTheFlagThatHelps) {
     if (i > 0) graph.edges.push_back({.producer = i - 1, .consumer = i, .tensor = "t", .bytes = 1000});
   }
   const std::string path = file("wide.json", graph.to_json());
-  std::vector<std::string> args{"--profile", path, "--ranks", "2", "-m", "8", "--memory", "3500000000"};
+  std::vector<std::string> args{"--profile", path, "--ranks", "2", "-m", "8", "--memory", "3500MB"};
   const Outcome slow = run(plan_command, args);
   EXPECT_EQ(slow.code, 0) << slow.errors;
   EXPECT_NE(slow.errors.find("note: the limit of memory costs time: with --recompute auto "),
@@ -581,7 +581,7 @@ TEST_F(PlanningCommands, HelpSaysEachThingOnce) {
 }
 
 TEST_F(PlanningCommands, RefusalsNameChangesThatWork) {
-  const Outcome refused = run(plan_command, {"--profile", profile(), "--ranks", "2", "--memory", "1000"});
+  const Outcome refused = run(plan_command, {"--profile", profile(), "--ranks", "2", "--memory", "1000B"});
   EXPECT_EQ(refused.code, 2);
   const std::size_t at = refused.errors.find("--memory ", refused.errors.find("Hint"));
   ASSERT_NE(at, std::string::npos) << refused.errors;

@@ -91,7 +91,7 @@ TEST_F(JobPlans, AProfilePlansAndTrainsAnOddNumberOfJobs) {
   for (const PlanStage& stage : plan("one.json").stages) peak = std::max(peak, stage.peak_bytes);
   const Ran table =
       run("plan --profile profile.json --ranks 2 --microbatches 2 --jobs 7 --explain --memory " +
-          std::to_string(peak * 5 / 2) + " --out plan.json");
+          std::to_string(peak * 5 / 2) + "B --out plan.json");
   ASSERT_EQ(table.code, 0) << table.output;
   for (const char* says : {"runner-up", "chosen: arrays of", "7 jobs in", "do not fit the memory"})
     EXPECT_NE(table.output.find(says), std::string::npos) << table.output;
