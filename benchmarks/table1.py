@@ -1,12 +1,14 @@
 """PipeDream's Table 1 (SOSP'19) again: its profiles, its clusters, its planner and ours.
 
-For each task and cluster of the table, and for two clusters of today, four plans are made of PipeDream's own
-graph.txt: data parallelism ("serial": with its all-reduce after the backward, as in 2018), the plan of PipeDream's planner, our asynchronous plan (--schedule pipedream), and our
-best plan that flushes. All four are simulated on the same cluster by the actions that a run would execute. Printed are
-the speed-ups over data parallelism beside the published ones, and what PipeDream's own model predicts. Nothing runs
-on a GPU: the layers' times are those of the profiles.
+For each task and cluster of the table, and for two clusters of today, plans are made of PipeDream's own graph.txt: data
+parallelism, the plan of PipeDream's planner with each stage inside its servers, our asynchronous plan (--schedule
+pipedream) and our best plan that flushes. Asynchronous plans are judged by their steady state, twice: by `millrace
+simulate`, which executes the actions of a run, and by async_pipeline.py, which shares no code with it. Speed-ups are over two
+baselines: data parallelism with our all-reduce, and with the better of a flat and a hierarchical ring at the full rate.
+A second table gives PipeDream's plans with one cost at a time left out. Nothing runs on a GPU.
 
-Needs MILLRACE_DATA (its folder pipedream-profiles). AWD-LM and S2VT are left out: PipeDream ships no profile of them.
+Needs MILLRACE_DATA (its folder pipedream-profiles). AWD-LM and S2VT, and so cluster C, are left out: PipeDream ships no
+profile of them.
 """
 import argparse
 import json
@@ -15,6 +17,8 @@ import os
 import subprocess
 import sys
 import tempfile
+
+import async_pipeline
 
 # Servers of the paper, section 5.1: GPUs a server, bytes/s inside, bytes/s between. PCIe 3.0 x16 and NVLink are
 # taken at 12 and 25 GB/s for each GPU. H: 8 H100 with NVLink 4 and a 400 Gb/s port for each, 3.2 Tb/s a server; "speed" is
@@ -75,7 +79,7 @@ class Case:
         return plan["predicted_step_s"] / self.microbatches, [len(stage["ranks"]) for stage in plan["stages"]], plan
 
     def pipedream(self, like):
-        """PipeDream's plan: seconds by its own model, and by our simulator; its stages' ranks."""
+        """What PipeDream's model predicts of its plan, as a speed-up, and the plan."""
         levels = [self.cluster["devices"]] + ([self.servers] if self.servers > 1 else [])
         bandwidths = [self.cluster["inside"]] + ([self.cluster["between"]] if self.servers > 1 else [])
         text = run([self.millrace, "plan", "--pipedream", "--profile", self.profile, "--machines", ",".join(map(str, levels)),
@@ -83,27 +87,30 @@ class Case:
                     "--activation-compression", 1, "--format", "json"])
         answer = json.loads(text)
         order = [layer for stage in like["stages"] for layer in stage["layers"]]
-        plan = dict(like, schedule="pipedream", versions="stash", stages=[], crossings=[])
-        first = 0
+        stages = [{"ranks": stage["workers"], "layers": []} for stage in answer["stages"]]
         stage_of = {node: k for k, stage in enumerate(answer["stages"]) for node in stage["nodes"]}
-        for stage in answer["stages"]:
-            plan["stages"].append({"ranks": list(range(first, first + stage["replication"])), "layers": []})
-            first += stage["replication"]
         at = 0
         for layer in order:
             at = stage_of.get(layer, at)  # its planner drops tuple accesses: they stay with what they read
-            plan["stages"][at]["layers"].append(layer)
-        for key in ("predicted_step_s", "predicted_run_step_s"):
-            plan.pop(key, None)
+            stages[at]["layers"].append(layer)
+        plan = dict(like, schedule="pipedream", versions="stash", stages=stages, crossings=[])
+        return answer["data_parallel_time_s"] / answer["pipeline_time_s"], plan
+
+    def steady(self, plan):
+        """Seconds of a minibatch by our simulator, without fill and drain: what more minibatches add."""
         # Replicas take turns: their numbers divide the microbatches of a step.
-        together = math.lcm(*(stage["replication"] for stage in answer["stages"]))
-        plan["microbatches"] = -(-self.microbatches // together) * together
-        path = os.path.join(self.folder, "pipedream.json")
-        json.dump(plan, open(path, "w"))
-        simulated = json.loads(run([self.millrace, "simulate", "--plan", path, "--profile", self.profile, "--cluster", self.file,
-                                    "--format", "json"]))
-        own = (answer["data_parallel_time_s"] / answer["pipeline_time_s"])
-        return own, simulated["makespan_s"] / plan["microbatches"], [stage["replication"] for stage in answer["stages"]]
+        together = math.lcm(*(len(stage["ranks"]) for stage in plan["stages"]))
+        path = os.path.join(self.folder, "steady.json")
+        ends = []
+        for times in (2, 4):
+            count = -(-self.microbatches * times // together) * together
+            with open(path, "w") as file:
+                json.dump({k: v for k, v in dict(plan, microbatches=count).items() if not k.startswith("predicted_")}, file)
+            simulated = json.loads(run([self.millrace, "simulate", "--plan", path, "--profile", self.profile, "--cluster", self.file,
+                                        "--format", "json"]))
+            ends.append((count, simulated["makespan_s"]))
+        (few, early), (many, late) = ends
+        return (late - early) / (many - few)
 
 
 def stages_text(ranks):
@@ -112,34 +119,62 @@ def stages_text(ranks):
     return "straight" if set(ranks) == {1} else "-".join(map(str, ranks))
 
 
+def print_row(lines):
+    row = "| " + " | ".join(lines[-1]) + " |"
+    if len(lines) == 2:
+        row = "| " + " | ".join(lines[0]) + " |\n|" + " --- |" * len(lines[0]) + "\n" + row
+    print(row, flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millrace", default="build/release/bin/millrace")
     parser.add_argument("--data", default=os.environ.get("MILLRACE_DATA"), help="folder with pipedream-profiles (MILLRACE_DATA)")
     parser.add_argument("--only", default="", help="rows whose task has this in its name")
     parser.add_argument("--microbatches", type=int, default=4, help="microbatches of a step for each rank")
-    parser.add_argument("--csv", help="the table as CSV too")
+    parser.add_argument("--csv", help="the first table as CSV too")
     args = parser.parse_args()
     if not args.data or not os.path.isdir(os.path.join(args.data, "pipedream-profiles")):
         sys.exit("table1: no pipedream-profiles. Hint: MILLRACE_DATA=DIR, the folder that holds it")
-    lines = [["task", "cluster", "published plan", "published", "PipeDream's plan", "its own model", "simulated", "our pipedream plan",
-              "simulated", "our flushing plan", "simulated", "DP ms", "DP ms, serial"]]
+    lines = [["task", "cluster", "published plan", "published", "DP ms", "ring", "PipeDream's plan", "its own model", "simulated",
+              "independent", "our pipedream plan", "simulated", "independent", "our flushing plan", "simulated"]]
+    losses = [["task", "cluster", "PipeDream's plan", "all costs", *(f"no {x}" for x in async_pipeline.SWITCHES), "none of them"]]
     with tempfile.TemporaryDirectory() as folder:
         for task, profile, servers, name, plan, speedup in ROWS:
             if args.only not in task:
                 continue
-            graph = os.path.join(args.data, "pipedream-profiles", profile, "graph.txt")
-            case = Case(args.millrace, graph, servers, name, folder, args.microbatches)
+            path = os.path.join(args.data, "pipedream-profiles", profile, "graph.txt")
+            case = Case(args.millrace, path, servers, name, folder, args.microbatches)
             base, _, like = case.planned("--schedule", "pipedream", "--stages", 1)
-            serial, _, _ = case.planned("--schedule", "pipedream", "--stages", 1, "--reduce", "serial")
-            ours, ranks, _ = case.planned("--schedule", "pipedream")
+            _, ranks, ours = case.planned("--schedule", "pipedream")
             flushing, flush_ranks, flush_plan = case.planned()
-            own, theirs, their_ranks = case.pipedream(like)
-            lines.append([task, f"{servers}x{CLUSTERS[name]['devices']} {name}", plan or "-", f"{speedup:.2f}" if speedup else "-",
-                          stages_text(their_ranks), f"{own:.2f}", f"{base / theirs:.2f}", stages_text(ranks), f"{base / ours:.2f}",
-                          f"{stages_text(flush_ranks)} {flush_plan['schedule']}", f"{base / flushing:.2f}", f"{base * 1e3:.1f}", f"{serial * 1e3:.1f}"])
-            print("| " + " | ".join(lines[-1]) + " |" if len(lines) > 2 else
-                  "\n".join("| " + " | ".join(line) + " |" for line in (lines[0], ["---"] * len(lines[0]), lines[1])), flush=True)
+            own, theirs = case.pipedream(like)
+            graph = async_pipeline.Graph(path)
+            described = CLUSTERS[name]
+            cluster = async_pipeline.Cluster(servers, described["devices"], described["inside"], described["between"],
+                                             described["speed"])
+            order = [layer for stage in like["stages"] for layer in stage["layers"]]
+            ring = min(async_pipeline.data_parallel_seconds(graph, order, cluster, flat) for flat in (True, False)) / cluster.ranks
+
+            def independent(plan, without=()):
+                stages = [(stage["layers"], stage["ranks"]) for stage in plan["stages"]]
+                return async_pipeline.steady_seconds(graph, cluster, stages, without=without)
+
+            def both(seconds):
+                return f"{base / seconds:.2f} / {ring / seconds:.2f}"
+
+            where = f"{servers}x{described['devices']} {name}"
+            shape = stages_text([len(stage["ranks"]) for stage in theirs["stages"]])
+            lines.append([task, where, plan or "-", f"{speedup:.2f}" if speedup else "-", f"{base * 1e3:.1f}", f"{ring * 1e3:.1f}",
+                          shape, f"{own:.2f}", both(case.steady(theirs)), both(independent(theirs)),
+                          stages_text(ranks), both(case.steady(ours)), both(independent(ours)),
+                          f"{stages_text(flush_ranks)} {flush_plan['schedule']}", both(flushing)])
+            print_row(lines)
+            losses.append([task, where, shape, *(f"{base / independent(theirs, without):.2f}" for without in
+                                                 [(), *((x,) for x in async_pipeline.SWITCHES), async_pipeline.SWITCHES])])
+    print()
+    for end in range(2, len(losses) + 1):
+        print_row(losses[:end])
     if args.csv:
         with open(args.csv, "w") as file:
             file.writelines(",".join(line) + "\n" for line in lines)

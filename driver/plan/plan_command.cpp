@@ -78,8 +78,12 @@ Json to_json(const PipeDreamAnswer& answer) {
   for (const PipeDreamStage& stage : answer.stages) {
     Json nodes = Json::array();
     for (const std::string& id : stage.nodes) nodes.push_back(id);
-    stages.push_back(Json::object(
-        {{"compute_time_s", stage.compute_time_s}, {"replication", stage.replication}, {"nodes", nodes}}));
+    Json workers = Json::array();
+    for (const int worker : stage.workers) workers.push_back(worker);
+    stages.push_back(Json::object({{"compute_time_s", stage.compute_time_s},
+                                   {"replication", stage.replication},
+                                   {"workers", workers},
+                                   {"nodes", nodes}}));
   }
   return Json::object({{"single_machine_time_s", answer.single_machine_time_s},
                        {"data_parallel_time_s", answer.data_parallel_time_s},

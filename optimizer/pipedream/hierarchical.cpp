@@ -64,6 +64,13 @@ double data_parallel_time(const AntichainStates& states, const std::vector<Level
   return time;
 }
 
+/// A stage of all levels: states after `from` up to `to`.
+struct FlatStage {
+  int from;
+  int to;
+  std::vector<int> workers;
+};
+
 // Solves the levels from the inside out, and reads the plan from the outside in.
 class Hierarchy {
  public:
@@ -92,9 +99,9 @@ class Hierarchy {
     return solvers_.back().best_of_state(states_.last(), costs_.back().machines);
   }
 
-  std::vector<LevelStage> flat_stages() {
-    std::vector<LevelStage> result;
-    expand(static_cast<int>(costs_.size()) - 1, -1, states_.last(), 1, result);
+  std::vector<FlatStage> flat_stages() {
+    std::vector<FlatStage> result;
+    expand(static_cast<int>(costs_.size()) - 1, -1, states_.last(), {0}, result);
     return result;
   }
 
@@ -110,16 +117,20 @@ class Hierarchy {
     }
   }
 
-  void expand(int level, int from, int to, int replicas, std::vector<LevelStage>& out) {
+  void expand(int level, int from, int to, std::vector<int> workers, std::vector<FlatStage>& out) {
     if (level < 0) {
-      out.push_back({from, to, replicas});
+      out.push_back({from, to, std::move(workers)});
       return;
     }
     const auto at = static_cast<std::size_t>(level);
     if (at + 1 < costs_.size()) solvers_[at].solve(from, times_[at + 1].at(from, to), to == states_.last());
     const std::vector<LevelStage> stages = solvers_[at].stages(to);
-    for (const LevelStage& stage : stages)
-      expand(level - 1, stage.from, stage.to, replicas * stage.machines, out);
+    int first = 0;
+    for (const LevelStage& stage : stages) {
+      expand(level - 1, stage.from, stage.to,
+             first_workers(workers, first, stage.machines, costs_[at].workers_below), out);
+      first += stage.machines;
+    }
   }
 
   const AntichainStates& states_;
@@ -130,7 +141,7 @@ class Hierarchy {
 };
 
 std::vector<std::string> nodes_of(const PipeDreamGraph& graph, const AntichainStates& states,
-                                  const LevelStage& stage) {
+                                  const FlatStage& stage) {
   std::vector<int> nodes = states.nodes_between(stage.from, stage.to);
   if (stage.from < 0) {
     nodes.insert(nodes.end(), states.inputs.begin(), states.inputs.end());
@@ -160,6 +171,14 @@ Problem no_plan(const AntichainStates& states, const PipeDreamOptions& options) 
 
 }  // namespace
 
+std::vector<int> first_workers(const std::vector<int>& above, int first, int machines, int below) {
+  std::vector<int> workers;
+  for (int k = first; k < first + machines; ++k) {
+    for (const int start : above) workers.push_back(start + k * below);
+  }
+  return workers;
+}
+
 Result<PipeDreamAnswer> plan_pipedream(const PipeDreamGraph& graph, const PipeDreamOptions& options) {
   if (Problems problems = check_levels(options); !problems.empty()) return problems;
   const bool levels = options.machines.size() > 1;
@@ -179,10 +198,10 @@ Result<PipeDreamAnswer> plan_pipedream(const PipeDreamGraph& graph, const PipeDr
   answer.data_parallel_time_s = data_parallel_time(states, level_costs(options));
   answer.pipeline_time_s = hierarchy.solve();
   if (answer.pipeline_time_s == kInfeasible) return no_plan(states, options);
-  for (const LevelStage& stage : hierarchy.flat_stages()) {
+  for (const FlatStage& stage : hierarchy.flat_stages()) {
     const double before = stage.from < 0 ? 0 : states.compute_s[stage.from];
-    answer.stages.push_back(
-        {states.compute_s[stage.to] - before, stage.machines, nodes_of(graph, states, stage)});
+    answer.stages.push_back({states.compute_s[stage.to] - before, static_cast<int>(stage.workers.size()),
+                             stage.workers, nodes_of(graph, states, stage)});
   }
   return answer;
 }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -378,21 +379,31 @@ class Tables {
 };
 
 struct Interval {
-  int begin = 0, end = 0;  // the stage covers states begin .. end - 1
-  int replicas = 1;
+  int begin = 0, end = 0;    // the stage covers states begin .. end - 1
+  std::vector<int> workers;  // first workers of its components
 };
 
-std::vector<Interval> stages_of(const Tables& tables, const Interval& whole) {
+/// Cuts `whole` by one level, whose components have `below` workers each.
+std::vector<Interval> stages_of(const Tables& tables, const Interval& whole, int below) {
   std::vector<Interval> stages;
+  std::vector<int> machines;
   const Entry* entry = &tables.at(whole.begin, whole.end - 1, tables.machines() - 1);
   int end = whole.end;
   while (entry->split >= 0) {
-    stages.push_back({entry->split + 1, end, whole.replicas * entry->machines});
+    stages.push_back({entry->split + 1, end, {}});
+    machines.push_back(entry->machines);
     end = entry->split + 1;
     entry = &tables.at(whole.begin, entry->split, entry->split_machines);
   }
-  stages.push_back({whole.begin, end, whole.replicas * entry->machines});
+  stages.push_back({whole.begin, end, {}});
+  machines.push_back(entry->machines);
   std::ranges::reverse(stages);
+  std::ranges::reverse(machines);
+  int first = 0;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    stages[s].workers = first_workers(whole.workers, first, machines[s], below);
+    first += machines[s];
+  }
   return stages;
 }
 
@@ -439,11 +450,13 @@ Result<PipeDreamAnswer> plan_as_original(const PipeDreamGraph& graph, const Pipe
     return Problem{
         options.memory_bytes ? "--memory" : "--machines", "no plan satisfies the options",
         options.memory_bytes ? "give more bytes per worker" : "allow replication or fewer machines"};
-  std::vector<Interval> stages{{0, states.size(), 1}};
-  for (auto level = tables.rbegin(); level != tables.rend(); ++level) {
+  std::vector<Interval> stages{{0, states.size(), {0}}};
+  int workers = std::reduce(options.machines.begin(), options.machines.end(), 1, std::multiplies());
+  for (std::size_t level = tables.size(); level-- > 0;) {
+    workers /= options.machines[level];
     std::vector<Interval> inner;
     for (const Interval& stage : stages) {
-      const std::vector<Interval> parts = stages_of(*level, stage);
+      const std::vector<Interval> parts = stages_of(tables[level], stage, workers);
       inner.insert(inner.end(), parts.begin(), parts.end());
     }
     stages = std::move(inner);
@@ -455,7 +468,8 @@ Result<PipeDreamAnswer> plan_as_original(const PipeDreamGraph& graph, const Pipe
     made.compute_time_s =
         states.compute_s[end] -
         (stage.begin == 0 ? 0 : states.compute_s[static_cast<std::size_t>(stage.begin) - 1]);
-    made.replication = stage.replicas;
+    made.replication = static_cast<int>(stage.workers.size());
+    made.workers = stage.workers;
     for (std::size_t v = 0; v < graph.nodes.size(); ++v) {
       const int node = static_cast<int>(v);
       const bool input =

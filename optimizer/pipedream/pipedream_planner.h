@@ -23,8 +23,12 @@ struct PipeDreamOptions {
 };
 
 struct PipeDreamStage {
-  double compute_time_s = 0;       ///< seconds on one worker: not divided by the replication
-  int replication = 1;             ///< number of replicas, multiplied over all levels
+  double compute_time_s = 0;  ///< seconds on one worker: not divided by the replication
+  int replication = 1;        ///< number of replicas, multiplied over all levels
+  /// The replicas' workers. Workers are numbered component by component, innermost level first. Replicas of
+  /// an outer level come first: if minibatch i takes replica i modulo `replication`, it stays in a component
+  /// that holds several stages.
+  std::vector<int> workers;
   std::vector<std::string> nodes;  ///< ids, in file order
 };
 
@@ -34,6 +38,11 @@ struct PipeDreamAnswer {
   double pipeline_time_s = 0;
   std::vector<PipeDreamStage> stages;
 };
+
+/// Returns the workers of a stage that takes the components `first` to `first + machines - 1` of a level, in
+/// each of the components above. `above` has the first worker of each of these; a component has `below`
+/// workers.
+std::vector<int> first_workers(const std::vector<int>& above, int first, int machines, int below);
 
 /// Returns the answer of PipeDream's planner. It is deterministic: equal times are decided by fewer stages,
 /// then by earlier splits. Problem: level lists that do not match, no plan within memory, and others.

@@ -108,6 +108,26 @@ TEST_F(PlanningCommands, PipeDreamAnswersWithTheKeysOfARecord) {
   EXPECT_EQ(first.find("nodes")->items()[0].as_string(), "node1");
 }
 
+// PipeDream's shipped configurations have the stages of an inner level inside each server.
+TEST_F(PlanningCommands, PipeDreamReplicatesInnerStagesInEachServer) {
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--as-original"}}) {
+    std::vector<std::string> args{
+        "--pipedream", "--profile", file("graph.txt", kGraph),  "--machines", "2,4",
+        "--bandwidth", "1,1e12",    "--activation-compression", "1e12",       "--format",
+        "json"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome outcome = run(plan_command, args);
+    ASSERT_EQ(outcome.code, 0) << outcome.errors;
+    std::vector<std::vector<int>> workers;
+    for (const Json& stage : json_of(outcome).find("stages")->items()) {
+      workers.emplace_back();
+      for (const Json& worker : stage.find("workers")->items())
+        workers.back().push_back(static_cast<int>(worker.as_int()));
+    }
+    EXPECT_EQ(workers, (std::vector<std::vector<int>>{{0, 2, 4, 6}, {1, 3, 5, 7}}));
+  }
+}
+
 TEST_F(PlanningCommands, PipeDreamTableNamesEveryStage) {
   const Outcome outcome = run(plan_command, {"--pipedream", "--profile", file("graph.txt", kGraph),
                                              "--machines", "2", "--bandwidth", "1e9", "--straight"});
