@@ -15,6 +15,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
 #include "runtime/base/text.h"
+#include "runtime/layers/dice_cross_entropy.h"
 #include "runtime/saved/hash.h"
 
 namespace millrace {
@@ -196,7 +197,15 @@ class KitsWindows final : public KitsVolumes {
     Sample sample(fields_.size());
     if (is_wanted(input_, wanted))
       sample[input_].tensor = read_box(one.values, one.sides, at::kFloat, crop_at(in_file), kPadding);
-    if (is_wanted(target_, wanted)) sample[target_].tensor = labels_in(one, crop_at(in_file));
+    if (is_wanted(target_, wanted)) {
+      const at::Tensor& labels = sample[target_].tensor = labels_in(one, crop_at(in_file));
+      for (std::int64_t d = 0; d < 3; ++d) {
+        const std::int64_t front = std::max<std::int64_t>(0, -in_file[d]),
+                           back = std::max<std::int64_t>(0, in_file[d] + crop() - one.sides[d]);
+        labels.narrow(d + 1, 0, front).fill_(kOutsideVolume);
+        labels.narrow(d + 1, crop() - back, back).fill_(kOutsideVolume);
+      }
+    }
     if (is_wanted(window_, wanted)) {
       const std::int64_t numbers[] = {grid.windows(), number,        begin[0],      begin[1],
                                       begin[2],       grid.sides[0], grid.sides[1], grid.sides[2]};

@@ -19,9 +19,9 @@ bool reads_volumes(const std::vector<FieldSpec>& fields);
 /// lies in it. Each axis is flipped with a chance of 1/3. With 0.1 each, values are multiplied by
 /// U(0.7, 1.3), and get noise N(0, s), s from U(0, 0.1). Test samples are all windows of all volumes, one
 /// volume after the other, half a crop apart. Before, each axis is cut or padded at both ends to a multiple
-/// of half a crop. Nothing is random. Returns null if there is no case for the split. Problems: labels or
-/// values that are missing, files that are no such arrays or cut short, shapes that differ, volumes smaller
-/// than the crop. Reading throws DataError.
+/// of half a crop; voxels that were added have the label kOutsideVolume. Nothing is random. Returns null if
+/// there is no case for the split. Problems: labels or values that are missing, files that are no such arrays
+/// or cut short, shapes that differ, volumes smaller than the crop. Reading throws DataError.
 Result<std::shared_ptr<const Dataset>> make_kits(const DatasetOptions& options, const std::string& text);
 
 /// Makes `size` volumes of the model's crop with two kidneys and, in half of them, a tumour

@@ -252,20 +252,27 @@ class Windows final : public Collector {
   }
 
   void finish(std::span<double> sums) {
-    head_.check_labels(labels_);
     VoxelSums all;
+    std::int64_t voxels = 0;
     for (std::int64_t from = 0; from < labels_.size(0); from += kSlabPlanes) {
       const std::int64_t planes = std::min(kSlabPlanes, labels_.size(0) - from);
-      const at::Tensor log_p = DiceCrossEntropy::log_probabilities(
+      at::Tensor log_p = DiceCrossEntropy::log_probabilities(
           scores_.narrow(1, from, planes).div(weights_.narrow(0, from, planes)).unsqueeze(0));
-      const VoxelSums some =
-          voxel_sums(log_p, at::exp(log_p), labels_.narrow(0, from, planes).reshape({1, -1}));
+      at::Tensor labels = labels_.narrow(0, from, planes).reshape({1, -1});
+      const at::Tensor real = labels.ne(kOutsideVolume).view({-1}).nonzero().view({-1});
+      if (real.numel() < labels.numel()) {
+        log_p = log_p.index_select(2, real);
+        labels = labels.index_select(1, real);
+      }
+      head_.check_labels(labels);
+      const VoxelSums some = voxel_sums(log_p, at::exp(log_p), labels);
+      voxels += labels.numel();
       if (from == 0)
         all = some;
       else
         all.add(some);
     }
-    const at::Tensor metrics = metric_sums(all, labels_.numel());
+    const at::Tensor metrics = metric_sums(all, voxels);
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += metrics.const_data_ptr<double>()[i];
     scores_ = weights_ = labels_ = at::Tensor();
     taken_ = 0;

@@ -18,6 +18,8 @@ struct VolumeWindow {
   std::array<std::int64_t, 3> sides{};  ///< depth, height and width of the volume
 };
 inline constexpr std::int64_t kVolumeWindowNumbers = 8;
+/// The label of the voxels that windows have beyond the volume. It is no class, as a model has at most 255.
+inline constexpr std::int64_t kOutsideVolume = 255;
 
 /// Inputs: scores [B, C, D, H, W], target uint8 [B, 1, D, H, W] below C, window int64 [B, 8] (VolumeWindow).
 /// Loss: (CE + mean over samples and classes of (1 - dice)) / 2, with CE over all voxels and dice = (2 sum pt
@@ -27,7 +29,8 @@ inline constexpr std::int64_t kVolumeWindowNumbers = 8;
 ///
 /// In an evaluation the windows of a volume are one sample. Scores of voxels in several windows are averaged,
 /// with weights exp(-(r^2 - 0.75) / (6 (side/8)^2)) at distance r from a window's centre. The source is
-/// MLPerf's UNET3D, whose configured sigma of side/8 becomes sqrt(3) times as wide by a cube root.
+/// MLPerf's UNET3D, whose configured sigma of side/8 becomes sqrt(3) times as wide by a cube root. Voxels
+/// with the label kOutsideVolume count in no metric.
 HeadPtr dice_cross_entropy_head(std::int64_t classes);
 
 }  // namespace millrace

@@ -15,6 +15,7 @@
 #include "data/volumes/labelled_parts.h"
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
+#include "runtime/layers/dice_cross_entropy.h"
 
 namespace millrace {
 namespace {
@@ -211,6 +212,7 @@ TEST_F(Kits, WindowsCoverTheVolumeThatWasCutOrPadded) {
         const std::int64_t plane = z + expected[2], row = y + expected[3];
         const double value = row < 15 ? double(plane * 10'000 + row * 100) : -2.2;
         EXPECT_FLOAT_EQ(sample[0].tensor[0][z][y][0].item<float>(), float(value)) << z << " " << y;
+        EXPECT_EQ(sample[1].tensor[0][z][y][0].item<std::int64_t>(), row < 15 ? 0 : kOutsideVolume);
       }
   }
   EXPECT_EQ((*set)->get(6, 0, kAllFields)[2].tensor[0].item<std::int64_t>(), 1);
@@ -224,6 +226,8 @@ TEST_F(Kits, WindowsCoverTheVolumeThatWasCutOrPadded) {
   const at::Tensor x = (*padded)->get(0, 0, kAllFields)[0].tensor;
   EXPECT_FLOAT_EQ(x[0][0][0][0].item<float>(), -2.2F);
   EXPECT_FLOAT_EQ(x[0][1][0][0].item<float>(), 0);
+  const at::Tensor labels = (*padded)->get(0, 0, kVoxelLabelsAlone)[1].tensor;
+  EXPECT_EQ(labels.ne(0).sum().item<std::int64_t>(), 8 * 8) << "the plane in front";
 }
 
 TEST_F(Kits, WhatDoesNotFitIsNamed) {

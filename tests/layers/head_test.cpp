@@ -430,6 +430,19 @@ TEST(DiceCrossEntropy, JudgesTheWindowsOfAVolumeAsOneSample) {
   }
   EXPECT_EQ(sums[4], 2);
   for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(sums[i], expected[i], 2e-6) << head->metrics()[i];
+  // A plane in front and a row behind that the volume was padded with count in nothing.
+  WindowedVolume padded = windowed_volume(4);
+  padded.labels.narrow(2, 0, 1).fill_(kOutsideVolume);
+  padded.labels.narrow(0, 3, 3).narrow(3, 3, 1).fill_(kOutsideVolume);
+  const at::Tensor windows[] = {padded.scores, padded.labels, padded.numbers},
+                   real[] = {padded.whole_scores.narrow(2, 1, 3).narrow(3, 0, 5),
+                             padded.whole_labels.narrow(2, 1, 3).narrow(3, 0, 5).contiguous(),
+                             at::zeros({1, 8}, at::kLong)};
+  std::vector<double> of_windows(5, 0.0), of_real(5, 0.0);
+  collector->add(windows, of_windows);
+  head->forward(real, nullptr, of_real);
+  EXPECT_EQ(of_windows[4], 1);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(of_windows[i], of_real[i], 2e-6) << head->metrics()[i];
   // A sample that is no window counts by itself.
   const at::Tensor alone[] = {windowed_volume(3).whole_scores, windowed_volume(3).whole_labels,
                               at::zeros({1, 8}, at::kLong)};
