@@ -45,7 +45,7 @@ Status check_utf8(std::string_view text, const std::string& name) {
 
 Result<BpeCodes> BpeCodes::parse(std::string_view text, const std::string& name, std::int64_t merges) {
   if (const Status status = check_utf8(text, name); !status) return status.problems();
-  while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+  while (text.ends_with('\n') || text.ends_with('\r')) text.remove_suffix(1);
   BpeCodes codes;
   codes.end_is_a_symbol_ = true;
   Problems problems;

@@ -43,6 +43,7 @@ class GraphReader {
   Result<PipeDreamGraph> read(std::string_view text) {
     for (std::string_view line : split(text, "\n")) {
       ++line_;
+      if (line.ends_with('\r')) line.remove_suffix(1);
       if (line.empty()) {
         if (line_ > 1 || text.empty()) continue;  // a trailing newline is harmless
         fail(line, line, "empty line", "the first line is a node");

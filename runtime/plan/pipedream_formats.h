@@ -33,7 +33,7 @@ struct PipeDreamGraph {
 };
 
 /// Reads graph.txt with every quirk of the format. Problems carry file:line:col. to_text of an unchanged
-/// graph gives the bytes that were read.
+/// graph gives the bytes that were read, with "\n" where lines ended in "\r\n".
 Result<PipeDreamGraph> parse_pipedream_graph(std::string_view text, const std::string& name);
 Result<PipeDreamGraph> read_pipedream_graph(const std::string& path);
 std::string to_text(const PipeDreamGraph& graph);

@@ -66,6 +66,7 @@ Result<Schedule> parse_schedule(std::string_view text, const std::string& name) 
     const std::size_t end = text.find('\n');
     std::string_view row = text.substr(0, end);
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (row.ends_with('\r')) row.remove_suffix(1);
     if (++line == 1) {
       Result<ScheduleKind> kind = parse_schedule_kind(row, name + ":1:1");
       if (!kind) return kind.problems();
