@@ -8,6 +8,7 @@
 
 #include "data/clicks/click_samples.h"
 #include "data/files/file_writer.h"
+#include "data/files/left_out.h"
 #include "data/files/little_endian.h"
 #include "data/files/npy.h"
 #include "data/files/zip.h"
@@ -32,6 +33,7 @@ class ClickFiles {
   virtual ClickRow row(std::int64_t index) const = 0;  ///< throws DataError
   virtual std::string name() const = 0;
   virtual bool in_memory() const { return false; }
+  virtual LeftOut left_out() const { return {}; }
   /// Adds what tells these files from others, apart from their paths.
   virtual void describe_to(Xxh3& listing) const = 0;
 };
@@ -89,9 +91,14 @@ class NvidiaFiles final : public ClickFiles {
         labels_(folder / "label.bin", {}),
         dense_(folder / "numerical.bin", {}),
         row_bytes_(2 * fields.num_dense()) {
-    for (std::size_t k = 0; k < fields.num_categories(); ++k)
+    std::size_t k = 0;
+    for (; k < fields.num_categories(); ++k)
       categories_.push_back(std::make_unique<FileReader>(folder / category_file(k), ReadOptions{}));
+    std::error_code ignored;
+    for (; fs::exists(folder / category_file(k), ignored); ++k)
+      left_out_.add("columns beyond the model's tables", (folder / category_file(k)).string());
   }
+  LeftOut left_out() const override { return left_out_; }
   void check(Problems& problems) const {
     const Bytes samples = labels_.size();
     if (samples == 0) problems.push_back({labels_.path(), "is empty", {}});
@@ -137,6 +144,7 @@ class NvidiaFiles final : public ClickFiles {
   FileReader labels_, dense_;
   std::vector<std::unique_ptr<FileReader>> categories_;
   std::int64_t row_bytes_;
+  LeftOut left_out_;
 };
 
 // ---- text
@@ -224,6 +232,8 @@ class Criteo final : public Dataset {
     files_->describe_to(listing);
     return std::to_string(size_) + " clicks, listing " + listing.value().hex().substr(0, 16);
   }
+  std::vector<std::string> notes() const override { return files_->left_out().notes(); }
+  std::int64_t left_out() const override { return files_->left_out().count(); }
   std::string name_of(std::int64_t index) const override {
     return files_->name() + " row " + std::to_string(begin_ + index);
   }

@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <map>
 #include <numbers>
+#include <set>
 
+#include "data/files/left_out.h"
 #include "data/loading/samples.h"
 #include "data/points/point_datasets.h"
 #include "runtime/base/error.h"
@@ -33,6 +35,7 @@ struct ShapeNetFiles {
   std::string folder;
   std::vector<std::string> classes;
   std::vector<Cloud> clouds;
+  LeftOut left_out;
 };
 
 /// Reads the numbers of a text file, `columns` in each line. Throws DataError with the line.
@@ -85,6 +88,8 @@ class ShapeNet final : public Dataset {
     for (const Cloud& cloud : files_.clouds) listing.add(cloud.id + "/" + cloud.name + "\n");
     return std::to_string(size()) + " shapes, listing " + listing.value().hex().substr(0, 16);
   }
+  std::vector<std::string> notes() const override { return files_.left_out.notes(); }
+  std::int64_t left_out() const override { return files_.left_out.count(); }
   std::string name_of(std::int64_t index) const override {
     return file(cloud(index), "points", ".pts").string();
   }
@@ -180,8 +185,10 @@ Result<std::map<std::string, std::string>> categories_in(const fs::path& folder)
   return categories;
 }
 
-/// Reads a list of "shape_data/ID/NAME". Returns the clouds of the categories with these ids.
-Result<std::vector<Cloud>> clouds_in(const fs::path& path, const std::map<std::string, int>& target_of_id) {
+/// Reads a list of "shape_data/ID/NAME". Returns the clouds of the categories with these ids. Those that are
+/// not even among the `known` ids go to `left_out`.
+Result<std::vector<Cloud>> clouds_in(const fs::path& path, const std::map<std::string, int>& target_of_id,
+                                     const std::set<std::string>& known, LeftOut& left_out) {
   const Result<Json> list = read_json(path.string());
   if (!list) return list.problems();
   if (!list->is_array()) return Problem{path.string(), "is no list of \"shape_data/ID/NAME\"", {}};
@@ -193,6 +200,8 @@ Result<std::vector<Cloud>> clouds_in(const fs::path& path, const std::map<std::s
       return Problem{path.string(), "has the entry " + entry.dump(), "expected \"shape_data/ID/NAME\""};
     if (const auto found = target_of_id.find(parts[1]); found != target_of_id.end())
       clouds.push_back({.id = parts[1], .name = parts[2], .target = found->second});
+    else if (!known.contains(parts[1]))
+      left_out.add("shapes of categories that synsetoffset2category.txt does not name", entry.as_string());
   }
   return clouds;
 }
@@ -242,7 +251,9 @@ Result<std::shared_ptr<const Dataset>> make_shape_net(const DatasetOptions& opti
   std::error_code ignored;
   if (options.split != DataSplit::Train && !fs::exists(list, ignored))
     return std::shared_ptr<const Dataset>();
-  Result<std::vector<Cloud>> clouds = clouds_in(list, target_of_id);
+  std::set<std::string> known;
+  for (const auto& [name, id] : *categories) known.insert(id);
+  Result<std::vector<Cloud>> clouds = clouds_in(list, target_of_id, known, files.left_out);
   if (!clouds) return clouds.problems();
   if (clouds->empty()) return Problem{list.string(), "lists no shape of these categories", {}};
   files.clouds = *std::move(clouds);

@@ -151,6 +151,7 @@ Result<JoinedArrays> join_array_files(const std::vector<std::string>& paths,
       append(problems, alone.problems());
       continue;
     }
+    text.notes.insert(text.notes.end(), file->text.notes.begin(), file->text.notes.end());
     for (std::size_t f = 0; f < fields.size(); ++f) {
       const at::Tensor& array = file->arrays[f];
       if (!parts[f].empty() && parts[f].front().sizes().slice(1) != array.sizes().slice(1))

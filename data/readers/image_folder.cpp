@@ -275,7 +275,7 @@ Result<ImageSet> list_annotated(const fs::path& folder, const std::vector<std::s
           {path + ":" + std::to_string(number), "there is no file " + escaped(file.string()), {}});
     else if (named.insert(file.string()).second)
       set.items.push_back({.name = file.string(), .target = static_cast<int>(found - classes.begin())});
-    if (problems.size() >= 10) break;
+    if (problems.size() >= kMostListed) break;
   }
   if (set.items.empty() && problems.empty()) problems.push_back({path, "names no image", {}});
   if (!problems.empty()) return problems;

@@ -16,6 +16,9 @@
 
 namespace millrace {
 
+/// The problems of one listing: one for each damaged row would fill the screen.
+inline constexpr std::size_t kMostListed = 10;
+
 struct ImageItem {
   std::string name;  ///< the file's path, or the file and its record: "train-0.tar:0017.jpg"
   int target = 0;

@@ -18,8 +18,6 @@ namespace millrace {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostProblems = 10;  // one for each damaged row would fill the screen
-
 struct Row {
   std::string file, label;
   std::size_t line = 0;
@@ -91,7 +89,7 @@ Result<Table> read_table(const std::string& path) {
   std::map<std::string, std::size_t> line_of;
   std::string_view rest = *text;
   if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);
-  for (std::size_t number = 1; !rest.empty() && problems.size() < kMostProblems; ++number) {
+  for (std::size_t number = 1; !rest.empty() && problems.size() < kMostListed; ++number) {
     const std::size_t end = rest.find('\n');
     std::string_view line = rest.substr(0, end);
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
@@ -215,7 +213,7 @@ Result<ImageSet> images_of(const Table& table, const Classes& classes, const Lef
   if (set.source.empty()) set.source = ".";
   Problems problems;
   for (const Row& row : table.rows) {
-    if (problems.size() == kMostProblems) break;
+    if (problems.size() == kMostListed) break;
     const fs::path file = file_of(table, row);
     std::error_code error;
     if (!fs::is_regular_file(file, error))

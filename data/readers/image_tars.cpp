@@ -19,8 +19,6 @@ namespace millrace {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostProblems = 10;
-
 /// The archives of a split, and where each image is. Archives are opened for each read: there may be more of
 /// them than a process may have open.
 struct Tars {
@@ -94,7 +92,7 @@ class Indexer {
     for (std::size_t first = 0, end = 0; first < files.size(); first = end) {
       while (end < files.size() && files[end].key == files[first].key) ++end;
       add_sample(std::span(files).subspan(first, end - first));
-      if (problems_.size() >= kMostProblems) break;
+      if (problems_.size() >= kMostListed) break;
     }
     if (problems_.empty() && set_.items.size() == before)
       problems_.push_back(
@@ -221,7 +219,7 @@ Result<ImageSet> index_tars(const std::string& text) {
   Problems problems;
   for (const std::string& path : *paths) {
     append(problems, indexer.add(path));
-    if (problems.size() >= kMostProblems) break;
+    if (problems.size() >= kMostListed) break;
   }
   if (!problems.empty()) return problems;
   indexer.note_repeated_keys();

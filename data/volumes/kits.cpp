@@ -27,12 +27,22 @@ constexpr double kForegroundChance = 0.4, kFlipChance = 1.0 / 3, kGainChance = 0
 constexpr double kPadding = -2.2;  ///< value of voxels that windows have beyond a volume
 constexpr std::size_t kLargestParts = 2;
 
+/// The cases of a split.
+struct FoundCases {
+  std::string folder;
+  std::vector<KitsCase> cases;
+  std::vector<std::string> notes;
+  std::int64_t left_out = 0;
+};
+
 /// The parts that both splits have in common.
 class KitsVolumes : public Dataset {
  public:
-  KitsVolumes(std::string folder, std::vector<KitsCase> cases, const DatasetOptions& options)
-      : folder_(std::move(folder)),
-        cases_(std::move(cases)),
+  KitsVolumes(FoundCases found, const DatasetOptions& options)
+      : folder_(std::move(found.folder)),
+        notes_(std::move(found.notes)),
+        left_out_(found.left_out),
+        cases_(std::move(found.cases)),
         fields_(options.fields),
         input_(field_index(fields_, "input")),
         target_(field_index(fields_, "target")),
@@ -41,6 +51,8 @@ class KitsVolumes : public Dataset {
   std::string describe() const override {
     return folder_ + ", " + std::to_string(cases_.size()) + " volumes";
   }
+  std::int64_t left_out() const override { return left_out_; }
+  std::vector<std::string> notes() const override { return notes_; }
   std::string fingerprint() const override {
     Xxh3 listing;
     for (const KitsCase& one : cases_) {
@@ -72,6 +84,8 @@ class KitsVolumes : public Dataset {
   }
 
   std::string folder_;
+  std::vector<std::string> notes_;
+  std::int64_t left_out_;
   std::vector<KitsCase> cases_;
   std::vector<FieldSpec> fields_;
   int input_, target_, window_;
@@ -167,8 +181,7 @@ class KitsCrops final : public KitsVolumes {
 
 class KitsWindows final : public KitsVolumes {
  public:
-  KitsWindows(std::string folder, std::vector<KitsCase> cases, const DatasetOptions& options)
-      : KitsVolumes(std::move(folder), std::move(cases), options) {
+  KitsWindows(FoundCases found, const DatasetOptions& options) : KitsVolumes(std::move(found), options) {
     for (const KitsCase& one : cases_) {
       Grid grid;
       for (std::size_t d = 0; d < 3; ++d) fit(one.sides[d], grid, d);
@@ -252,19 +265,28 @@ Result<std::shared_ptr<const Dataset>> make_kits(const DatasetOptions& options, 
   const std::vector<std::string> folders = split(text, ',');
   if (folders.size() > 2) return Problem{"--data", "kits:" + text + " names more than two folders", {}};
   const std::string& folder = trains ? folders.front() : folders.back();
-  Result<std::vector<KitsCase>> cases = read_kits_folder(folder, options.fields[0].shape.back(),
+  const std::int64_t smallest = options.fields[0].shape.back();
+  LeftOut left_out;
+  Result<std::vector<KitsCase>> cases = read_kits_folder(folder, smallest,
                                                          folders.size() == 2 ? is_any_case
                                                          : trains            ? is_training_case
-                                                                             : is_evaluation_case);
+                                                                             : is_evaluation_case,
+                                                         left_out);
   if (!cases) return cases.problems();
+  FoundCases found{.folder = folder, .notes = left_out.notes(), .left_out = left_out.count()};
   if (cases->empty()) {
     if (!trains) return std::shared_ptr<const Dataset>();
-    return Problem{folder, "has no case to train on: all of them are those that MLPerf evaluates on",
-                   "kits:TRAIN,TEST takes all cases of two folders"};
+    std::error_code error;
+    if (!fs::exists(fs::path(folder) / kDatasetManifest, error))
+      return Problem{folder, "has no case to train on: all of them are those that MLPerf evaluates on",
+                     "kits:TRAIN,TEST takes all cases of two folders"};
+    cases = read_kits_folder(folder, smallest, is_any_case, left_out);
+    if (!cases) return cases.problems();
+    found.notes.push_back("trains on the cases that it evaluates on: " + folder + " has no others");
   }
-  if (trains)
-    return std::shared_ptr<const Dataset>(std::make_shared<KitsCrops>(folder, *std::move(cases), options));
-  return std::shared_ptr<const Dataset>(std::make_shared<KitsWindows>(folder, *std::move(cases), options));
+  found.cases = *std::move(cases);
+  if (trains) return std::shared_ptr<const Dataset>(std::make_shared<KitsCrops>(std::move(found), options));
+  return std::shared_ptr<const Dataset>(std::make_shared<KitsWindows>(std::move(found), options));
 }
 
 }  // namespace millrace

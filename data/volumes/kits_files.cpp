@@ -95,14 +95,20 @@ bool is_evaluation_case(std::int64_t number) {
 }
 
 Result<std::vector<KitsCase>> read_kits_folder(const fs::path& folder, std::int64_t smallest,
-                                               bool (*wants)(std::int64_t number)) {
-  std::error_code error;
+                                               bool (*wants)(std::int64_t number), LeftOut& left_out) {
+  std::error_code error, ignored;
   std::map<std::int64_t, std::map<char, fs::path>> names;
+  std::vector<std::string> others;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const auto name = parse_name(entry->path().filename().string());
-    if (!name || !entry->is_regular_file(error)) continue;
-    names[name->first][name->second] = entry->path().filename();
+    const fs::path file = entry->path().filename();
+    const auto name = parse_name(file.string());
+    if (name && entry->is_regular_file(ignored) && names[name->first].emplace(name->second, file).second)
+      continue;
+    if (file != kDatasetManifest) others.push_back(entry->path().string());
   }
+  std::ranges::sort(others);
+  for (std::string& other : others)
+    left_out.add("files and folders that are no case_NNNNN_x.npy and _y.npy of their own", std::move(other));
   if (error) return Problem{folder.string(), "cannot be read: " + error.message(), "give a folder of cases"};
   if (names.empty())
     return Problem{folder.string(), "has no case_NNNNN_x.npy",

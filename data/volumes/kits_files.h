@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "data/files/left_out.h"
 #include "data/volumes/labelled_parts.h"
 #include "runtime/base/result.h"
 
@@ -32,9 +33,9 @@ bool is_evaluation_case(std::int64_t number);
 
 /// Reads the headers of all cases in the folder for which `wants` holds, by number. Problems, all at once: no
 /// folder, a file without its partner, files that are no float32 or uint8 arrays [1, d, h, w] or cut short,
-/// shapes of a pair that differ, a side below `smallest`.
+/// shapes of a pair that differ, a side below `smallest`. Other files go to `left_out`.
 Result<std::vector<KitsCase>> read_kits_folder(const std::filesystem::path& folder, std::int64_t smallest,
-                                               bool (*wants)(std::int64_t number));
+                                               bool (*wants)(std::int64_t number), LeftOut& left_out);
 
 /// Reads a box of voxels of a file of `sides`, as a tensor [1, depth, height, width] of float32 or uint8.
 /// Voxels of the box outside of the volume are `outside`. Throws DataError.

@@ -18,6 +18,7 @@
 #include "driver/worker/train_ranks.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/base/log.h"
 #include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
 #include "runtime/train/predictor.h"
@@ -55,6 +56,7 @@ Result<Inputs> open_images(const std::vector<std::string>& paths, const std::vec
     return Problem{paths.front(), "the model does not take images", "give NPY or NPZ files of what it reads"};
   auto images = make_image_files(paths, static_cast<int>(shape[1]), classifier);
   if (!images) return images.problems();
+  for (const std::string& note : (*images)->notes()) log_warning(note);
   return Inputs{*images, [set = *images](std::int64_t index) { return set->name_of(index); }};
 }
 
@@ -81,6 +83,7 @@ Result<Inputs> open_inputs(const std::vector<std::string>& paths, const std::vec
   if (images > 0) return open_images(paths, fields, classifier);
   Result<JoinedArrays> arrays = join_array_files(paths, fields);
   if (!arrays) return arrays.problems();
+  for (const std::string& note : arrays->dataset->notes()) log_warning(note);
   return Inputs{arrays->dataset, [names = std::move(arrays->names)](std::int64_t index) {
                   return names[static_cast<std::size_t>(index)];
                 }};

@@ -127,12 +127,15 @@ TEST_F(Clicks, NvidiasColumnsAreReadAsTheyAre) {
   const auto set = open("n");
   ASSERT_TRUE(set) << problem("n");
   EXPECT_EQ((*set)->size(), 3);
+  EXPECT_EQ((*set)->left_out(), 0);
   EXPECT_EQ(values(**set, 0), (std::vector<double>{1, 3, 299, 1, 2}));
   EXPECT_EQ(values(**set, 1), (std::vector<double>{0, 0, 128, 0, -2}));
   const auto part = open("n/train");
   ASSERT_TRUE(part);
   EXPECT_EQ(values(**part, 2), values(**set, 2));
   EXPECT_FALSE(*open("n/train", DataSplit::Test));
+  write("n/train/cat_2.bin", packed<std::int8_t>({3, 0, 1}));
+  EXPECT_EQ((*open("n"))->left_out(), 1) << "a column that the model has no table for";
 }
 
 TEST_F(Clicks, TextIsNumberedByOccurrence) {

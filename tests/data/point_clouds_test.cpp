@@ -64,6 +64,9 @@ TEST_F(PointClouds, AreOfTheFoldersClassesInTheOrderOfTheirNames) {
       << "other points are drawn";
   const auto one = open(of_classes(50, 3), ",Bag");
   EXPECT_EQ((*one)->size(), 3);
+  EXPECT_TRUE((*one)->notes().empty());
+  ASSERT_TRUE(write_file_atomically(root_ / "synsetoffset2category.txt", "Bag\t02773838\n"));
+  EXPECT_EQ((*open(of_classes(50, 3)))->left_out(), 3) << "Chair has no name any more";
 }
 
 TEST_F(PointClouds, PartsBelongToTheirPoints) {

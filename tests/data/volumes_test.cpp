@@ -258,6 +258,19 @@ TEST_F(Kits, WhatDoesNotFitIsNamed) {
   EXPECT_NE(problem(8).find("no case to train on"), std::string::npos) << problem(8);
 }
 
+TEST_F(Kits, OtherFilesAreCountedAndAGeneratedCaseIsTrainedOn) {
+  write_case(root_, 0, {8, 8, 8});
+  ASSERT_TRUE(write_file_atomically(root_ / "millrace-dataset.json", "{}"));
+  ASSERT_TRUE(write_file_atomically(root_ / "case_00001_x.npy.part", ""));
+  const auto set = open(8);
+  ASSERT_TRUE(set) << to_string(set.problems());
+  EXPECT_EQ((*set)->size(), 1);
+  EXPECT_EQ((*set)->left_out(), 1);
+  ASSERT_EQ((*set)->notes().size(), 2u);
+  EXPECT_NE((*set)->notes()[0].find("case_00001_x.npy.part"), std::string::npos) << (*set)->notes()[0];
+  EXPECT_NE((*set)->notes()[1].find("trains on the cases that it evaluates on"), std::string::npos);
+}
+
 TEST_F(Kits, ALabelWithoutAClassAndAFileThatGoesAreErrors) {
   write_case(root_, 1, {8, 8, 8}, std::vector<std::uint8_t>(512, 3));
   const auto set = open(8);
