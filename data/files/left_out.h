@@ -27,6 +27,9 @@ class LeftOut {
   std::vector<Group> groups_;
 };
 
+/// The file that `millrace data generate` leaves beside its data.
+inline constexpr std::string_view kDatasetManifest = "millrace-dataset.json";
+
 /// Returns why no file or folder of this name is data: it is hidden, or macOS added it to an archive
 /// ("__MACOSX", "._x.jpg"). Empty: its name does not say that.
 std::string_view reason_to_ignore(std::string_view name);

@@ -17,6 +17,7 @@
 
 #include "data/files/file_writer.h"
 #include "data/files/images.h"
+#include "data/files/left_out.h"
 #include "data/files/npy.h"
 #include "data/files/tfrecord.h"
 #include "data/files/zip.h"
@@ -34,7 +35,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kManifest = "millrace-dataset.json";
 constexpr std::size_t kChunk = 1 << 20;
 
 /// Returns how many of `n` values occur if a byte has `entropy` bits of information.
@@ -627,11 +627,11 @@ std::optional<Workload> workload_named(std::string_view name) {
 
 Result<GenerateOptions> read_manifest(const fs::path& folder) {
   std::error_code ignored;
-  if (fs::is_directory(folder, ignored) && !fs::exists(folder / kManifest, ignored))
+  if (fs::is_directory(folder, ignored) && !fs::exists(folder / kDatasetManifest, ignored))
     return Problem{folder.string(),
-                   std::string("is no data set of `millrace data generate`: it has no ") + kManifest,
+                   "is no data set of `millrace data generate`: it has no " + std::string(kDatasetManifest),
                    "`millrace dlio --check contents` checks what dlio generated"};
-  const Result<Json> json = read_json((folder / kManifest).string());
+  const Result<Json> json = read_json((folder / kDatasetManifest).string());
   if (!json) return json.problems();
   Problems problems;
   ObjectReader in(*json, problems);
@@ -658,7 +658,7 @@ Result<GenerateOptions> read_manifest(const fs::path& folder) {
 
 Result<GenerateReport> generate_workload(const GenerateOptions& options, const Progress& progress) {
   if (const Status made = make_writable_folder(options.out); !made) return made.problems();
-  const fs::path manifest = options.out / kManifest;
+  const fs::path manifest = options.out / kDatasetManifest;
   if (fs::exists(manifest)) {
     const Result<GenerateOptions> there = read_manifest(options.out);
     if (!there) return there.problems();

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "data/files/left_out.h"
 #include "data/files/tfrecord.h"
 #include "data/language/bucketing.h"
 #include "data/language/language_datasets.h"
@@ -75,7 +76,8 @@ class RecordParser {
     if (!parsed) problems_ = parsed.problems();
   }
 
-  /// Returns the record's content. Problem: more than `longest` tokens, or a token not below `vocabulary`.
+  /// Returns the record's content, which has no ids if its mask is all zeros. Problem: more than `longest`
+  /// tokens, or a token not below `vocabulary`.
   Result<Instance> instance(std::int64_t vocabulary, std::int64_t longest) {
     if (!problems_.empty()) return problems_;
     Instance made;
@@ -92,7 +94,9 @@ class RecordParser {
       problem("next_sentence_labels has " + std::to_string(next.size()) + " numbers, not one");
     if (!problems_.empty()) return problems_;
     made.random = next[0] != 0;
-    if (length == 0) problem("input_mask has no 1");
+    if (std::ranges::any_of(mask.begin() + static_cast<std::ptrdiff_t>(length), mask.end(),
+                            [](std::int64_t m) { return m != 0; }))
+      problem("input_mask has a 1 behind a 0");
     if (static_cast<std::int64_t>(length) > longest)
       problem("has " + std::to_string(length) + " tokens, the model takes " + std::to_string(longest),
               "give --length " + std::to_string(length));
@@ -145,8 +149,11 @@ class RecordParser {
 
 class BertRecords final : public Dataset {
  public:
-  BertRecords(const LanguageOptions& options, std::string path)
-      : options_(options), path_(std::move(path)), vocabulary_(options.fields[0].limit) {
+  BertRecords(const LanguageOptions& options, std::string path, LeftOut left_out)
+      : options_(options),
+        path_(std::move(path)),
+        vocabulary_(options.fields[0].limit),
+        left_out_(std::move(left_out)) {
     constexpr const char* names[] = {"input_ids", "token_type_ids", "masked_positions", "masked_labels",
                                      "next_sentence"};
     for (std::size_t i = 0; i < std::size(names); ++i) fields_[i] = field_index(options.fields, names[i]);
@@ -164,6 +171,10 @@ class BertRecords final : public Dataset {
       const Result<Instance> instance =
           RecordParser(*payload, place(path, begin)).instance(vocabulary_, options_.longest);
       if (!instance) return instance.problems();
+      if (instance->ids.empty()) {
+        left_out_.add("records whose input_mask is all zeros", place(path, begin));
+        continue;
+      }
       records_.push_back({files_.size(), begin, payload->size(),
                           static_cast<std::int32_t>(instance->ids.size()),
                           static_cast<std::int32_t>(instance->positions.size())});
@@ -211,6 +222,8 @@ class BertRecords final : public Dataset {
     return "BERT's records, " + std::to_string(size()) + " in " + std::to_string(files_.size()) +
            " files of " + path_;
   }
+  std::vector<std::string> notes() const override { return left_out_.notes(); }
+  std::int64_t left_out() const override { return left_out_.count(); }
   std::string fingerprint() const override {
     return "records " + std::to_string(size()) + " " + std::to_string(sums_);
   }
@@ -231,34 +244,48 @@ class BertRecords final : public Dataset {
   std::vector<Mapped> files_;
   std::vector<std::string> names_;
   std::vector<Record> records_;
+  LeftOut left_out_;
   std::uint64_t sums_ = 0;
 };
 
 }  // namespace
 
-std::vector<std::string> record_files(const std::string& folder, const std::string& split) {
-  std::vector<std::string> found;
+RecordFiles record_files(const std::string& folder, const std::string& split) {
+  RecordFiles files;
+  std::vector<std::string> parts;
   std::error_code ignored;
   const fs::path own = fs::path(folder) / split;
   const bool has_folder = fs::is_directory(own, ignored);
-  for (const auto& entry : fs::directory_iterator(has_folder ? own : fs::path(folder), ignored)) {
-    const std::string name = entry.path().filename().string();
-    // A program that made the records may have left a manifest beside them.
-    if (name.starts_with('.') || name.ends_with(".json") || !entry.is_regular_file(ignored)) continue;
-    if (has_folder || (name.starts_with(split) && name.find(".tfrecord") != std::string::npos))
-      found.push_back(entry.path().string());
+  std::vector<fs::path> paths;
+  for (const auto& entry : fs::directory_iterator(has_folder ? own : fs::path(folder), ignored))
+    paths.push_back(entry.path());
+  std::ranges::sort(paths);
+  for (const fs::path& path : paths) {
+    const std::string name = path.filename().string();
+    if (name == kDatasetManifest) continue;
+    std::string_view reason = reason_to_ignore(name);
+    if (reason.empty() && (name.ends_with(".json") || !fs::is_regular_file(path, ignored)))
+      reason = "files and folders that are no records";
+    if (!reason.empty() && has_folder)
+      files.left_out.add(reason, path.string());
+    else if (reason.empty() &&
+             (has_folder || (name.starts_with(split) && name.find(".tfrecord") != std::string::npos)))
+      files.paths.push_back(path.string());
+    else if (reason.empty() && name.starts_with("part-") && name.find("-of-") != std::string::npos)
+      parts.push_back(path.string());
   }
-  std::ranges::sort(found);
-  return found;
+  if (files.paths.empty() && split == to_string(DataSplit::Train)) files.paths = std::move(parts);
+  return files;
 }
 
-Result<std::shared_ptr<const Dataset>> bert_records(const std::vector<std::string>& files,
+Result<std::shared_ptr<const Dataset>> bert_records(const RecordFiles& files,
                                                     const LanguageOptions& options) {
-  auto set = std::make_shared<BertRecords>(options, fs::path(files.front()).parent_path().string());
-  for (const std::string& file : files) {
+  auto set = std::make_shared<BertRecords>(options, fs::path(files.paths.front()).parent_path().string(),
+                                           files.left_out);
+  for (const std::string& file : files.paths) {
     if (const Problems problems = set->add(file); !problems.empty()) return problems;
   }
-  if (set->size() == 0) return Problem{files.front(), "holds no record", {}};
+  if (set->size() == 0) return Problem{files.paths.front(), "holds no record that has tokens", {}};
   return std::shared_ptr<const Dataset>(std::move(set));
 }
 

@@ -1,6 +1,7 @@
 // The data sets of text for each model over tokens. Fields of a form (SampleForm) are found by name.
 #pragma once
 
+#include "data/files/left_out.h"
 #include "data/language/token_source.h"
 #include "data/language/video_source.h"
 #include "data/loading/dataset.h"
@@ -57,12 +58,21 @@ Result<std::shared_ptr<const Dataset>> bert_pairs(TokenSourcePtr text, const Ber
 /// write. Their features are int64 input_ids, input_mask, segment_ids, masked_lm_positions, masked_lm_ids,
 /// next_sentence_labels and float masked_lm_weights. They are padded with zeros, which are cut off here, and
 /// are masked already. Fields and counts are those of bert_pairs(). Every file is read once when it is
-/// opened, which checks the sums of frames and payloads, the features and the numbers. Problems name file and
-/// byte.
-Result<std::shared_ptr<const Dataset>> bert_records(const std::vector<std::string>& files,
-                                                    const LanguageOptions& options);
-/// Returns all files of FOLDER/SPLIT/, or those of FOLDER named SPLIT*.tfrecord*, sorted by name.
-std::vector<std::string> record_files(const std::string& folder, const std::string& split);
+/// opened, which checks the sums of frames and payloads, the features and the numbers. Records whose mask is
+/// all zeros are left out. Problems name file and byte.
+struct RecordFiles {
+  std::vector<std::string> paths;
+  LeftOut left_out;
+};
+Result<std::shared_ptr<const Dataset>> bert_records(const RecordFiles& files, const LanguageOptions& options);
+/// Returns all files of FOLDER/SPLIT/, or those of FOLDER named SPLIT*.tfrecord*, sorted by name. Training
+/// takes part-NNNNN-of-NNNNN in FOLDER where there are none of these.
+RecordFiles record_files(const std::string& folder, const std::string& split);
+
+/// Returns the words of FOLDER/SPLIT.txt between spaces, for running text. The vocabulary has the most
+/// frequent words of train.txt, numbered as `millrace data text vocab` numbers them, and at most `limit`
+/// tokens; a note counts the words that it lacks. Null: there is no such file. Throws DataError.
+Result<TokenSourcePtr> words_in_folder(const std::string& folder, DataSplit split, std::int64_t limit);
 
 /// The captions of videos: sentence i describes video[i].
 struct Captions {

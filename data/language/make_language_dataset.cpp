@@ -166,7 +166,7 @@ Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOption
   if (form == SampleForm::BertPairs && !*synthetic) {
     for (const std::string& name : split_names(options.split)) {
       if (fs::exists(fs::path(options.path) / (name + ".tokens"))) break;
-      if (const auto files = record_files(options.path, name); !files.empty())
+      if (const RecordFiles files = record_files(options.path, name); !files.paths.empty())
         return bert_records(files, language);
     }
   }
@@ -178,7 +178,11 @@ Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOption
                        form == SampleForm::BertPairs ? std::max<std::int64_t>(3, language.longest / 4) : 40,
                        first, options, "");
   } else {
-    const Result<TokenSourcePtr> file = split_file(options.path, options.split, "", limit);
+    Result<TokenSourcePtr> file = TokenSourcePtr();
+    std::error_code ignored;
+    if (form == SampleForm::RunningText && !fs::exists(fs::path(options.path) / "train.tokens", ignored))
+      file = words_in_folder(options.path, options.split, limit);
+    if (file && !*file) file = split_file(options.path, options.split, "", limit);
     if (!file) return file.problems();
     if (!*file) return std::shared_ptr<const Dataset>();
     text = *file;

@@ -72,6 +72,7 @@ class RunningText final : public Dataset {
 
   std::int64_t size() const override { return columns_ * windows_; }
   std::int64_t stride() const override { return columns_; }
+  std::vector<std::string> notes() const override { return text_->notes(); }
 
   Sample get(std::int64_t index, std::uint64_t, Wanted wanted) const override {
     const Window window = window_of(index);

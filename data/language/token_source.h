@@ -29,6 +29,8 @@ class TokenSource {
   virtual std::optional<TokenKind> kind() const { return std::nullopt; }
   /// Returns the token that ends a sentence in the source's vocabulary. -1: not known.
   virtual std::int64_t end() const { return -1; }
+  /// Returns what a user should know of the source: Dataset::notes.
+  virtual std::vector<std::string> notes() const { return {}; }
 };
 using TokenSourcePtr = std::shared_ptr<const TokenSource>;
 

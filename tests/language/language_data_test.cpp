@@ -288,6 +288,7 @@ TEST(BertRecords, AreCutToTheirOwnLengths) {
   std::filesystem::create_directories(folder / "train");
   std::string first, second;
   append_tfrecord(first, bert_record({1, 5, 2}, {1}, 0));
+  append_tfrecord(first, bert_record({}, {}, 0));  // the kit's generator makes one in 512
   append_tfrecord(first, bert_record({1, 5, 6, 7, 2}, {1, 3}, 1));
   append_tfrecord(second, bert_record({1, 5, 6, 7, 8, 9, 10, 2}, {1, 2, 3, 4}, 0));
   const auto path = folder / "train" / "part-00000-of-00002";
@@ -301,6 +302,11 @@ TEST(BertRecords, AreCutToTheirOwnLengths) {
   const auto data = open();
   ASSERT_TRUE(data) << to_string(data.problems());
   ASSERT_EQ((*data)->size(), 3);
+  EXPECT_EQ((*data)->left_out(), 1);
+  EXPECT_NE(
+      (*data)->notes().at(0).find("left out: 1 records whose input_mask is all zeros: " + path.string()),
+      std::string::npos)
+      << (*data)->notes().at(0);
   std::int64_t lengths[2], count[1];
   (*data)->measure(1, lengths, count);
   EXPECT_EQ(lengths[0], 5);
@@ -338,6 +344,8 @@ TEST(BertRecords, AreCutToTheirOwnLengths) {
   refused(one(bert_record({1, kVocabulary, 2}, {1}, 0)), "input_ids has " + std::to_string(kVocabulary));
   refused(one(bert_record({1, 5, 2}, {3}, 0)), "masked_lm_positions has 3, not below 3");
   refused("", "is empty");
+  std::filesystem::remove(folder / "train" / "part-00001-of-00002");
+  refused(one(bert_record({}, {}, 0)), "holds no record that has tokens");
   std::filesystem::remove_all(folder);
 }
 
