@@ -31,11 +31,12 @@ std::optional<std::string> Heartbeats::silence(int rank, pid_t pid, TimePoint no
   if (limit_.count() == 0) return std::nullopt;
   Beat& beat = beats_[rank];
   if (now < beat.looked + every_) return std::nullopt;
-  // Who did not look for long was suspended himself, perhaps with the whole machine.
+  // A launcher that did not look for long was suspended itself, perhaps with the whole machine.
   const bool was_away = now > beat.looked + limit_;
   beat.looked = now;
   const std::int64_t value = beat_of(newest_round(folder_) / run_files::kStatus.of(rank));
-  if (value == 0 || value != beat.value || was_away) {
+  const bool gives_sign = value == 0 ? !is_suspended(pid) : value != beat.value;
+  if (gives_sign || was_away) {
     beat.value = value;
     beat.changed = now;
     return std::nullopt;

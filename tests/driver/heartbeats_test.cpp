@@ -2,9 +2,12 @@
 #include "driver/hosts/heartbeats.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <optional>
 #include <stop_token>
 #include <thread>
 
@@ -57,6 +60,26 @@ TEST_F(RankSigns, ABeatThatStandsStillIsSilence) {
             "no sign of life for 2.1 s (limit 2.0 s): its host does not run it, or its disk takes nothing");
   shows(0, 2000);
   EXPECT_FALSE(silent(milliseconds(500))) << "it goes on";
+}
+
+TEST_F(RankSigns, BeforeTheFirstBeatOnlyASuspendedProcessIsSilent) {
+  const pid_t child = ::fork();
+  if (child == 0)
+    for (;;) ::pause();
+  Heartbeats watch(folder_.path(""), seconds(2));
+  TimePoint now(seconds(100));
+  const auto silent = [&] { return watch.silence(0, child, now += milliseconds(500)); };
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(silent()) << "it loads";
+  ::kill(child, SIGSTOP);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  int looks = 1;
+  std::optional<std::string> found;
+  while (!(found = silent()) && looks < 20) ++looks;
+  EXPECT_EQ(looks, 4) << "2 s, from the last look that found it awake";
+  EXPECT_EQ(found.value_or(""), "no sign of life for 2.0 s (limit 2.0 s): suspended (SIGSTOP or a debugger)");
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &status, 0);
 }
 
 /// The whole machine may have been suspended, and the launcher with it.
