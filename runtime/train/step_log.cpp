@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <optional>
 #include <span>
 #include <utility>
@@ -16,6 +14,7 @@
 #include "runtime/base/numbers.h"
 #include "runtime/base/progress_line.h"
 #include "runtime/base/run_files.h"
+#include "runtime/base/run_logs.h"
 #include "runtime/base/text.h"
 #include "runtime/train/trainer.h"
 
@@ -23,93 +22,6 @@ namespace millrace {
 namespace {
 
 constexpr std::string_view kOfJob = ".job";
-
-/// Tells whether a line of a log is of a step before `step`. Heads of runs and broken lines are of none.
-bool is_before(const Result<Json>& json, std::int64_t step) {
-  if (!json) return false;
-  const auto is_below = [&](const char* key, std::int64_t end) {
-    const Json* number = json->find(key);
-    return number && number->kind() == Json::Kind::Int && number->as_int() < end;
-  };
-  return is_below("step", step) || is_below("after_step", step + 1);
-}
-
-/// Returns where the last line of `text` ends that is of a step before `step`. Nothing: there is none.
-std::optional<std::size_t> end_of_lines_before(const std::string& text, std::int64_t step,
-                                               const std::string& path) {
-  // An unfinished line at the end does not count.
-  for (std::size_t end = text.rfind('\n') + 1; end > 0;) {
-    const std::size_t newline = end > 1 ? text.rfind('\n', end - 2) : std::string::npos;
-    const std::size_t begin = newline + 1;  // 0 where there is no line before
-    if (is_before(parse_json(text.substr(begin, end - 1 - begin), path), step)) return end;
-    end = begin;
-  }
-  return std::nullopt;
-}
-
-/// Warns of whole lines that are no JSON. Only a damaged disk or an editor makes them: a rank that was killed
-/// leaves at most a part of its last line.
-void warn_of_damage(std::string_view lines, const std::string& path) {
-  int damaged = 0;
-  for (std::size_t at = 0, end; (end = lines.find('\n', at)) != std::string_view::npos; at = end + 1)
-    damaged += !parse_json(lines.substr(at, end - at), path);
-  if (damaged > 0)
-    log_warning(path + ": " + std::to_string(damaged) +
-                " damaged line(s) near its end: what stood in them is lost, and missing in reports");
-}
-
-/// Cuts a log off behind its last line of a step before `step`. It reads the log from its end, so that going
-/// on takes as long after a million steps as after ten. A file that cannot be cut stays as it is: readers
-/// take the later of two lines of a step.
-void cut_from(const std::filesystem::path& path, std::int64_t step) {
-  std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);  // an error for a FIFO, too
-  if (error) return;
-  std::ifstream file(path, std::ios::binary);
-  std::optional<std::size_t> end;
-  std::uintmax_t from = size;
-  // The first line of a tail may lack its beginning. It is no JSON then, and no step's.
-  for (std::uintmax_t window = 64 * 1024; !end && from > 0; window *= 4) {
-    from = size > window ? size - window : 0;
-    std::string tail(size - from, '\0');
-    file.seekg(static_cast<std::streamoff>(from));
-    if (!file.read(tail.data(), static_cast<std::streamsize>(tail.size()))) return;
-    end = end_of_lines_before(tail, step, path.string());
-    if (!end && from > 0) continue;
-    const std::size_t first = from > 0 ? tail.find('\n') + 1 : 0;
-    warn_of_damage(std::string_view(tail).substr(first), path.string());
-  }
-  const std::uintmax_t kept = from + end.value_or(0);
-  if (kept == size) return;
-  std::filesystem::resize_file(path, kept, error);
-  if (error) log_warning(path.string() + ": cannot be cut: " + error.message());
-}
-
-constexpr std::string_view kOwnStep = ",own_step";
-
-/// Does what cut_from() does, for a table with the step in its first column. Returns false if there is no
-/// table to go on with. `own_steps` tells whether rows end with the job's own step. If it is set and the rows
-/// lack that column, the column is added: until then a job's own step was the step. If the rows have the
-/// column, `own_steps` becomes true.
-bool cut_rows_from(const std::filesystem::path& path, std::int64_t step, bool& own_steps) {
-  const Result<std::string> text = read_regular_file(path, kGiB);
-  if (!text || !text->starts_with("step,job,")) return false;
-  const bool has = std::string_view(*text).substr(0, text->find('\n')).ends_with(kOwnStep);
-  const bool adds = own_steps && !has;
-  own_steps = own_steps || has;
-  std::string kept;
-  for (std::size_t at = 0, end; (end = text->find('\n', at)) != std::string::npos; at = end + 1) {
-    const std::int64_t of_row = at > 0 ? std::strtoll(text->c_str() + at, nullptr, 10) : -1;
-    if (of_row >= step) continue;
-    kept.append(*text, at, end - at);
-    if (adds) kept += at > 0 ? "," + std::to_string(of_row) : std::string(kOwnStep);
-    kept += '\n';
-  }
-  if (kept == *text) return true;
-  const Status written = write_file_atomically(path, kept);
-  if (!written) log_warning(to_string(written.problems()));
-  return true;
-}
 
 /// Returns a line for values that were measured while the ranks rested.
 Json line_after(std::int64_t step, const char* of, const NamedValues& values, int first_job) {
@@ -119,7 +31,7 @@ Json line_after(std::int64_t step, const char* of, const NamedValues& values, in
 }
 
 LineFile open_log(const std::filesystem::path& path, std::int64_t from_step) {
-  if (from_step > 0) cut_from(path, from_step);
+  if (from_step > 0) cut_log_from(path, from_step);
   return LineFile(path, /*append=*/from_step > 0);
 }
 
@@ -138,7 +50,7 @@ StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& heade
       first_job_(header.first_job),
       own_steps_(header.own_steps) {
   if (header.writes_jobs) {
-    jobs_begun_ = from_step > 0 && cut_rows_from(folder / run_files::kJobs, from_step, own_steps_);
+    jobs_begun_ = from_step > 0 && cut_table_from(folder / run_files::kJobs, from_step, own_steps_);
     jobs_file_ = LineFile(folder / run_files::kJobs, /*append=*/jobs_begun_);
   }
   Json first = Json::object({{"format", "millrace-steps-1"},
