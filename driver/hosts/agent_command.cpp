@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -25,12 +27,14 @@
 #include "driver/hosts/machine.h"
 #include "driver/hosts/own_shards.h"
 #include "driver/hosts/program_paths.h"
+#include "driver/hosts/result_files.h"
 #include "runtime/base/choices.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/private_folder.h"
 #include "runtime/base/run_files.h"
+#include "runtime/base/text.h"
 #include "runtime/base/version.h"
 
 namespace millrace {
@@ -71,8 +75,25 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-/// Returns this host's first address that other hosts could reach, IPv4 before IPv6; empty: it has none.
+/// Whether a name is an address, or means one on this host. An alias in somebody's ssh configuration does
+/// not.
+bool resolves(const std::string& name) {
+  addrinfo* found = nullptr;
+  const bool is_known = ::getaddrinfo(name.c_str(), nullptr, nullptr, &found) == 0;
+  if (is_known) ::freeaddrinfo(found);
+  return is_known;
+}
+
+/// Returns the address at which ssh reached this host, else its first one that other hosts could reach, IPv4
+/// before IPv6; empty: it has none.
 std::string own_address() {
+  if (const char* connection =
+          std::getenv("SSH_CONNECTION")) {  // the client's address and port, then the server's
+    const std::vector<std::string> words = split(connection, ' ');
+    if (words.size() == 4 && !words[2].starts_with("127.") && words[2] != "::1" &&
+        words[2].find('%') == std::string::npos)
+      return words[2];
+  }
   ifaddrs* all = nullptr;
   if (::getifaddrs(&all) != 0) return "";
   std::string v4, v6;
@@ -94,10 +115,13 @@ std::string own_address() {
   return v4.empty() ? v6 : v4;
 }
 
-/// The files of a run that are not the launcher's folder's already, by time of their last change.
+/// The whole files that this host may send, by time of their last change.
 class ResultFiles {
  public:
-  explicit ResultFiles(fs::path folder) : folder_(std::move(folder)) { changed(); }
+  ResultFiles(fs::path folder, std::vector<int> ranks)
+      : folder_(std::move(folder)), ranks_(std::move(ranks)) {
+    changed();
+  }
 
   /// Returns the paths, below the folder, of files that have changed since the last call.
   std::vector<fs::path> changed() {
@@ -105,24 +129,21 @@ class ResultFiles {
     std::error_code error;
     fs::recursive_directory_iterator it(folder_, fs::directory_options::skip_permission_denied, error);
     for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
-      const fs::path name = it->path().filename();
-      if (it->is_directory(error) &&
-          (name.string().starts_with(run_files::kCheckpoints) || name == "logs" || name == "inputs")) {
-        it.disable_recursion_pending();
-        continue;
-      }
-      if (!it->is_regular_file(error) || name.string().find(".tmp.") != std::string::npos) continue;
+      if (it.depth() > 0) it.disable_recursion_pending();
+      const fs::path path = it->path().lexically_relative(folder_);
+      if (transfer_of(path.string(), ranks_, -1) != Transfer::Whole || it->is_symlink(error)) continue;
       const fs::file_time_type time = it->last_write_time(error);
-      const auto [before, is_new] = seen_.try_emplace(it->path(), time);
+      const auto [before, is_new] = seen_.try_emplace(path, time);
       if (error || (!is_new && before->second == time)) continue;
       before->second = time;
-      paths.push_back(it->path().lexically_relative(folder_));
+      paths.push_back(path);
     }
     return paths;
   }
 
  private:
   fs::path folder_;
+  std::vector<int> ranks_;
   std::map<fs::path, fs::file_time_type> seen_;
 };
 
@@ -254,6 +275,7 @@ class Agent {
 
   void take_job(const std::string& payload) {
     if (started_ && !has_ended_) throw Disconnected();
+    own_shards_.reset();
     if (job_.ranks.empty())
       prepare(payload);
     else
@@ -305,13 +327,28 @@ class Agent {
       for (const std::string& path : delivered->missing()) paths.push_back(path);
       delivered_.emplace(*std::move(delivered));
     }
+    if (job_.only_asks) return tell_what_is_held(shared);
     if (!shared) {
-      for (const RankProcess& rank : job_.ranks)
-        fs::remove(fs::path(job_.output_dir) / run_files::kStatus.of(rank.rank), error);
-      results_.emplace(job_.output_dir);
+      std::vector<int> ranks;
+      for (const RankProcess& rank : job_.ranks) ranks.push_back(rank.rank);
+      for (const int rank : ranks) fs::remove(fs::path(job_.output_dir) / run_files::kStatus.of(rank), error);
+      logs_.emplace(job_.output_dir, ranks);
+      results_.emplace(job_.output_dir, ranks);
     }
     send(FrameType::Need, Json::object({{"paths", paths}}));
     ready_if_all_came();
+  }
+
+  /// An earlier launcher may have ended before all of this had come to it.
+  void tell_what_is_held(bool shared) {
+    std::error_code ignored;
+    if (fs::is_directory(own_shards_folder(), ignored)) own_shards_.emplace(own_shards_folder());
+    for (const HeldCheckpoint& held : own_shards_ ? own_shards_->earlier() : std::vector<HeldCheckpoint>()) {
+      Json files = Json::array();
+      for (const std::string& file : held.files) files.push_back(file);
+      send(FrameType::Held, Json::object({{"manifest", held.manifest}, {"files", files}}));
+    }
+    ready(shared);
   }
 
   fs::path own_shards_folder() const {
@@ -370,13 +407,14 @@ class Agent {
     if (delivered_) {
       if (const Status published = delivered_->finish(); !published) throw RefusedJob{published.problems()};
     }
-    ready();
+    ready(!results_);
   }
 
-  void ready() {
-    send(FrameType::Ready, Json::object({{"shared", !results_.has_value()},
+  void ready(bool shared) {
+    send(FrameType::Ready, Json::object({{"shared", shared},
                                          {"port", free_port()},
                                          {"address", own_address()},
+                                         {"resolves", job_.meeting.empty() || resolves(job_.meeting)},
                                          {"machine", to_json(this_machine())}}));
   }
 
@@ -522,7 +560,10 @@ class Agent {
 
   /// One piece of a checkpoint at a time, so that the ranks' output goes on.
   void send_news() {
-    if (results_ && !has_ended_ && clock_.now() >= next_status_) send_status();
+    if (results_ && !has_ended_ && clock_.now() >= next_status_) {
+      send_status();
+      if (started_) send_logs();
+    }
     const std::optional<std::string> manifest = own_shards_ ? own_shards_->look() : std::nullopt;
     if (manifest) write_all(to_bytes(FrameType::Saved, *manifest));
     if (own_shards_ && own_shards_->is_sending()) {
@@ -532,7 +573,9 @@ class Agent {
     if (!started_ || any_alive() || has_ended_ || manifest) return;
     if (results_) {
       send_status();
-      send_results();
+      while (send_logs()) {
+      }
+      for (const fs::path& path : results_->changed()) send_file(path);
     }
     write_all(to_bytes(FrameType::Ended, ""));
     has_ended_ = true;
@@ -541,8 +584,27 @@ class Agent {
   void collect(const std::string& payload) {
     const Json wanted = parsed(payload);
     const Json* step = wanted.find("step");
+    const Json* logs = wanted.find("logs");
+    if (logs && logs->is_object() && job_.only_asks) return send_earlier_logs(*logs);
     if (!own_shards_ || !step || !step->is_string()) throw Disconnected();
+    if (job_.only_asks) own_shards_->earlier();  // after a newer one that was damaged, an older one
     own_shards_->collect(step->as_string());
+  }
+
+  /// `logs`: the last line that the launcher has of each.
+  void send_earlier_logs(const Json& logs) {
+    for (const auto& [path, line] : logs.members()) {
+      if (!line.is_string()) throw Disconnected();
+      const Result<std::string> log = read_regular_file(fs::path(job_.output_dir) / path, kGiB);
+      std::string_view left = log ? lines_behind(*log, line.as_string()) : std::string_view();
+      for (std::int64_t sent = 0; !left.empty();) {
+        const std::string_view piece = left.substr(0, kPiece);
+        send_grown({.path = path, .offset = sent, .bytes = std::string(piece)});
+        sent += static_cast<std::int64_t>(piece.size());
+        left.remove_prefix(piece.size());
+      }
+    }
+    write_all(to_bytes(FrameType::Ended, ""));
   }
 
   void send_status() {
@@ -550,8 +612,16 @@ class Agent {
     for (const AgentRank& rank : ranks_) send_file(run_files::kStatus.of(rank.rank));
   }
 
-  void send_results() {
-    for (const fs::path& path : results_->changed()) send_file(path);
+  /// Returns whether logs have grown.
+  bool send_logs() {
+    const std::vector<GrowingLogs::Piece> pieces = logs_->next();
+    for (const GrowingLogs::Piece& piece : pieces) send_grown(piece);
+    return !pieces.empty();
+  }
+
+  static void send_grown(const GrowingLogs::Piece& piece) {
+    write_all(to_bytes(FrameType::Grown,
+                       with_path(piece.path, with_path(std::to_string(piece.offset), piece.bytes))));
   }
 
   void send_file(const fs::path& path) {
@@ -577,6 +647,7 @@ class Agent {
   std::optional<ArrivingFile> arriving_;  ///< the input that is coming
   std::optional<DeliveredCheckpoint> delivered_;
   std::optional<OwnShards> own_shards_;  ///< only where some host does not see the launcher's folder
+  std::optional<GrowingLogs> logs_;      ///< as results_
   std::optional<ResultFiles> results_;   ///< only where the output folder is not the launcher's
   std::map<fs::path, std::string> sent_;
   TimePoint next_status_{};

@@ -48,9 +48,11 @@ Json to_json(const AgentJob& job) {
                        {"probe", job.probe},
                        {"worker", job.worker},
                        {"device", job.device},
+                       {"meeting", job.meeting},
                        {"host", job.host},
                        {"heartbeat_ms", job.heartbeat_ms},
                        {"keeps_ranks", job.keeps_ranks},
+                       {"only_asks", job.only_asks},
                        {"checkpoint", Json::object({{"folder", job.checkpoint.folder},
                                                     {"manifest", job.checkpoint.manifest}})},
                        {"inputs", inputs},
@@ -66,9 +68,11 @@ Result<AgentJob> agent_job_from(const Json& json) {
   job.probe = in.string("probe");
   job.worker = in.string("worker");
   job.device = in.string("device");
+  job.meeting = in.string("meeting");
   job.host = in.whole("host", 0, 1 << 20);
   job.heartbeat_ms = in.whole("heartbeat_ms", 0, 1 << 30);
   job.keeps_ranks = in.boolean("keeps_ranks", false);
+  job.only_asks = in.boolean("only_asks", false);
   if (const Json* checkpoint = in.object("checkpoint")) {
     ObjectReader of(*checkpoint, problems);
     job.checkpoint = {.folder = of.string("folder"), .manifest = of.string("manifest")};

@@ -34,9 +34,11 @@ struct AgentJob {
   std::string probe;       ///< a file in the launcher's output folder: a host that sees it shares the folder
   std::string worker;      ///< the program of the ranks; empty: the agent's own for `device`
   std::string device;      ///< "cpu", "cuda"
+  std::string meeting;     ///< the first host's name, where the ranks meet; empty: at its own address
   int host = 0;            ///< position among the job's hosts
   int heartbeat_ms = 0;    ///< a rank without a sign of life for so long is lost; 0: none is
   bool keeps_ranks = false;  ///< processes may outlive this job, for the next one of the connection
+  bool only_asks = false;    ///< what the host holds of an earlier run is wanted; there are no ranks
   AgentCheckpoint checkpoint;
   std::filesystem::path
       checkpoint_source;  ///< the launcher's own step folder of `checkpoint`; it is not sent

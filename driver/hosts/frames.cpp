@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t kHeader = 5;  // length of the payload, type
 constexpr std::size_t kMostNoise = 64 << 10;
-constexpr std::string_view kTypes = "JFGSLTZHNR!oeXCKPED";
+constexpr std::string_view kTypes = "JFGSLTZHNR!oeXCAKQPED";
 
 void append_number(std::string& to, std::uint32_t number) {
   for (int shift = 24; shift >= 0; shift -= 8) to += static_cast<char>(number >> shift & 0xff);

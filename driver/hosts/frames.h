@@ -20,19 +20,25 @@ enum class FrameType : char {
   Go = 'G',        ///< {environment, resume}: what the ranks get too, such as where they meet; they start
   Signal = 'S',    ///< a number in decimal digits, for all ranks
   PeerLost = 'L',  ///< a rank of the job has failed: the others end, and some may be kept for the next job
-  Collect = 'T',   ///< {step}: the shards of this checkpoint are wanted
-  Finish = 'Z',    ///< nothing more is wanted of this host
-  // The agent sends these. All are JSON but Refused, Output, ErrorOutput, Result, Saved, Shard and Ended.
-  Hello = 'H',  ///< {version, host}
-  Need = 'N',   ///< {paths}: the inputs that this host lacks
-  Ready = 'R',  ///< {shared, port, address}: the ranks can start; the output folder is the launcher's; a free
-                ///< port; the host's first address that is not its loopback
+  Collect =
+      'T',  ///< {step}: the shards of this checkpoint are wanted; {logs}: what logs have behind these lines
+  Finish = 'Z',  ///< nothing more is wanted of this host
+  // The agent sends these. All are JSON but Refused, Output, ErrorOutput, Result, Grown, Saved, Shard and
+  // Ended.
+  Hello = 'H',        ///< {version, host}
+  Need = 'N',         ///< {paths}: the inputs that this host lacks
+  Ready = 'R',        ///< {shared, port, address, resolves}: the ranks can start; the output folder is the
+                      ///< launcher's; a
+                      ///< free port; the host's address; the name of the first host means an address here
   Refused = '!',      ///< why the agent cannot run these ranks: a problem a line
   Output = 'o',       ///< rank (4 bytes), what it wrote to stdout
   ErrorOutput = 'e',  ///< rank (4 bytes), what it wrote to stderr
   Exit = 'X',         ///< {rank, pid, status, signal, suspended, silence, kept}: how a rank ended
   Result = 'C',       ///< the path of a file below the output folder, a zero byte, its content
-  Saved = 'K',        ///< the manifest of a checkpoint whose shards of this host's ranks are on its disk
+  Grown = 'A',  ///< the path of a log below the output folder, a zero byte, the bytes of it that came before,
+                ///< a zero byte, what was appended
+  Saved = 'K',  ///< the manifest of a checkpoint whose shards of this host's ranks are on its disk
+  Held = 'Q',   ///< {manifest, files}: a checkpoint of an earlier run, and its shards that this host has
   Shard = 'P',  ///< "STEP/FILE", a zero byte, a piece of its content; the last piece is empty. "STEP/" is
                 ///< sent after all shards of this host
   Ended = 'E',  ///< all ranks have ended and all results are here

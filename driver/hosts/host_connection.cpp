@@ -18,6 +18,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 #include "runtime/base/version.h"
 
@@ -83,6 +84,7 @@ void HostConnection::end_process() {
 void HostConnection::again(AgentJob job) {
   job_ = std::move(job);
   ready_ = shared_ = started_ = ended_ = false;
+  held_.clear();
 }
 
 void HostConnection::start(const sigset_t& mask) {
@@ -156,6 +158,12 @@ void HostConnection::collect(const std::string& step) {
   send(FrameType::Collect, Json::object({{"step", step}}).dump());
 }
 
+void HostConnection::collect_logs(const std::vector<std::pair<std::string, std::string>>& last_lines) {
+  Json logs = Json::object();
+  for (const auto& [path, line] : last_lines) logs[path] = line;
+  send(FrameType::Collect, Json::object({{"logs", logs}}).dump());
+}
+
 void HostConnection::finish() {
   if (!std::exchange(finishing_, true)) send(FrameType::Finish, "");
 }
@@ -217,7 +225,11 @@ bool HostConnection::read(HostEvents& events) {
           events.wrote(rank, frame->type == FrameType::ErrorOutput, payload);
         } else if (frame->type == FrameType::Result) {
           const std::string path = take_path(payload);
-          events.sent(path, payload);
+          events.sent(job_.host, path, payload);
+        } else if (frame->type == FrameType::Grown) {
+          const std::string path = take_path(payload);
+          const std::optional<std::int64_t> offset = number_of<std::int64_t>(take_path(payload));
+          events.grown(job_.host, path, offset.value_or(-1), payload);
         } else if (frame->type == FrameType::Saved) {
           events.saved(job_.host, payload);
         } else if (frame->type == FrameType::Shard) {
@@ -292,11 +304,19 @@ void HostConnection::take_before_go(const Frame& frame) {
       promise(path);
     }
     write_out();
+  } else if (frame.type == FrameType::Held && job_.only_asks) {
+    const Json json = json_of(frame);
+    HeldCheckpoint held{.manifest = text_member(json, "manifest"), .files = {}};
+    if (const Json* files = json.find("files"); files && files->is_array())
+      for (const Json& file : files->items())
+        if (file.is_string()) held.files.push_back(file.as_string());
+    held_.push_back(std::move(held));
   } else if (frame.type == FrameType::Ready) {
     const Json json = json_of(frame);
     shared_ = true_member(json, "shared");
     port_ = static_cast<int>(number_member(json, "port"));
     address_ = text_member(json, "address");
+    resolves_ = true_member(json, "resolves");
     if (const Json* machine = json.find("machine")) machine_ = machine_from(*machine);
     ready_ = true;
   } else if (frame.type == FrameType::Refused) {

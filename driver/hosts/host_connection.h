@@ -17,6 +17,7 @@
 #include "driver/hosts/agent_job.h"
 #include "driver/hosts/frames.h"
 #include "driver/hosts/machine.h"
+#include "driver/hosts/own_shards.h"
 #include "driver/hosts/rank_process.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/result.h"
@@ -30,7 +31,9 @@ class HostEvents {
   virtual void wrote(int rank, bool to_stderr, std::string_view bytes) = 0;
   virtual void ended(int rank, pid_t pid, const ChildEnd& end, bool was_suspended) = 0;
   /// A file of the run whose folder the launcher does not see. `path` is below the output folder.
-  virtual void sent(const std::string& path, std::string_view content) = 0;
+  virtual void sent(int host, const std::string& path, std::string_view content) = 0;
+  /// What was appended to such a log behind its first `offset` bytes.
+  virtual void grown(int host, const std::string& path, std::int64_t offset, std::string_view bytes) = 0;
   /// The host's ranks have saved a checkpoint on its disk.
   virtual void saved(int host, std::string_view manifest) = 0;
   /// A piece of a checkpoint's file, "STEP/FILE"; an empty one ends it, and "STEP/" ends the checkpoint.
@@ -52,9 +55,13 @@ class HostConnection {
   const std::vector<std::string>& command() const { return command_; }
   const AgentJob& job() const { return job_; }
   bool shares_output() const { return shared_; }
+  /// The checkpoints of an earlier run of which the host has shards (AgentJob::only_asks).
+  const std::vector<HeldCheckpoint>& held() const { return held_; }
   int port() const { return port_; }
   /// The host's own first address that other hosts could reach; empty: it has none.
   const std::string& address() const { return address_; }
+  /// Whether the name of the first host (AgentJob::meeting) means an address there.
+  bool resolves_meeting() const { return resolves_; }
 
   /// What the host said of itself when it was ready.
   const Machine& machine() const { return machine_; }
@@ -73,6 +80,8 @@ class HostConnection {
   void end_ranks();
   /// Asks for the shards of a checkpoint that the host has saved.
   void collect(const std::string& step);
+  /// Asks for what logs have behind these lines, by path. It ends with has_ended().
+  void collect_logs(const std::vector<std::pair<std::string, std::string>>& last_lines);
   /// The host answers no more: nothing is expected of it.
   void give_up() { open_ = false; }
   /// Lets the agent end, when its ranks have.
@@ -123,10 +132,11 @@ class HostConnection {
   std::string errors_;  ///< the last of what the connecting process wrote to stderr
   std::string loss_;
   Problems problems_;  ///< why this host cannot run its ranks
-  bool ready_ = false, shared_ = false, done_ = false, open_ = false;
+  bool ready_ = false, shared_ = false, resolves_ = false, done_ = false, open_ = false;
   int port_ = 0;
   std::string address_;
   Machine machine_;
+  std::vector<HeldCheckpoint> held_;
 };
 
 /// Connects to all hosts at once, sends them their jobs and the inputs that they lack, and waits until each

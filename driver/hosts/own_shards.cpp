@@ -9,7 +9,6 @@
 
 #include "driver/hosts/frames.h"
 #include "runtime/base/files.h"
-#include "runtime/saved/checkpoint_folder.h"
 
 namespace millrace {
 namespace {
@@ -42,14 +41,34 @@ std::optional<std::string> OwnShards::look() {
   has_news_ = false;
   if (head->sha256 == seal_) return std::nullopt;
   seal_ = head->sha256;
-  Held held{.step = latest->step, .seal = head->sha256};
-  for (const ShardEntry& shard : head->shards) {
+  hold(step, *head);
+  return *std::move(text);
+}
+
+void OwnShards::hold(const fs::path& step, const ManifestHead& head) {
+  Held held{.step = step_of(step), .seal = head.sha256};
+  for (const ShardEntry& shard : head.shards) {
     Descriptor file(::open((step / shard.file).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (file.is_open()) held.files.emplace_back(shard.file, std::move(file));  // others are of other hosts
   }
   held_.push_back(std::move(held));
   if (held_.size() > kMostHeld) held_.pop_front();
-  return *std::move(text);
+}
+
+std::vector<HeldCheckpoint> OwnShards::earlier() {
+  const Result<CheckpointChoice> choice = checkpoints_at(folder_.string());
+  std::vector<HeldCheckpoint> found;
+  if (!choice) return found;
+  for (auto step = choice->steps.rbegin(); step != choice->steps.rend(); ++step) {
+    Result<std::string> text = read_regular_file(*step / kManifest);
+    const Result<ManifestHead> head =
+        text ? parse_manifest(*text, step->string()) : Result<ManifestHead>(text.problems());
+    if (!head) continue;
+    hold(*step, *head);
+    found.push_back({.manifest = *std::move(text), .files = {}});
+    for (const auto& [name, file] : held_.back().files) found.back().files.push_back(name);
+  }
+  return found;
 }
 
 void OwnShards::collect(const std::string& step) {

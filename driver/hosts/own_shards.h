@@ -10,8 +10,15 @@
 #include <vector>
 
 #include "driver/hosts/descriptor.h"
+#include "runtime/saved/checkpoint_folder.h"
 
 namespace millrace {
+
+/// A checkpoint of which a host has some shards.
+struct HeldCheckpoint {
+  std::string manifest;            ///< its text
+  std::vector<std::string> files;  ///< the names of its shards that the host has
+};
 
 /// Looks for new checkpoints in the folder of one host's shards, and reads them in pieces. The newest few
 /// stay open, so that ranks may remove them meanwhile. Not thread-safe.
@@ -25,6 +32,8 @@ class OwnShards {
   int descriptor() const { return events_.get(); }
   /// Returns the manifest of a checkpoint that was published since the previous call.
   std::optional<std::string> look();
+  /// Returns the checkpoints that an earlier run has left, oldest first. They can be collected, too.
+  std::vector<HeldCheckpoint> earlier();
   /// The launcher wants this checkpoint ("step-00000500").
   void collect(const std::string& step);
   bool is_sending() const { return sending_.has_value(); }
@@ -42,6 +51,7 @@ class OwnShards {
     std::string step, seal;
     std::vector<std::pair<std::string, Descriptor>> files;
   };
+  void hold(const std::filesystem::path& step, const ManifestHead& head);
   struct Sending {
     std::string step;
     std::vector<std::pair<std::string, Descriptor>> files;  ///< the last one goes first

@@ -53,6 +53,11 @@ void CheckpointCollector::saved(int host, std::string_view manifest) {
   }
 }
 
+void CheckpointCollector::want(const std::string& manifest) {
+  Result<ManifestHead> head = parse_manifest(manifest, "a manifest of the hosts");
+  if (head) ready_ = Announced{.manifest = manifest, .head = *std::move(head), .hosts = {}};
+}
+
 std::optional<std::string> CheckpointCollector::next() {
   if (current_ || !ready_) return std::nullopt;
   begin(*std::exchange(ready_, std::nullopt));
@@ -82,10 +87,10 @@ void CheckpointCollector::begin(Announced&& what) {
     give_up(to_string(made.problems()));
 }
 
-void CheckpointCollector::take(int host, const std::string& path, std::string_view piece) {
-  if (!current_) return;  // given up
+bool CheckpointCollector::take(int host, const std::string& path, std::string_view piece) {
+  if (!current_) return false;  // given up
   const std::string step = step_name(current_->what.head.step) + "/";
-  if (!path.starts_with(step)) return;
+  if (!path.starts_with(step)) return false;
   const std::string name = path.substr(step.size());
   const std::vector<ShardEntry>& shards = current_->what.head.shards;
   if (name.empty()) {
@@ -93,37 +98,42 @@ void CheckpointCollector::take(int host, const std::string& path, std::string_vi
     if (static_cast<int>(current_->ended.size()) == options_.num_hosts)
       give_up(std::to_string(shards.size() - current_->whole.size()) + " of " +
               std::to_string(shards.size()) + " shards are on no host");
-    return;
+    return false;
   }
   const auto shard = std::ranges::find(shards, name, &ShardEntry::file);
-  if (shard == shards.end() || current_->whole.contains(name)) return;
+  if (shard == shards.end() || current_->whole.contains(name)) return false;
   const auto [sender, is_new] = current_->hosts.emplace(name, host);
-  if (sender->second == host) take_piece(host, *shard, piece);
+  return sender->second == host && take_piece(host, *shard, piece);
 }
 
-void CheckpointCollector::take_piece(int host, const ShardEntry& shard, std::string_view piece) {
+bool CheckpointCollector::take_piece(int host, const ShardEntry& shard, std::string_view piece) {
+  const auto refuse = [&](const std::string& why) {
+    give_up(why);
+    return false;
+  };
   auto arriving = current_->arriving.find(shard.file);
   if (arriving == current_->arriving.end()) {
     Result<ArrivingFile> created = ArrivingFile::create(current_->temporary / shard.file);
-    if (!created) return give_up(to_string(created.problems()));
+    if (!created) return refuse(to_string(created.problems()));
     arriving = current_->arriving.emplace(shard.file, *std::move(created)).first;
   }
   ArrivingFile& file = arriving->second;
   if (file.bytes() + static_cast<std::int64_t>(piece.size()) > shard.digest.bytes)
-    return give_up("host " + std::to_string(host) + " sends more of " + shard.file + " than its size");
+    return refuse("host " + std::to_string(host) + " sends more of " + shard.file + " than its size");
   const Status taken = piece.empty() ? file.finish(shard.digest) : file.add(piece);
-  if (!taken) return give_up(to_string(taken.problems()));
-  if (!piece.empty()) return;
+  if (!taken) return refuse(to_string(taken.problems()));
+  if (!piece.empty()) return false;
   current_->arriving.erase(arriving);
   current_->whole.insert(shard.file);
-  if (current_->whole.size() == current_->what.head.shards.size()) publish();
+  return current_->whole.size() == current_->what.head.shards.size() && publish();
 }
 
-void CheckpointCollector::publish() {
+bool CheckpointCollector::publish() {
   const Status published =
       publish_checkpoint(options_.folder, current_->temporary, current_->what.manifest, options_.keep);
-  if (!published) return give_up(to_string(published.problems()));
+  if (!published) give_up(to_string(published.problems()));
   current_.reset();
+  return static_cast<bool>(published);
 }
 
 void CheckpointCollector::lost(int host) {

@@ -43,11 +43,14 @@ class CheckpointCollector {
   Status take_folder();
   /// A host has its shards of the checkpoint of this manifest.
   void saved(int host, std::string_view manifest);
+  /// Makes a checkpoint of which hosts hold all shards the next one.
+  void want(const std::string& manifest);
   /// Returns the name of the step folder that all hosts have saved and that is to be gathered next; nothing:
   /// there is none, or one is being gathered. The caller asks all hosts for it.
   std::optional<std::string> next();
-  /// Takes a piece of "STEP/FILE"; an empty one ends the file, and "STEP/" ends what the host has.
-  void take(int host, const std::string& path, std::string_view piece);
+  /// Takes a piece of "STEP/FILE"; an empty one ends the file, and "STEP/" ends what the host has. Returns
+  /// whether that made the checkpoint whole.
+  bool take(int host, const std::string& path, std::string_view piece);
   /// Tells that a host is lost: its shards that are missing will not come.
   void lost(int host);
   /// Returns whether a checkpoint is being gathered, or waits for that.
@@ -71,8 +74,8 @@ class CheckpointCollector {
   };
 
   void begin(Announced&& what);
-  void take_piece(int host, const ShardEntry& shard, std::string_view piece);
-  void publish();
+  bool take_piece(int host, const ShardEntry& shard, std::string_view piece);
+  bool publish();
 
   Options options_;
   std::map<std::string, Announced> announced_;  ///< by seal

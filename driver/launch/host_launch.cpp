@@ -1,9 +1,6 @@
 #include "driver/launch/host_launch.h"
 
 #include <algorithm>
-#include <cctype>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <optional>
@@ -57,18 +54,6 @@ Result<std::vector<std::string>> command_for(const JobSpec& job, const Engine& e
                                      .agent = std::move(agent)});
 }
 
-void keep(const std::string& output_dir, const std::string& path, std::string_view content) {
-  if (!is_result_path(path)) {
-    log_warning("a host sent a file under a name that no run has: " + path);
-    return;
-  }
-  const fs::path to = fs::path(output_dir) / path;
-  std::error_code error;
-  fs::create_directories(to.parent_path(), error);
-  if (const Status written = write_file_atomically(to, content); !written)
-    log_warning(to_string(written.problems()));
-}
-
 /// Tells what of the hosts does not fit the plan, and adds what they are to the run's manifest.
 void look_at_machines(const JobSpec& job, const std::vector<const HostConnection*>& hosts) {
   std::vector<Machine> machines;
@@ -119,15 +104,6 @@ std::string place_resumed(const ResumedCheckpoint& resumed) {
 }
 
 }  // namespace
-
-bool is_result_path(std::string_view path) {
-  if (path.empty() || path.size() > 1024 || path.front() == '/') return false;
-  for (const fs::path& part : fs::path(path))
-    if (part == "..") return false;
-  return std::ranges::all_of(path, [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("_-./", c) != nullptr;
-  });
-}
 
 std::vector<AgentInput> inputs_of(const std::vector<std::string>& argv, const std::string& output_dir) {
   std::vector<AgentInput> inputs;
@@ -218,74 +194,132 @@ Status settle_resume(JobSpec& job) {
   std::erase_if(job.train, [](const auto& flag) {
     return flag.first == "resume" || flag.first == "resume-changes" || flag.first == "overwrite";
   });
-  if (!left.empty()) job.train.emplace_back("overwrite", "true");
+  // A host's own folder may hold more of that attempt than this one.
+  job.train.emplace_back("overwrite", "true");
   return Ok{};
 }
 
-Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankProcess>& processes,
-                                   Survivors* kept) {
+namespace {
+
+std::chrono::milliseconds deadline_of(const JobSpec& job) {
+  const std::string* timeout = job.find("timeout");
+  const Result<double> seconds = number_from(timeout ? *timeout : "", 0, 1e6);
+  return seconds && *seconds > 0 ? std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1e3))
+                                 : LaunchOptions().host_deadline;
+}
+
+/// Makes the file by which hosts see whether they share the launcher's folder.
+Result<fs::path> new_probe(const JobSpec& job) {
+  fs::path probe = fs::path(job.output_dir) / (".shared-" + new_run_id());
+  if (const Status written = write_file_atomically(probe, ""); !written) return written.problems();
+  return probe;
+}
+
+/// What each host is told of the job, without its ranks.
+AgentJob told_of(const JobSpec& job, std::size_t host, const fs::path& probe) {
+  const std::string* device = job.find("device");
+  std::error_code error;
+  return {.directory = job.hosts.workdir.empty() ? fs::current_path(error).string() : job.hosts.workdir,
+          .output_dir = job.output_dir,
+          .probe = probe.filename().string(),
+          .worker = job.worker,
+          .device = device ? *device : "cpu",
+          .meeting = find_engine(job.hosts.on)->meets_by_name ? job.hosts.entries.front().name : "",
+          .host = static_cast<int>(host)};
+}
+
+/// Connections with these jobs, by host. Those of `reached` that fit are taken, and the others end.
+Result<std::vector<std::unique_ptr<HostConnection>>> connections_for(const JobSpec& job,
+                                                                     std::vector<AgentJob> told,
+                                                                     Survivors& reached) {
   const JobHosts& hosts = job.hosts;
-  if (const Status reachable = check_meeting(hosts); !reachable) return reachable.problems();
-  const std::string probe = ".shared-" + new_run_id();
-  const fs::path probe_path = fs::path(job.output_dir) / probe;
-  if (const Status written = write_file_atomically(probe_path, ""); !written) return written.problems();
   const Engine& engine = *find_engine(hosts.on);
   const std::string usual = engine.shares_paths && hosts.container.image.empty() ? own_program() : "millrace";
   const std::string program = hosts.millrace.empty() ? usual : hosts.millrace;
-  const std::string* device = job.find("device");
+  std::vector<std::unique_ptr<HostConnection>> connections;
+  for (std::size_t h = 0; h < hosts.entries.size(); ++h) {
+    Result<std::vector<std::string>> command =
+        command_for(job, engine, hosts.entries[h], {program, "agent"}, told[h].directory);
+    if (!command) return command.problems();  // the others would say the same
+    std::unique_ptr<HostConnection> connection = reached.take(*command);
+    if (connection)
+      connection->again(std::move(told[h]));
+    else
+      connection = std::make_unique<HostConnection>(hosts.entries[h].name, *std::move(command),
+                                                    std::move(told[h]), engine.starts);
+    connections.push_back(std::move(connection));
+  }
+  reached.hosts.clear();
+  return connections;
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> ranks_of_each_host(const JobSpec& job) {
+  std::vector<std::vector<int>> ranks(job.hosts.entries.size());
+  int next = 0;
+  for (std::size_t h = 0; h < ranks.size(); ++h)
+    for (int local = 0; local < job.hosts.ranks[h]; ++local) ranks[h].push_back(next++);
+  return ranks;
+}
+
+Result<HostsToAsk> hosts_to_ask(const JobSpec& job, Survivors& reached) {
+  if (const Status reachable = check_meeting(job.hosts); !reachable) return reachable.problems();
+  Result<fs::path> probe = new_probe(job);
+  if (!probe) return probe.problems();
+  std::vector<AgentJob> told;
+  for (std::size_t h = 0; h < job.hosts.entries.size(); ++h) {
+    told.push_back(told_of(job, h, *probe));
+    told.back().only_asks = true;
+  }
+  auto connections = connections_for(job, std::move(told), reached);
+  if (connections)
+    return HostsToAsk{
+        .connections = *std::move(connections), .deadline = deadline_of(job), .probe = *std::move(probe)};
+  std::error_code ignored;
+  fs::remove(*probe, ignored);
+  return connections.problems();
+}
+
+Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankProcess>& processes,
+                                   Survivors& reached, bool keeps_ranks) {
+  if (const Status reachable = check_meeting(job.hosts); !reachable) return reachable.problems();
+  const Result<fs::path> made = new_probe(job);
+  if (!made) return made.problems();
+  const fs::path probe_path = *made;
   const bool trains =
       !processes.empty() && processes.front().argv.size() > 1 && processes.front().argv[1] == "train";
   const std::optional<ResumedCheckpoint> resumed = trains ? resumed_checkpoint(job) : std::nullopt;
-  std::error_code error;
-  LaunchOptions options;
-  Problems problems;
-  for (std::size_t h = 0; h < hosts.entries.size(); ++h) {
-    const HostEntry& host = hosts.entries[h];
-    AgentJob told{.directory = hosts.workdir.empty() ? fs::current_path(error).string() : hosts.workdir,
-                  .output_dir = job.output_dir,
-                  .probe = probe,
-                  .worker = job.worker,
-                  .device = device ? *device : "cpu"};
+  std::vector<AgentJob> told;
+  for (std::size_t h = 0; h < job.hosts.entries.size(); ++h) {
+    told.push_back(told_of(job, h, probe_path));
+    AgentJob& one = told.back();
     for (const RankProcess& process : processes) {
       if (process.host != static_cast<int>(h)) continue;
-      told.ranks.push_back(process);
-      told.ranks.back().argv.erase(told.ranks.back().argv.begin());  // the worker: each host has its own
+      one.ranks.push_back(process);
+      one.ranks.back().argv.erase(one.ranks.back().argv.begin());  // the worker: each host has its own
     }
-    told.host = static_cast<int>(h);
-    told.heartbeat_ms = static_cast<int>(heartbeat_of(job).count());
-    told.keeps_ranks = kept != nullptr;
+    one.heartbeat_ms = static_cast<int>(heartbeat_of(job).count());
+    one.keeps_ranks = keeps_ranks;
     if (resumed) {
-      told.checkpoint = {.folder = resumed->folder, .manifest = resumed->manifest};
-      told.checkpoint_source = resumed->source;
+      one.checkpoint = {.folder = resumed->folder, .manifest = resumed->manifest};
+      one.checkpoint_source = resumed->source;
     }
-    told.inputs = inputs_of(told.ranks.front().argv, job.output_dir);
-    Result<std::vector<std::string>> command =
-        command_for(job, engine, host, {program, "agent"}, told.directory);
-    if (!command) {
-      append(problems, command.problems());
-      break;  // the others would say the same
-    }
-    std::unique_ptr<HostConnection> connection = kept ? kept->take(*command) : nullptr;
-    if (connection)
-      connection->again(std::move(told));
-    else
-      connection =
-          std::make_unique<HostConnection>(host.name, *std::move(command), std::move(told), engine.starts);
-    options.hosts.push_back(std::move(connection));
+    one.inputs = inputs_of(one.ranks.front().argv, job.output_dir);
   }
-  if (kept) kept->hosts.clear();
-  if (!problems.empty()) {
-    fs::remove(probe_path, error);
-    return problems;
+  auto reaching = connections_for(job, std::move(told), reached);
+  if (!reaching) {
+    std::error_code ignored;
+    fs::remove(probe_path, ignored);
+    return reaching.problems();
   }
-  if (engine.meets_by_name) options.meeting_host = hosts.entries.front().name;
-  if (const std::string* timeout = job.find("timeout")) {
-    if (const Result<double> seconds = number_from(*timeout, 0, 1e6); seconds && *seconds > 0)
-      options.host_deadline = std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1e3));
-  }
-  options.keep_file = [output_dir = job.output_dir](const std::string& path, std::string_view content) {
-    keep(output_dir, path, content);
-  };
+  LaunchOptions options;
+  options.hosts = *std::move(reaching);
+  options.host_deadline = deadline_of(job);
+  HostResults::Options results{
+      .folder = job.output_dir, .ranks = ranks_of_each_host(job), .loss_rank = job.loss_rank};
+  if (resumed && resumed->is_own) results.from_step = resumed->step;
+  options.results = std::make_shared<HostResults>(std::move(results));
   if (trains) {
     options.collector = std::make_shared<CheckpointCollector>(collector_options(job, resumed));
     if (resumed && !resumed->is_own) options.place_resumed = [resumed] { return place_resumed(*resumed); };

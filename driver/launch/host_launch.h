@@ -2,9 +2,11 @@
 // LibTorch-free.
 #pragma once
 
+#include <chrono>
+#include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "driver/hosts/host_connection.h"
@@ -26,19 +28,27 @@ std::optional<ResumedCheckpoint> resumed_checkpoint(const JobSpec& job);
 /// Problem: the folder holds a run that is done.
 Status settle_resume(JobSpec& job);
 
+/// Returns the ranks of each host.
+std::vector<std::vector<int>> ranks_of_each_host(const JobSpec& job);
+
+/// Connections that only ask what hosts hold of an earlier run (AgentJob::only_asks).
+struct HostsToAsk {
+  std::vector<std::unique_ptr<HostConnection>> connections;
+  std::chrono::milliseconds deadline{};
+  std::filesystem::path probe;  ///< the file by which hosts see whether they share the launcher's folder
+};
+/// Makes those of a job, with the probe. Problem: as host_options().
+Result<HostsToAsk> hosts_to_ask(const JobSpec& job, Survivors& reached);
+
 /// Makes the options of run_ranks() for a job with hosts, and puts a file into the output folder by which
 /// hosts see whether they share it. Problem: a path of the program that a login shell may not be given, or a
-/// first host that other hosts cannot reach by its name. Takes the connections of `kept` that fit, and ends
-/// the others.
+/// first host that other hosts cannot reach by its name. Takes the connections of `reached` that fit, and
+/// ends the others. With `keeps_ranks` processes may outlive the run.
 Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankProcess>& processes,
-                                   Survivors* kept = nullptr);
+                                   Survivors& reached, bool keeps_ranks = false);
 
 /// Returns the files and folders that arguments of `train` name, by themselves or behind `=`: hosts need
 /// them.
 std::vector<AgentInput> inputs_of(const std::vector<std::string>& argv, const std::string& output_dir);
-
-/// Returns whether a path that a host sends may be written below the output folder: relative, without "..",
-/// of the characters that names of a run's files have.
-bool is_result_path(std::string_view path);
 
 }  // namespace millrace

@@ -107,7 +107,8 @@ int profile_network_of_job(const ProfileFlags& flags, const std::vector<std::str
     processes.push_back(std::move(process));
   }
   processes = host_processes(*job, std::move(processes), new_run_id() + new_run_id());
-  Result<LaunchOptions> options = host_options(*job, processes);
+  Survivors none;
+  Result<LaunchOptions> options = host_options(*job, processes, none);
   if (!options) return exit_with(ExitCode::Usage, options.problems());
   SteadyClock clock;
   const LaunchOutcome outcome = run_ranks(processes, *std::move(options), clock);

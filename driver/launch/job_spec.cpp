@@ -544,6 +544,7 @@ class JobReader {
       job.ranks = *ranks_;
       if (job.ranks > 1) job.train.emplace_back("stages", std::to_string(job.ranks));
       for (int r = 0; r < job.ranks; ++r) job.stage_of_rank.push_back(r);
+      job.loss_rank = job.ranks - 1;
       return;
     }
     const Result<std::vector<int>> replicas = parse_replicas(text ? *text : "1", std::max(1, stages));
@@ -558,6 +559,7 @@ class JobReader {
       job.stage_of_rank.insert(job.stage_of_rank.end(), static_cast<std::size_t>((*replicas)[s]),
                                static_cast<int>(s));
     job.ranks = static_cast<int>(job.stage_of_rank.size());
+    if (!replicas->empty()) job.loss_rank = job.ranks - replicas->back();
     require_ranks(job, "stages x replicas is");
   }
 
@@ -578,6 +580,8 @@ class JobReader {
   /// The first stage of each rank stands for it in messages.
   static void place_stages(JobSpec& job, const std::vector<std::vector<RankId>>& ranks_of_stage) {
     job.stage_of_rank.assign(job.ranks, -1);
+    if (!ranks_of_stage.empty() && !ranks_of_stage.back().empty())
+      job.loss_rank = ranks_of_stage.back().front().value;
     for (std::size_t s = 0; s < ranks_of_stage.size(); ++s) {
       for (RankId rank : ranks_of_stage[s]) {
         int& stage = job.stage_of_rank[rank.value];

@@ -49,6 +49,7 @@ struct JobSpec {
   std::string output_dir;  ///< never empty; runs/NAME if the job does not say
   int ranks = 1;
   std::vector<int> stage_of_rank;  ///< -1: not known before the model is
+  int loss_rank = -1;              ///< the first replica of the last stage; -1: not known
   JobHosts hosts;
   JobRestarts restarts;
   double heartbeat_s = 30;  ///< a rank without a sign of life for so long is lost; 0: none is

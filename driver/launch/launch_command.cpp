@@ -23,6 +23,7 @@
 #include "driver/launch/console.h"
 #include "driver/launch/detached_launch.h"
 #include "driver/launch/explanation.h"
+#include "driver/launch/held_checkpoints.h"
 #include "driver/launch/host_launch.h"
 #include "driver/launch/local_ranks.h"
 #include "driver/launch/printed_job.h"
@@ -85,19 +86,17 @@ Status check_output(const JobSpec& job) {
 }
 
 /// The folder is this job's until the lock is let go.
-Result<RunLock> prepare_output(const JobSpec& job, const std::string& run) {
+Result<RunLock> lock_output(const JobSpec& job, const std::string& run) {
   if (Status made = make_private_folder(job.output_dir); !made) return made.problems();
-  Result<RunLock> lock = RunLock::acquire(job.output_dir, run);
-  if (!lock) return lock;
-  if (Status unused = check_output(job); !unused) return unused.problems();
-  if (Status made = make_private_folder(fs::path(job.output_dir) / "logs"); !made) return made.problems();
+  return RunLock::acquire(job.output_dir, run);
+}
+
+Status prepare_output(const JobSpec& job) {
+  if (Status unused = check_output(job); !unused) return unused;
+  if (Status made = make_private_folder(fs::path(job.output_dir) / "logs"); !made) return made;
   remove_stale_files(job);
   // `env:` may hold secrets.
-  if (Status written =
-          write_file_atomically(fs::path(job.output_dir) / kJobCopy, to_yaml(job), Readers::Private);
-      !written)
-    return written.problems();
-  return lock;
+  return write_file_atomically(fs::path(job.output_dir) / kJobCopy, to_yaml(job), Readers::Private);
 }
 
 /// Whether a variable's value is nobody's business but its user's.
@@ -481,20 +480,32 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
 }
 
 Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const std::string& resume_command,
-                       const std::string& command, Survivors* kept) {
+                       const std::string& command, Survivors* kept, const SignalGuard* signals) {
   JobSpec job = given;
+  const std::string run = new_run_id();
+  Result<RunLock> lock = lock_output(job, run);
+  if (!lock) return lock.problems();
+  SteadyClock clock;
+  std::optional<SignalGuard> own_signals;
+  if (!signals) signals = &own_signals.emplace();
+  Survivors own_reached;
+  Survivors& reached = kept ? *kept : own_reached;
   if (!job.hosts.entries.empty()) {
+    const Result<int> gathered = gather_held(job, reached, *signals, clock);
+    if (!gathered) return gathered.problems();
+    if (*gathered != 0) {
+      LaunchOutcome stopped{.interrupt = *gathered};
+      std::string message = final_message(stopped, job, resume_command);
+      return JobEnd{std::move(stopped), std::move(message), *std::move(lock)};
+    }
     if (const Status settled = settle_resume(job); !settled) return settled.problems();
   }
-  const std::string run = new_run_id();
-  Result<RunLock> lock = prepare_output(job, run);
-  if (!lock) return lock.problems();
+  if (const Status prepared = prepare_output(job); !prepared) return prepared.problems();
   if (const Status written = write_file_atomically(fs::path(job.output_dir) / kRunManifest,
                                                    run_manifest(job, run, command).dump(2) + "\n");
       !written)
     return written.problems();
   const StoreFolder store;
-  SteadyClock clock;
   std::vector<RankProcess> processes = rank_processes(job, worker, store.path());
   for (RankProcess& process : processes) {
     process.environment.emplace_back("MILLRACE_RUN", run);
@@ -504,10 +515,11 @@ Result<JobEnd> run_job(const JobSpec& given, const std::string& worker, const st
   LaunchOptions options;
   if (!job.hosts.entries.empty()) {
     processes = host_processes(job, std::move(processes), new_run_id() + new_run_id());
-    Result<LaunchOptions> made = host_options(job, processes, kept);
+    Result<LaunchOptions> made = host_options(job, processes, reached, kept != nullptr);
     if (!made) return made.problems();
     options = *std::move(made);
   }
+  options.signals = signals;
   options.progress = [&] { return progress_of(job); };
   options.heartbeats = std::make_shared<Heartbeats>(job.output_dir, heartbeat_of(job));
   options.append_logs = job.find("resume") != nullptr;
@@ -653,9 +665,28 @@ void requeue_if_stopped_by_slurm(const JobSpec& job, const LaunchOutcome& outcom
                                                 : to_string(requeued.problems()) + "\n");
 }
 
+/// Whether the job can go on from what its folder holds. Until the ranks of a job that overwrites have taken
+/// the folder, that is another run's.
+bool is_resumable(const JobSpec& job) {
+  return can_go_on(job.output_dir) &&
+         (!job.find("overwrite") || !read_run_state(job.output_dir).ranks.empty());
+}
+
+/// The exit code of a run. A stop before the first step loses nothing, so the job can go on from what was
+/// there. A job that would be started again can, too, whatever became of its ranks.
+int exit_code_of(const LaunchOutcome& outcome, const JobSpec& job) {
+  const int code = outcome.exit_code();
+  if (outcome.interrupt == 0 || outcome.hurried || code != 128 + outcome.interrupt) return code;
+  const fs::path round = newest_round(job.output_dir);
+  bool has_begun = false;
+  for (int rank = 0; rank < job.ranks && !outcome.exits.empty(); ++rank)
+    has_begun = has_begun || status_of(round, rank).step != "-";
+  const bool loses_nothing = !has_begun || job.restarts.most > 0;
+  return loses_nothing && is_resumable(job) ? static_cast<int>(ExitCode::Requeue) : code;
+}
+
 /// Waits before a restart. Returns the signal that asks for an end, or 0.
-int wait_before_restart(std::chrono::milliseconds delay) {
-  const SignalGuard signals;
+int wait_before_restart(std::chrono::milliseconds delay, const SignalGuard& signals) {
   pollfd polled{.fd = signals.descriptor(), .events = POLLIN, .revents = 0};
   for (const TimePoint end = steady_clock().now() + delay;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - steady_clock().now());
@@ -669,45 +700,54 @@ int wait_before_restart(std::chrono::milliseconds delay) {
 int end_before_restart(const JobSpec& job, int signal, const std::string& resume_command) {
   print_without_waiting(STDERR_FILENO, "millrace launch: stopped by signal " + std::to_string(signal) +
                                            " before the restart\n" + way_on(job, resume_command));
-  if (!can_go_on(job.output_dir)) return 128 + signal;
+  if (!is_resumable(job)) return 128 + signal;
   requeue_if_stopped_by_slurm(job, {.interrupt = signal});
   return static_cast<int>(ExitCode::Requeue);
 }
 
-/// One run of the job, to its end. Returns how to go on, if there is a way; `code` is the run's exit code.
-/// `lock` holds the folder afterwards: `millrace stop` finds a job that waits for its restart.
+/// What runs of a job have in common.
+struct JobRuns {
+  Restarts restarts;
+  const SignalGuard& signals;
+  Survivors kept{};
+  RunLock lock{};  ///< holds the folder between runs: `millrace stop` finds a job that waits for its restart
+  int code = 0;    ///< exit code of the last run
+  int interrupt = 0;  ///< signal that came during the last run
+};
+
+/// One run of the job, to its end. Returns how to go on, if there is a way.
 std::optional<Restarts::Again> run_once(const JobSpec& job, const std::string& worker,
-                                        const std::vector<std::string>& args, Restarts& restarts,
-                                        Survivors& kept, RunLock& lock, int& code) {
-  lock = RunLock();
+                                        const std::vector<std::string>& args, JobRuns& runs) {
+  runs.lock = RunLock();
   try {
     std::vector<std::string> typed{"millrace", "launch"};
     typed.insert(typed.end(), args.begin(), args.end());
     // A GPU that was in a broken transfer is not trusted again.
     const bool may_keep = job.restarts.most > 0 && device_of(job) == ComputeDevice::Cpu;
-    Result<JobEnd> end =
-        run_job(job, worker, resume_command_of(args, job), command_line(typed), may_keep ? &kept : nullptr);
+    Result<JobEnd> end = run_job(job, worker, resume_command_of(args, job), command_line(typed),
+                                 may_keep ? &runs.kept : nullptr, &runs.signals);
     if (!end) {
-      code = exit_with(ExitCode::Usage, end.problems());
+      runs.code = exit_with(ExitCode::Usage, end.problems());
       return std::nullopt;
     }
-    lock = std::move(end->lock);
+    runs.lock = std::move(end->lock);
     print_without_waiting(STDERR_FILENO, end->message);
-    code = end->outcome.exit_code();
+    runs.code = exit_code_of(end->outcome, job);
+    runs.interrupt = end->outcome.interrupt;
     if (const std::optional<std::int64_t> step = keep_what_is_left(end->outcome, job))
       print_without_waiting(STDERR_FILENO,
                             "millrace launch: the ranks that are left have the whole model after step " +
                                 std::to_string(*step) + ": it is saved\n");
-    if (code == static_cast<int>(ExitCode::Requeue)) requeue_if_stopped_by_slurm(job, end->outcome);
-    return restarts.after(end->outcome, job);
+    if (runs.code == static_cast<int>(ExitCode::Requeue)) requeue_if_stopped_by_slurm(job, end->outcome);
+    return runs.restarts.after(end->outcome, job);
   } catch (const Error& error) {
     Problems lines;  // hosts that cannot run their ranks have a line each
     for (const std::string& line : split(error.what(), '\n')) lines.push_back({"millrace launch", line, {}});
     if (!lines.empty()) lines.back().hint = error.hint();
-    code = exit_with(error.code(), lines);
-    if (Result<RunLock> again = RunLock::acquire(job.output_dir, new_run_id())) lock = *std::move(again);
+    runs.code = exit_with(error.code(), lines);
+    if (Result<RunLock> again = RunLock::acquire(job.output_dir, new_run_id())) runs.lock = *std::move(again);
     const auto* unready = dynamic_cast<const UnreadyHosts*>(&error);
-    return restarts.after_failed_start(job, unready ? unready->hosts() : std::vector<std::size_t>());
+    return runs.restarts.after_failed_start(job, unready ? unready->hosts() : std::vector<std::size_t>());
   }
 }
 
@@ -776,31 +816,33 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
     print_dry_run(*job, std::move(processes), flags.format);
     return 0;
   }
-  Restarts restarts(*job);
-  Survivors kept;
-  RunLock lock;
   int code = 0;
-  for (;;) {
-    const std::optional<Restarts::Again> again = run_once(*job, worker, args, restarts, kept, lock, code);
-    if (!again) break;
-    print_without_waiting(STDERR_FILENO, again->text + "\n");
-    if (const int signal = wait_before_restart(again->delay); signal != 0) {
-      code = end_before_restart(*job, signal, resume_command_of(args, *job));
-      break;
+  {
+    const SignalGuard signals;  // of all runs, and of the time between them
+    JobRuns runs{.restarts = Restarts(*job), .signals = signals};
+    while (const std::optional<Restarts::Again> again = run_once(*job, worker, args, runs)) {
+      if (runs.interrupt == 0) {
+        print_without_waiting(STDERR_FILENO, again->text + "\n");
+        runs.interrupt = wait_before_restart(again->delay, signals);
+      }
+      if (runs.interrupt != 0) {
+        runs.code = end_before_restart(*job, runs.interrupt, resume_command_of(args, *job));
+        break;
+      }
+      overrides.insert(overrides.end(), again->overrides.begin(), again->overrides.end());
+      job = load_job(*text, file, overrides, worker_here);
+      const Status placed = job ? find_hosts(*job) : job.problems();
+      if (!placed) return exit_with(ExitCode::Usage, placed.problems());
     }
-    overrides.insert(overrides.end(), again->overrides.begin(), again->overrides.end());
-    job = load_job(*text, file, overrides, worker_here);
-    const Status placed = job ? find_hosts(*job) : job.problems();
-    if (!placed) return exit_with(ExitCode::Usage, placed.problems());
+    if (!runs.restarts.why_not().empty())
+      print_without_waiting(STDERR_FILENO, "millrace launch: " + runs.restarts.why_not() + "\n");
+    code = runs.restarts.exit_code(runs.code);
+    signals.read();  // one that comes now changes nothing
   }
-  kept.end();
-  lock = RunLock();
-  if (!restarts.why_not().empty())
-    print_without_waiting(STDERR_FILENO, "millrace launch: " + restarts.why_not() + "\n");
   // A failed run's files are worth exporting too; its exit code stays.
   const int exported =
       exports && code != static_cast<int>(ExitCode::Usage) ? exporter.run(job->output_dir, *flags.log) : 0;
-  return code != 0 ? restarts.exit_code(code) : exported;
+  return code != 0 ? code : exported;
 }
 
 }  // namespace

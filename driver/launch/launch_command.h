@@ -44,10 +44,11 @@ struct JobEnd {
   RunLock lock;         ///< of the output folder
 };
 /// Runs the ranks of a job on this host to their end; see run_ranks. Its output folder is the job's
-/// meanwhile, and as long as the result holds it. `command`: what was typed, for the manifest. `kept`:
-/// LaunchOptions::kept. Problem: the folder is in use, or holds an earlier run.
+/// meanwhile, and as long as the result holds it. `command`: what was typed, for the manifest. `kept` and
+/// `signals`: as in LaunchOptions. Problem: the folder is in use, or holds an earlier run.
 Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command,
-                       const std::string& command = "", Survivors* kept = nullptr);
+                       const std::string& command = "", Survivors* kept = nullptr,
+                       const SignalGuard* signals = nullptr);
 
 /// The program that trains this job: the one it names, else by its `device`.
 std::string worker_of(const JobSpec& job);

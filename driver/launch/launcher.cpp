@@ -171,6 +171,8 @@ class Launch final : private HostEvents {
       : options_(std::move(options)),
         clock_(clock),
         start_(clock.now()),
+        own_signals_(options_.signals ? nullptr : std::make_unique<SignalGuard>()),
+        signals_(options_.signals ? *options_.signals : *own_signals_),
         out_(options_.out, Console::kResults),
         err_(options_.err, Console::kStory) {}
   Launch(const Launch&) = delete;
@@ -186,6 +188,8 @@ class Launch final : private HostEvents {
   /// Connects to the hosts and lets their ranks start. Returns false if a signal came first. Throws
   /// UnreadyHosts.
   bool start_hosts() {
+    if (const std::vector<int> came = signals_.read(); !came.empty()) interrupt_ = came.front();
+    if (interrupt_ != 0) return false;
     if (options_.hosts.empty()) return true;
     const Result<int> ready = prepare_hosts(options_.hosts, options_.host_deadline, signals_, clock_);
     if (options_.hosts_ready) options_.hosts_ready(ready && *ready == 0);
@@ -199,7 +203,10 @@ class Launch final : private HostEvents {
     interrupt_ = *ready;
     if (interrupt_ != 0) return false;
     const HostConnection& first = *options_.hosts.front();
-    std::string meeting = options_.meeting_host.empty() ? first.address() : options_.meeting_host;
+    std::string meeting = first.job().meeting;
+    const bool all_know_it =
+        std::ranges::all_of(options_.hosts, [](const auto& host) { return host->resolves_meeting(); });
+    if (meeting.empty() || !all_know_it) meeting = first.address();
     if (meeting.empty()) meeting = "127.0.0.1";  // a host without a network has all ranks
     std::vector<std::pair<std::string, std::string>> added{{"MASTER_ADDR", meeting},
                                                            {"MASTER_PORT", std::to_string(first.port())}};
@@ -327,7 +334,7 @@ class Launch final : private HostEvents {
       any_open = any_open || host->is_open();
       all_ended = all_ended && (host->has_ended() || !host->is_open());
     }
-    if (!any_open || hurries_) return false;
+    if (!any_open || hurries_ || ranks_.empty()) return false;
     if (!std::exchange(is_finishing_, true) || bytes != bytes_seen_)
       give_up_hosts_at_ = clock_.now() + kGatheringPatience;
     bytes_seen_ = bytes;
@@ -373,8 +380,11 @@ class Launch final : private HostEvents {
     r->result.was_suspended = was_suspended;
     ended(*r, end);
   }
-  void sent(const std::string& path, std::string_view content) override {
-    if (options_.keep_file) options_.keep_file(path, content);
+  void grown(int host, const std::string& path, std::int64_t offset, std::string_view bytes) override {
+    if (options_.results) options_.results->grown(host, path, offset, bytes);
+  }
+  void sent(int host, const std::string& path, std::string_view content) override {
+    if (options_.results) options_.results->whole(host, path, content);
     // A rank has a status as soon as the run has begun.
     if (!options_.collector || !path.starts_with(run_files::kStatus.prefix)) return;
     if (const Status taken = options_.collector->take_folder(); !taken)
@@ -389,9 +399,12 @@ class Launch final : private HostEvents {
 
   void interrupt(int signal) {
     // A terminal that closes may say so twice, and a scheduler may go on warning.
-    if ((signal == SIGHUP || signal == SIGUSR1) && (interrupt_ != 0 || stopping_)) return;
-    if (interrupt_ != 0 || stopping_) {  // the second one: at once
-      if (interrupt_ == 0) interrupt_ = signal;
+    if ((signal == SIGHUP || signal == SIGUSR1) && interrupt_ != 0) return;
+    if (interrupt_ == 0 && stopping_) {  // the ranks end already, because one failed or was asked to stop
+      interrupt_ = signal;
+      return;
+    }
+    if (interrupt_ != 0) {  // the second one: at once
       finishing_ = false;
       kill_at_ = clock_.now();
       hurries_ = true;
@@ -524,6 +537,7 @@ class Launch final : private HostEvents {
   /// Ranks that may be kept end their runs by themselves, because a peer is lost.
   void end_others() {
     stopping_ = true;
+    failed_ = interrupt_ == 0;
     for (const Running& rank : ranks_)
       if (rank.alive && rank.host < 0 && !rank.has_joined) ::kill(-rank.result.pid, SIGTERM);
     for (const auto& host : options_.hosts) host->end_ranks();
@@ -547,17 +561,19 @@ class Launch final : private HostEvents {
   }
 
   LaunchOutcome outcome() const {
-    LaunchOutcome outcome{.interrupt = interrupt_, .seconds = Seconds(clock_.now() - start_).count()};
+    LaunchOutcome outcome{
+        .interrupt = interrupt_, .hurried = hurries_, .seconds = Seconds(clock_.now() - start_).count()};
     for (const Running& rank : ranks_) outcome.exits.push_back(rank.result);
     outcome.first_failure = root_cause();
     outcome.stopped_early = std::ranges::any_of(outcome.exits, [](const RankExit& e) {
       return e.exit_code() == static_cast<int>(ExitCode::Requeue);
     });
-    // After ^C every rank "fails"; only a failure of its own counts. So too if a rank was asked to stop.
+    // After ^C every rank "fails"; only a failure of its own counts. So too if a rank was asked to stop. A
+    // failure from before the signal stays one.
     const bool all_saved = std::ranges::all_of(outcome.exits, [](const RankExit& e) {
       return !e.failed() || e.exit_code() == static_cast<int>(ExitCode::Requeue);
     });
-    if ((interrupt_ != 0 || all_saved) && outcome.first_failure >= 0 &&
+    if (((interrupt_ != 0 && !failed_) || all_saved) && outcome.first_failure >= 0 &&
         outcome.exits[outcome.first_failure].consequence) {
       outcome.first_failure = -1;
     }
@@ -567,7 +583,8 @@ class Launch final : private HostEvents {
   LaunchOptions options_;
   Clock& clock_;
   TimePoint start_;
-  SignalGuard signals_;
+  std::unique_ptr<SignalGuard> own_signals_;
+  const SignalGuard& signals_;
   Console out_;
   Console err_;
   Refusals refusals_;
@@ -576,6 +593,7 @@ class Launch final : private HostEvents {
   std::optional<TimePoint> lost_at_;  ///< when hosts with living ranks are given up
   bool stopping_ = false;
   bool killed_ = false;
+  bool failed_ = false;     ///< a rank failed before a signal came
   bool finishing_ = false;  ///< the ranks are let come to their end
   TimePoint finish_by_{};
   std::string seen_;     ///< of the ranks' progress

@@ -16,6 +16,7 @@
 #include "driver/hosts/kept_ranks.h"
 #include "driver/hosts/rank_process.h"
 #include "driver/launch/checkpoint_collector.h"
+#include "driver/launch/host_results.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/error.h"
 
@@ -45,6 +46,7 @@ struct LaunchOutcome {
   int first_failure = -1;       ///< position of the root cause; -1: none, or the launcher was interrupted
   int interrupt = 0;            ///< signal that asked the launcher to stop, or 0
   bool stopped_early = false;   ///< a rank ended with its state saved, before the last step
+  bool hurried = false;         ///< a second signal ended the ranks at once
   double seconds = 0;
 
   /// 0; the first failing rank's code (128+n for signals); 75 if interrupted ranks saved their state, else
@@ -74,6 +76,8 @@ class UnreadyHosts : public ConfigError {
 };
 
 struct LaunchOptions {
+  /// Gets the signals of the whole command, also those that came before; null: the run blocks them by itself.
+  const SignalGuard* signals = nullptr;
   std::chrono::milliseconds grace{2000};  ///< from SIGTERM to SIGKILL after a failure
   std::chrono::milliseconds interrupt_grace{
       30'000};  ///< the same after SIGINT or SIGTERM: time for a checkpoint
@@ -90,12 +94,10 @@ struct LaunchOptions {
   std::vector<std::unique_ptr<HostConnection>> hosts{};
   /// Called when all hosts have looked at the run's folder, with whether all can start their ranks.
   std::function<void(bool)> hosts_ready{};
-  std::function<void()> started{};  ///< called when all processes have been started
-  /// The name of the first host, where the ranks meet; empty: at the address that the host says it has.
-  std::string meeting_host{};
+  std::function<void()> started{};                  ///< called when all processes have been started
   std::chrono::milliseconds host_deadline{60'000};  ///< of all hosts, until their ranks can start
-  /// Gets the files of hosts that do not see the run's folder: the path below it, and the content.
-  std::function<void(const std::string& path, std::string_view content)> keep_file{};
+  /// Gets the files of hosts that do not see the run's folder; null: they are dropped.
+  std::shared_ptr<HostResults> results{};
   /// Gathers the checkpoints of hosts that do not see the run's folder; null: the ranks save none.
   std::shared_ptr<CheckpointCollector> collector{};
   /// Called if hosts have folders of their own: puts what the ranks go on from where all look for it, and
@@ -108,11 +110,11 @@ struct LaunchOptions {
 /// Runs all processes to their end. Each is the leader of its own session and process group, with stdin from
 /// /dev/null. The first failure ends the others: SIGTERM, after `grace` SIGKILL. Ranks that may be kept get
 /// no SIGTERM: they notice by themselves that a peer is lost. SIGINT, SIGTERM, SIGHUP and SIGUSR1 to the
-/// launcher are forwarded; a second SIGINT or SIGTERM kills. SIGHUP stays ignored if it is (nohup). A rank
-/// that ends with Requeue was asked by somebody else: the others have the same time to end. Output that
-/// nobody reads holds up nothing: see console.h. No process is left when it returns or throws. Throws
-/// ConfigError if a process cannot be started or a log cannot be created. One call at a time in a process: it
-/// takes SIGCHLD and the stop signals for itself meanwhile.
+/// launcher are forwarded, but while ranks end already; a second SIGINT or SIGTERM kills. SIGHUP stays
+/// ignored if it is (nohup). A rank that ends with Requeue was asked by somebody else: the others have the
+/// same time to end. Output that nobody reads holds up nothing: see console.h. No process is left when it
+/// returns or throws. Throws ConfigError if a process cannot be started or a log cannot be created. One call
+/// at a time in a process: it takes SIGCHLD and the stop signals for itself meanwhile.
 LaunchOutcome run_ranks(const std::vector<RankProcess>& processes, LaunchOptions options, Clock& clock);
 
 }  // namespace millrace

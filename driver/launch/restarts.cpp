@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds kFirstDelay{1000}, kLongestDelay{60'000};
 /// Whether another try may end better: a process was killed, a peer or a host was lost, or a run failed in a
 /// way that has no code of its own. Wrong input, a damaged checkpoint and numbers that are not finite stay.
 bool may_be_mended(const LaunchOutcome& outcome) {
-  if (outcome.first_failure < 0 || outcome.interrupt != 0) return false;
+  if (outcome.first_failure < 0) return false;
   const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
   return !first.lost.empty() || first.signal != 0 || first.status == static_cast<int>(ExitCode::RunFailed) ||
          first.status == static_cast<int>(ExitCode::Peer);

@@ -30,7 +30,7 @@ class Restarts {
     std::string text;                    ///< one line for the user
   };
   /// Says what to do after a run that has ended. Nothing: it is done, was stopped, cannot be mended by
-  /// another try, or has no restarts left.
+  /// another try, or has no restarts left. A run that failed while it was stopped may be mended, too.
   std::optional<Again> after(const LaunchOutcome& outcome, const JobSpec& job);
   /// The same where hosts, by position, could not start their ranks at all.
   std::optional<Again> after_failed_start(const JobSpec& job, const std::vector<std::size_t>& unready);

@@ -221,6 +221,52 @@ def preemption(rig):
                          ["resume: millrace launch"], act=act)
 
 
+# Where rank {r} is held for a moment. Most pairs of a setting, a fault and one of these were never thought of.
+MOMENTS = {"a rank loads": "model:rank={r}:delay=0.6", "ranks meet": "meeting:rank={r}:delay=0.6",
+           "a step": "update:rank={r}:step=12:delay=0.6", "an evaluation": "evaluation:rank={r}:delay=0.6",
+           "a save": "file:rank={r}:step=10:hit=2:delay=0.6", "a best save": "file:rank={r}:step=8:hit=2:delay=0.6"}
+BEST = {"no_evaluation": False, "evaluate_every": 4, "keep_best": "loss"}
+SETTINGS = {"plain": ({}, []), "restarts": ({}, ["--max-restarts", "3"]), "best": (BEST, []),
+            "best, restarts": (BEST, ["--max-restarts", "3"]), "background": ({"checkpoint_background": True}, ["--max-restarts", "3"])}
+
+
+def stopped_at(again, where):
+    """SIGTERM to the launcher (`where` None) or to a rank while one is held: in the first start, or, with `again`, when the
+    ranks start again after one was killed."""
+    def act(run):
+        if not run.until(run.fired):
+            return None
+        if again:
+            if not (run.has_step(6) and run.signal_rank(again - 1, signal.SIGKILL) and run.until(lambda: run.time_of(": restart 1 of"))):
+                return None
+            time.sleep(run.pause)
+        if where is not None:
+            return time.monotonic() if run.signal_rank(where, signal.SIGTERM) else None
+        run.signal(signal.SIGTERM)
+        return time.monotonic()
+    return act
+
+
+@fault("R28", "SIGTERM: settings x moments, drawn", "exit 75 wherever a checkpoint is; bit-equal after resume", limit=35)
+def drawn_stops(rig):
+    for i in range(rig.some(3, 60)):
+        setting, moment = rig.random.choice(sorted(SETTINGS)), rig.random.choice(sorted(MOMENTS))
+        more, flags = SETTINGS[setting]
+        again = rig.random.randint(0, 4) if flags else 0
+        rank, where = rig.random.choice(RANKS), rig.random.choice([None, None, *RANKS])
+        job = {**JOB, **more}
+        rig.reference(job)
+        run = rig.launch(job, *flags, failpoints=MOMENTS[moment].format(r=rank) + ("" if not again else ",forward:step=7:rank=0:delay=0.6"))
+        run.pause = rig.random.uniform(0, 1.5)
+        at = stopped_at(again, where)(run)
+        run.wait()
+        saved = bool(checkpoints(run.out))
+        right = run.code in ((75, 0) if saved else (75, 0, 143))
+        equal, note = rig.resumed(run, job) if run.code != "hung" else (None, "")
+        name = f"{i}: {setting}, {moment} of rank {rank}{f', after rank {again - 1} was killed' if again else ''}, to {'the launcher' if where is None else f'rank {where}'}"
+        yield rig.ended(name, run, at or run.started, right, equal, note)
+
+
 @fault("R22", "20 interruptions in 200 steps", "bit-equal to the unbroken run, no step lost or twice in the log")
 def chains(rig):
     job = {**JOB, "steps": 200, "checkpoint_every": 7}

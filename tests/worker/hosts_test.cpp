@@ -1,6 +1,7 @@
 // `launch` over several hosts. Most tests stand a script in the place of ssh, which runs the command on this
 // host from another folder, so that only the frames join the two sides. One runs sshd in network namespaces.
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -156,6 +157,25 @@ class HostsApart : public Hosts {
     return launch("--workdir " + (folder_ / "far").string() + " " + more, hosts);
   }
 
+  /// How many steps with a loss are in the launcher's log, each once and in order; -1: they are not.
+  std::int64_t logged_steps() {
+    std::istringstream log(bytes("out/steps.rank1.jsonl"));
+    std::int64_t steps = 0;
+    for (std::string line; std::getline(log, line);) {
+      const Result<Json> json = parse_json(line, "steps");
+      const Json* step = json ? json->find("step") : nullptr;
+      const Json* loss = step ? json->find("loss") : nullptr;
+      if (loss && loss->is_number() && step->as_int() != steps++) return -1;
+    }
+    return steps;
+  }
+
+  /// The number of the lock's file.
+  std::string lock() {
+    struct stat info {};
+    return ::stat((folder_ / "out/run.lock").c_str(), &info) == 0 ? std::to_string(info.st_ino) : "none";
+  }
+
   bool is_whole(const std::string& step) {
     const fs::path folder = folder_ / "out/checkpoints" / step;
     return fs::exists(folder / "manifest.json") && fs::exists(folder / "stage0.safetensors") &&
@@ -164,9 +184,14 @@ class HostsApart : public Hosts {
 };
 
 TEST_F(HostsApart, SaveAndGoOnThereOrElsewhere) {
+  fs::create_directory(folder_ / "out");
+  write("out/run.lock", "");
+  const std::string own = lock();
   const Ran ran = launch_apart("");
   ASSERT_EQ(ran.code, 0) << ran.output;
   EXPECT_EQ(losses("out"), losses("one"));
+  EXPECT_EQ(lock(), own) << "rank 0 has a lock on its host, and the launcher's stays";
+  EXPECT_NE(bytes("out/job.yaml").find("client:"), std::string::npos);
   for (const char* step : {"step-00000004", "step-00000008", "step-00000012"})
     EXPECT_TRUE(is_whole(step)) << step;
   EXPECT_TRUE(fs::exists(folder_ / "host.127.0.0.3/out/checkpoints.host1/step-00000012/stage1.safetensors"));
@@ -175,11 +200,13 @@ TEST_F(HostsApart, SaveAndGoOnThereOrElsewhere) {
   const Ran same = launch_apart("--set steps=16 --set resume=auto");
   ASSERT_EQ(same.code, 0) << same.output;
   expect_end_of(16);
+  EXPECT_EQ(logged_steps(), 16);
   // One disk is lost, and other hosts take over.
   fs::remove_all(folder_ / "host.127.0.0.3");
   const Ran other = launch_apart("--set steps=20 --set resume=auto", "127.0.0.3,127.0.0.4");
   ASSERT_EQ(other.code, 0) << other.output;
   expect_end_of(20);
+  EXPECT_EQ(logged_steps(), 20) << "the curve begins on the disk that is lost";
   EXPECT_TRUE(is_whole("step-00000020"));
   EXPECT_FALSE(fs::exists(folder_ / "out/checkpoints/step-00000008")) << "keep_checkpoints: 3";
   // An older step, which leaves the later ones behind; and into another folder.
@@ -218,6 +245,38 @@ TEST_F(HostsApart, ADamagedCopyGivesWayToTheOneBefore) {
   }
   const Ran none = launch_apart("--set steps=20 --set resume=auto");
   EXPECT_EQ(none.code, 4) << none.output;
+}
+
+/// The ranks save when their launcher is gone. Only their hosts have that checkpoint.
+TEST_F(HostsApart, WhatAKilledLauncherLeavesOnTheHostsIsGathered) {
+  write("job.yaml",
+        "model: mlp\nwidth: 16\nstages: 2\nmicrobatch: 4\nmicrobatches: 4\nsteps: 1000000\nseed: 3\ntimeout: "
+        "20\n");
+  {
+    const std::jthread killer([&] {
+      for (int i = 0; i < 1000 && logged_steps() < 3; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_GE(logged_steps(), 3) << "steps come while the ranks train";
+      [[maybe_unused]] const int rc = std::system(
+          ("pkill -KILL -f '^" MILLRACE_BIN_DIR "/millrace launch job.yaml.*" + folder_.string() + "'")
+              .c_str());
+    });
+    EXPECT_NE(launch_apart("").code, 0);
+  }
+  const std::string saved = "host.127.0.0.2/out/checkpoints.host0/latest",
+                    other = "host.127.0.0.3/out/checkpoints.host1/latest";
+  for (int i = 0; i < 1000 && (bytes(saved) != bytes(other) || bytes(saved).starts_with("absent")); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(fs::exists(folder_ / "out/checkpoints/latest"));
+  const std::int64_t held = std::atoll(bytes(saved).c_str() + 5);
+  ASSERT_GE(held, 3) << bytes(saved);
+  const Ran ran = launch_apart("--set resume=auto --set steps=" + std::to_string(held + 4));
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("gathered the checkpoint that the hosts held: step=" + std::to_string(held)),
+            std::string::npos)
+      << ran.output;
+  expect_end_of(static_cast<int>(held + 4));
+  EXPECT_EQ(logged_steps(), held + 4);
 }
 
 /// The launcher, and with it the hosts' agents, are killed while checkpoints of every step come in.

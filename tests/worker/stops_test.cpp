@@ -216,6 +216,45 @@ TEST_F(Stops, RanksThatAreLeftKeepTheirProcesses) {
   EXPECT_TRUE(bytes("out.safetensors") == bytes("whole.safetensors"));
 }
 
+/// A preempted job is to be queued again, whatever its launcher does when the signal comes.
+TEST_F(Stops, AStopWhileRanksStartAgainIsResumable) {
+  write("job.yaml",
+        "model: mlp\nwidth: 16\nstages: 2\nreplicas: 2\nmicrobatches: 4\nmicrobatch: 2\nsteps: 20\nseed: 3\n"
+        "threads: 1\ndeterministic: true\ncheckpoint-every: 8\nno-evaluation: true\ntimeout: 60\n");
+  ASSERT_EQ(run("launch job.yaml -o whole").code, 0) << bytes("log");
+  const std::string killed = "forward:rank=1:hit=30:action=kill";
+  const auto restarts = [&] { return says("restart 1 of 5"); };
+  struct Moment {
+    const char* name;
+    std::string failpoints;
+    std::function<bool()> is_there;
+  };
+  for (const Moment& moment : {Moment{"the rank is dead", killed, [&] { return says("fires in step"); }},
+                               Moment{"the others end", killed, [&] { return says("lost"); }},
+                               Moment{"the restart begins", killed, restarts},
+                               Moment{"a rank loads", killed + ",model:rank=3:action=stop",
+                                      [&] { return restarts() && is_stopped(processes_of(3)); }},
+                               Moment{"they meet", killed + ",meeting:rank=3:action=stop",
+                                      [&] { return restarts() && is_stopped(processes_of(3)); }}}) {
+    fs::remove_all(folder_ / "out");
+    write("log", "");
+    start("launch job.yaml -o out --max-restarts 5 --set env.MILLRACE_FAILPOINTS=" + moment.failpoints);
+    const bool is_held = moment.failpoints != killed;
+    if (is_held) {  // in the first start
+      ASSERT_TRUE(eventually([&] { return is_stopped(processes_of(3)); })) << bytes("log");
+      signal_rank(3, SIGCONT);
+    }
+    ASSERT_TRUE(eventually(moment.is_there)) << moment.name << bytes("log");
+    signal_launcher(SIGTERM);
+    if (is_held) signal_rank(3, SIGCONT);
+    EXPECT_EQ(end(), 75) << moment.name << bytes("log");
+    EXPECT_TRUE(says("resume: millrace launch")) << moment.name << bytes("log");
+    const Ran rest = run("launch job.yaml -o out --set resume=auto");
+    EXPECT_EQ(rest.code, 0) << moment.name << rest.output;
+    EXPECT_EQ(losses_in(folder_ / "out"), losses_in(folder_ / "whole")) << moment.name;
+  }
+}
+
 TEST_F(Stops, ASuspendedRankIsTheHeadline) {
   for (const char* backend : {"shm", "tcp"}) {
     for (const int victim : {0, 1, 2}) {
