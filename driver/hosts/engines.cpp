@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "driver/hosts/allocation.h"
 #include "runtime/base/text.h"
@@ -20,9 +21,13 @@ Words joined(Words words, const Words& more) {
 
 /// Batch mode asks nothing, host keys are checked, and a host that is gone is noticed within 15 s.
 Words over_ssh(const AgentPlace& place) {
-  return joined({place.client, "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o",
-                 "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "--", place.host.login()},
-                place.agent);
+  Words words{place.client, "-T",
+              "-o",         "BatchMode=yes",
+              "-o",         "ConnectTimeout=10",
+              "-o",         "ServerAliveInterval=5",
+              "-o",         "ServerAliveCountMax=3"};
+  if (place.host.port > 0) words.insert(words.end(), {"-p", std::to_string(place.host.port)});
+  return joined(joined(std::move(words), {"--", place.host.login()}), place.agent);
 }
 
 /// A step of one task on the node. It shares the node's processors and memory with other steps of the job.
@@ -156,6 +161,9 @@ Result<Words> agent_command_line(const Engine& engine, const AgentPlace& place) 
           escaped(word), "has characters that the login shell of a host would read in its own way",
           "give paths with letters, digits and /._+- only (--remote-millrace, --workdir, --mounts)"};
   }
+  if (place.host.port > 0 && !engine.through_shell)
+    return Problem{"host '" + in_list(place.host) + "'",
+                   std::string("has a port, which ") + engine.name + " does not take", "give HOST:RANKS"};
   if (place.agent.front().front() == '-')
     return Problem{escaped(place.agent.front()), "begins with a dash, so it cannot be a program", {}};
   return engine.command(place);

@@ -243,7 +243,7 @@ bool HostConnection::read(HostEvents& events) {
                        static_cast<pid_t>(number_member(json, "pid")),
                        {.status = static_cast<int>(number_member(json, "status")),
                         .signal = static_cast<int>(number_member(json, "signal")),
-                        .silence = text_member(json, "silence"),
+                        .silence = escaped(text_member(json, "silence")),
                         .is_kept = true_member(json, "kept")},
                        true_member(json, "suspended"));
         } else if (frame->type == FrameType::Refused) {

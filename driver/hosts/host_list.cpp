@@ -26,15 +26,17 @@ bool is_letter_or_digit(char c) {
 bool is_host_name(const std::string& name) {
   in6_addr address{};
   if (::inet_pton(AF_INET6, name.c_str(), &address) == 1) return true;
-  return !name.empty() && name.size() <= kLongestName && is_letter_or_digit(name.front()) &&
-         is_letter_or_digit(name.back()) &&
-         std::ranges::all_of(name, [](char c) { return is_letter_or_digit(c) || c == '.' || c == '-'; });
+  const auto is_end = [](char c) {
+    return is_letter_or_digit(c) || c == '_';
+  };  // aliases of ssh have underscores
+  return !name.empty() && name.size() <= kLongestName && is_end(name.front()) && is_end(name.back()) &&
+         std::ranges::all_of(name, [&](char c) { return is_end(c) || c == '.' || c == '-'; });
 }
 
 bool is_user_name(const std::string& name) {
-  const auto is_first = [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; };
-  return !name.empty() && name.size() <= 32 && is_first(name.front()) &&
-         std::ranges::all_of(name, [&](char c) { return is_first(c) || (c >= '0' && c <= '9') || c == '-'; });
+  const auto is_first = [](char c) { return is_letter_or_digit(c) || c == '_'; };
+  return !name.empty() && name.size() <= 64 && is_first(name.front()) &&
+         std::ranges::all_of(name, [&](char c) { return is_first(c) || c == '.' || c == '-'; });
 }
 
 Result<HostEntry> parse_host(const std::string& text) {
@@ -46,7 +48,7 @@ Result<HostEntry> parse_host(const std::string& text) {
     rest.erase(0, at + 1);
     if (!is_user_name(host.user))
       return Problem{where, "'" + escaped(host.user) + "' cannot be a user",
-                     "use lower-case letters, digits, _ and -"};
+                     "use letters, digits, dots, dashes and underscores"};
   }
   std::string slots;
   if (rest.starts_with('[')) {
@@ -63,16 +65,32 @@ Result<HostEntry> parse_host(const std::string& text) {
     host.name = rest;
   }
   if (!is_host_name(host.name))
-    return Problem{where, "'" + escaped(host.name) + "' cannot be a host",
-                   "use letters, digits, dots and dashes, as in node-1.cluster; an IPv6 address in brackets"};
-  if (!slots.empty()) {
-    const std::optional<int> number = number_of<int>(slots.substr(1));
-    if (!number || *number < 1 || *number > kMostJobRanks)
-      return Problem{where, "'" + escaped(slots.substr(1)) + "' is no number of ranks",
-                     "give HOST:N with N from 1 to " + std::to_string(kMostJobRanks)};
-    host.slots = *number;
+    return Problem{
+        where, "'" + escaped(host.name) + "' cannot be a host",
+        "use letters, digits, dots, dashes and underscores, as in node-1.cluster; an IPv6 address in "
+        "brackets"};
+  if (slots.empty()) return host;
+  slots.erase(0, 1);
+  if (const std::size_t colon = slots.find(':'); colon != std::string::npos) {
+    const std::optional<int> port = number_of<int>(slots.substr(0, colon));
+    if (!port || *port < 1 || *port > 65535)
+      return Problem{where, "'" + escaped(slots.substr(0, colon)) + "' is no port of ssh",
+                     "give HOST:PORT:RANKS, or HOST:PORT: without a number of ranks"};
+    host.port = *port;
+    slots.erase(0, colon + 1);
+    if (slots.empty()) return host;
   }
+  const std::optional<int> number = number_of<int>(slots);
+  if (!number || *number < 1 || *number > kMostJobRanks)
+    return Problem{where, "'" + escaped(slots) + "' is no number of ranks",
+                   "give HOST:N or HOST:PORT:N with N from 1 to " + std::to_string(kMostJobRanks)};
+  host.slots = *number;
   return host;
+}
+
+/// Several ports of one name are several hosts: containers, or machines behind a router.
+auto is_same_as(const HostEntry& one) {
+  return [&one](const HostEntry& other) { return other.name == one.name && other.port == one.port; };
 }
 
 /// "node1", "node1:2" or "node1 slots=2 max_slots=4" as a word of a list; empty: a comment.
@@ -100,7 +118,7 @@ Result<std::vector<HostEntry>> read_host_file(const std::string& path) {
       append(problems, host.problems());
       continue;
     }
-    const auto before = std::ranges::find(hosts, host->name, &HostEntry::name);
+    const auto before = std::ranges::find_if(hosts, is_same_as(*host));
     if (before == hosts.end()) {
       hosts.push_back(*std::move(host));
     } else {
@@ -126,7 +144,7 @@ Result<std::vector<HostEntry>> parse_hosts(const std::string& list) {
     Result<HostEntry> host = parse_host(text);
     if (!host) {
       append(problems, host.problems());
-    } else if (std::ranges::find(hosts, host->name, &HostEntry::name) != hosts.end()) {
+    } else if (std::ranges::any_of(hosts, is_same_as(*host))) {
       problems.push_back(
           {"host '" + host->name + "'", "is in the list twice", "give it once, as HOST:RANKS"});
     } else {
@@ -135,6 +153,14 @@ Result<std::vector<HostEntry>> parse_hosts(const std::string& list) {
   }
   if (!problems.empty()) return problems;
   return hosts;
+}
+
+std::string in_list(const HostEntry& host, int ranks) {
+  std::string text = host.user.empty() ? "" : host.user + "@";
+  text += host.name.find(':') == std::string::npos ? host.name : "[" + host.name + "]";
+  if (host.port > 0) text += ":" + std::to_string(host.port) + ":";
+  if (ranks > 0) text += (host.port > 0 ? "" : ":") + std::to_string(ranks);
+  return text;
 }
 
 Result<std::vector<int>> ranks_of_hosts(const std::vector<HostEntry>& hosts, int ranks) {
@@ -178,7 +204,7 @@ Result<std::vector<std::vector<HostEntry>>> groups_of_hosts(const std::vector<Ho
   std::vector<std::vector<HostEntry>> groups(places.size() / static_cast<std::size_t>(ranks));
   for (std::size_t i = 0; i < groups.size() * static_cast<std::size_t>(ranks); ++i) {
     std::vector<HostEntry>& group = groups[i / static_cast<std::size_t>(ranks)];
-    if (group.empty() || group.back().name != places[i]->name) {
+    if (group.empty() || !is_same_as(group.back())(*places[i])) {
       group.push_back(*places[i]);
       group.back().slots = 0;
     }
@@ -193,7 +219,7 @@ Result<std::vector<std::vector<HostEntry>>> groups_of_hosts(const std::vector<Ho
 }
 
 bool is_this_host(const HostEntry& host) {
-  if (!host.user.empty()) return false;
+  if (!host.user.empty() || host.port > 0) return false;
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) != 0) name[0] = '\0';
   return host.name == "localhost" || host.name == "127.0.0.1" || host.name == "::1" || host.name == name;

@@ -12,6 +12,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/progress_line.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -50,11 +51,20 @@ Console::~Console() {
   if (kind_ == Kind::Reopened) ::close(fd_);
 }
 
-void Console::print(const std::string& line) {
+std::string on_terminal(std::string_view line) {
+  while (line.ends_with('\r')) line.remove_suffix(1);
+  line.remove_prefix(line.rfind('\r') + 1);  // what a terminal would show of a line that is drawn anew
+  std::string text;
+  for (std::size_t tab; (tab = line.find('\t')) != std::string_view::npos; line.remove_prefix(tab + 1))
+    text += escaped(line.substr(0, tab)) + '\t';
+  return text + escaped(line);
+}
+
+void Console::print(const std::string& raw) {
+  if (!terminal_) return add(raw + "\n");
+  const std::string line = on_terminal(raw);
   bool is_full = false;
-  if (!terminal_) {
-    add(line + "\n");
-  } else if (std::string bar = bar_of(line, is_full); !bar.empty()) {
+  if (std::string bar = bar_of(line, is_full); !bar.empty()) {
     bar_ = is_full ? "" : bar;  // what follows stands below a full one
     add(redrawn(bar) + (is_full ? "\n" : ""));
   } else {

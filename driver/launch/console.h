@@ -5,8 +5,13 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace millrace {
+
+/// Returns a line in a form that is safe on a terminal: escaped, but for its tabs. Of a line that was drawn
+/// anew (\r) the last state is left.
+std::string on_terminal(std::string_view line);
 
 /// Lines to a terminal, pipe, socket or file. On a terminal the last line is a progress bar, made of the
 /// ranks' own `step=K/N ...` lines; elsewhere every line is a line. SIGPIPE is to be ignored. Not
@@ -22,6 +27,7 @@ class Console {
   Console& operator=(const Console&) = delete;
   ~Console();
 
+  /// On a terminal the line is shown as on_terminal() says; elsewhere it stays as it is.
   void print(const std::string& line);
   /// Text as it is.
   void write(const std::string& text);

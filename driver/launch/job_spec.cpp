@@ -850,7 +850,7 @@ std::string to_yaml(const JobSpec& job) {
   if (job.heartbeat_s != JobSpec().heartbeat_s)
     text += "heartbeat: " + printed("%.9g", job.heartbeat_s) + "\n";
   std::vector<std::string> spares;
-  for (const HostEntry& host : job.restarts.spares) spares.push_back(host.login());
+  for (const HostEntry& host : job.restarts.spares) spares.push_back(in_list(host));
   if (!spares.empty()) text += "spare_hosts: [" + yaml_list(spares) + "]\n";
   if (!job.restarts.smaller_plans.empty())
     text += "smaller_plans: [" + yaml_list(job.restarts.smaller_plans) + "]\n";

@@ -359,7 +359,8 @@ CommandSpec spec_of(LaunchFlags& f) {
            "need --container.",
            into::choice(f.print, "form")),
       flag("Hosts", "hosts", "LIST",
-           "Run the ranks on these hosts: [USER@]HOST[:RANKS],... or @FILE. The first ranks are on the first "
+           "Run the ranks on these hosts: [USER@]HOST[[:PORT]:RANKS],... or @FILE. The first ranks are on "
+           "the first "
            "host "
            "(default: the job's hosts, else all ranks here).",
            into::text(f.hosts)),
@@ -459,7 +460,7 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
             where + "; others waited for it, " + name(first) + " gave up first: " + end_text(first);
   }
   text += ", " + seconds_text(first.after_s) + " after the start\n";
-  for (const std::string& line : first.last_lines) text += "    | " + line + "\n";
+  for (const std::string& line : first.last_lines) text += "    | " + on_terminal(line) + "\n";
   text += "\n    " + padded("rank", 4) + padded("stage", 5) + padded("pid", 8) + padded("step", 7) +
           padded("action", 14) + padded("after", 10) + padded("end", 30) + "log\n";
   std::vector<const RankExit*> by_order;

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "driver/launch/console.h"
 #include "driver/launch/task_environment.h"
 #include "runtime/base/error.h"
 
@@ -121,7 +122,8 @@ void explain_failure(const std::string& command, const LaunchOutcome& outcome) {
   std::fprintf(stderr,
                "\nmillrace %s: rank %d failed first: %s, %.1f s after the start; no file was written\n",
                command.c_str(), first.rank, end_text(first).c_str(), first.after_s);
-  for (const std::string& line : first.last_lines) std::fprintf(stderr, "    | %s\n", line.c_str());
+  for (const std::string& line : first.last_lines)
+    std::fprintf(stderr, "    | %s\n", on_terminal(line).c_str());
 }
 
 bool is_refusal(const RankExit& exit) {

@@ -57,12 +57,6 @@ std::int64_t furthest_step(const JobSpec& job) {
   return step;
 }
 
-std::string in_list(const HostEntry& host, int ranks) {
-  const bool address = host.name.find(':') != std::string::npos;
-  return (host.user.empty() ? "" : host.user + "@") + (address ? "[" + host.name + "]" : host.name) + ":" +
-         std::to_string(ranks);
-}
-
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ",") + word;

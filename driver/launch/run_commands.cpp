@@ -230,8 +230,9 @@ struct GrowingLog {
  private:
   void line(const std::string& text, bool named) const {
     const bool names_itself = text.starts_with("[rank");
+    static const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
     std::printf("%s%s\n", named && !names_itself ? ("[rank " + std::to_string(rank) + "] ").c_str() : "",
-                text.c_str());
+                is_terminal ? on_terminal(text).c_str() : text.c_str());
   }
 };
 

@@ -86,7 +86,7 @@ RankStatus status_of(const fs::path& round, int rank) {
     status.step = std::to_string(step->as_int());
   }
   if (const Json* action = json->find("action"); action && action->is_string())
-    status.action = action->as_string();
+    status.action = escaped(action->as_string());
   status.beat = std::max<std::int64_t>(0, integer_member(*json, "beat"));
   if (const Json* slow = json->find("slow"); slow && slow->is_number()) status.slow = slow->as_double();
   return status;

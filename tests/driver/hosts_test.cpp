@@ -36,6 +36,27 @@ TEST(HostFiles, AreListsMachinefilesAndHostfilesOfMpi) {
   EXPECT_NE(text_of(parse_hosts("@nowhere")).find("nowhere"), std::string::npos);
 }
 
+TEST(HostLists, HavePortsAliasesAndUsers) {
+  const auto entry = [](const std::string& text) {
+    const Result<std::vector<HostEntry>> hosts = parse_hosts(text);
+    if (!hosts) return to_string(hosts.problems());
+    const HostEntry& host = hosts->front();
+    return host.login() + " " + std::to_string(host.port) + " " + std::to_string(host.slots) + " " +
+           in_list(host, host.slots);
+  };
+  EXPECT_EQ(entry("node1"), "node1 0 0 node1");
+  EXPECT_EQ(entry("node1:2"), "node1 0 2 node1:2");
+  EXPECT_EQ(entry("node1:22:2"), "node1 22 2 node1:22:2");
+  EXPECT_EQ(entry("node1:22:"), "node1 22 0 node1:22:");
+  EXPECT_EQ(entry("First.Last@My_Node:22:2"), "First.Last@My_Node 22 2 First.Last@My_Node:22:2");
+  EXPECT_EQ(entry("a@[fd00::3]:22:2"), "a@fd00::3 22 2 a@[fd00::3]:22:2");
+  EXPECT_EQ(parse_hosts("node1:22:1,node1:23:1")->size(), 2u);
+  for (const char* bad :
+       {"node1:22:1,node1:22:1", "node1:0:1", "node1:99999:1", "node1:22:0", "node1:22:1:1", "node1:ssh:1",
+        "node1:", "-n", ".n", "n-", "a b", "-u@n", ".u@n", "u@", "@n", "u u@n"})
+    EXPECT_FALSE(parse_hosts(bad)) << bad;
+}
+
 TEST(Allocations, ReadSlurmsCounts) {
   EXPECT_EQ(parse_tasks_per_node("2(x3),1"), (std::vector<int>{2, 2, 2, 1}));
   EXPECT_EQ(parse_tasks_per_node("4"), std::vector<int>{4});
@@ -68,6 +89,14 @@ TEST(Engines, StartTheAgentByTheirOwnProgram) {
   EXPECT_TRUE(line("ssh").starts_with("client -T -o BatchMode=yes"));
   EXPECT_TRUE(line("ssh").ends_with("-- node1 /opt/millrace agent"));
   EXPECT_NE(line("slurm").find("--nodelist=node1"), std::string::npos);
+  const auto at_port = [](const char* engine) {
+    return line_of(
+        agent_command_line(*find_engine(engine), {.client = "client",
+                                                  .host = {.user = "", .name = "node1", .port = 2222},
+                                                  .agent = {"/opt/millrace", "agent"}}));
+  };
+  EXPECT_TRUE(at_port("ssh").ends_with("-p 2222 -- node1 /opt/millrace agent")) << at_port("ssh");
+  EXPECT_NE(at_port("slurm").find("has a port, which slurm does not take"), std::string::npos);
   EXPECT_EQ(line("mpi"), "client -n 1 -host node1 -bind-to none /opt/millrace agent");
   EXPECT_EQ(line("kubernetes"), "client exec -i node1 -- /opt/millrace agent");
   EXPECT_EQ(find_engine("local"), nullptr);

@@ -122,6 +122,12 @@ TEST_F(Launcher, KillMinusNine) {
   EXPECT_EQ(outcome.exits[1].signal, SIGKILL);
 }
 
+TEST(Terminals, GetNoControlCharactersOfRanks) {
+  EXPECT_EQ(on_terminal("a\tb \x1b[2J\x07 \u00e9\xff"), "a\tb \\x1b[2J\\x07 \u00e9\\xff");
+  EXPECT_EQ(on_terminal("10 %\r20 %\r100 %\r"), "100 %");
+  EXPECT_EQ(on_terminal(""), "");
+}
+
 /// A rank that meets rank 1, loses it, and does as it is told.
 constexpr const char* kKept =
     "while [ ! -e $FOLDER/last ]; do\n  printf J >&3\n  echo > $FOLDER/met\n"

@@ -386,6 +386,14 @@ TEST_F(Hosts, WithABannerAreHosts) {
   EXPECT_EQ(losses("out"), losses("one"));
 }
 
+/// Names that only the launcher's ssh configuration knows: the ranks meet at the first host's address.
+TEST_F(Hosts, MayBeAliases) {
+  const Ran ran = launch("", "My_Node.invalid:2222:1,First.Last@other_node:1");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_EQ(losses("out"), losses("one"));
+  EXPECT_EQ(bytes("logins"), "My_Node.invalid\nFirst.Last@other_node\n");
+}
+
 /// The programs of these engines are scripts that run the agent here.
 TEST_F(Hosts, MayBePodsAndContainers) {
   const auto program = [&](const std::string& name, const std::string& skip) {
@@ -564,9 +572,10 @@ TEST_F(Hosts, AreRefusedBeforeAnythingStarts) {
   };
   for (const Bad& bad : {Bad{"node1,node1", "twice"}, Bad{"'-oProxyCommand=x'", "cannot be a host"},
                          Bad{"'a;b'", "cannot be a host"}, Bad{"'$(touch canary)'", "cannot be a host"},
-                         Bad{"'Root@node1'", "cannot be a user"}, Bad{"node1:0", "no number of ranks"},
-                         Bad{"node1:1", "room for 1"}, Bad{"node1:2,node2:2", "take them all"},
-                         Bad{"node1:1,node2", "for all or for none"}, Bad{"a,b,c", "share equally"}}) {
+                         Bad{"'ro ot@node1'", "cannot be a user"}, Bad{"node1:0", "no number of ranks"},
+                         Bad{"node1:ssh:2", "no port of ssh"}, Bad{"node1:1", "room for 1"},
+                         Bad{"node1:2,node2:2", "take them all"}, Bad{"node1:1,node2", "for all or for none"},
+                         Bad{"a,b,c", "share equally"}}) {
     const Ran ran = launch("", bad.hosts);
     EXPECT_EQ(ran.code, 2) << ran.output;
     EXPECT_NE(ran.output.find(bad.says), std::string::npos) << bad.hosts << ": " << ran.output;
