@@ -31,19 +31,29 @@ using namespace std::chrono_literals;
 struct Probe {
   const char* call;
   char letter;
-  const char* descriptor;  ///< an expression of bpftrace
-  const char* offset;
-  const char* path;  ///< nullptr: none
+  const char* descriptor;        ///< an expression of bpftrace
+  const char* offset;            ///< of a copy: the address of the offset
+  const char* path;              ///< nullptr: none
+  const char* target = nullptr;  ///< of a copy: the descriptor written to
+  const char* target_offset = "-1";
+  const char* only = nullptr;  ///< a condition on the arguments; nullptr: all calls
 };
 constexpr Probe kProbes[] = {
     {"read", 'r', "args->fd", "-1", nullptr},
     {"readv", 'r', "args->fd", "-1", nullptr},
     {"pread64", 'r', "args->fd", "args->pos", nullptr},
     {"preadv", 'r', "args->fd", "args->pos_l", nullptr},
+    {"preadv2", 'r', "args->fd", "args->pos_l", nullptr},
     {"write", 'w', "args->fd", "-1", nullptr},
     {"writev", 'w', "args->fd", "-1", nullptr},
     {"pwrite64", 'w', "args->fd", "args->pos", nullptr},
     {"pwritev", 'w', "args->fd", "args->pos_l", nullptr},
+    {"pwritev2", 'w', "args->fd", "args->pos_l", nullptr},
+    {"sendfile64", 'y', "args->in_fd", "args->offset", nullptr, "args->out_fd"},
+    {"copy_file_range", 'y', "args->fd_in", "args->off_in", nullptr, "args->fd_out", "args->off_out"},
+    {"splice", 'y', "args->fd_in", "args->off_in", nullptr, "args->fd_out", "args->off_out"},
+    {"tee", 'y', "args->fdin", "-1", nullptr, "args->fdout"},
+    {"vmsplice", 'y', "args->fd", "-1", nullptr, "-1"},
     {"close", 'c', "args->fd", "-1", nullptr},
     {"lseek", 's', "args->fd", "-1", nullptr},
     {"dup", 'd', "args->fildes", "-1", nullptr},
@@ -55,9 +65,15 @@ constexpr Probe kProbes[] = {
     {"rmdir", 'R', "-1", "-1", "args->pathname"},
     {"unlink", 'U', "-1", "-1", "args->pathname"},
     {"unlinkat", 'U', "-1", "args->flag", "args->pathname"},
+    // FICLONE and FICLONERANGE
+    {"ioctl", 'k', "args->fd", "-1", nullptr, nullptr, "-1",
+     "(args->cmd == 0x40049409 || args->cmd == 0x4020940d)"},
     {"io_submit", 'x', "-1", "-1", nullptr},
+    {"io_uring_setup", 'x', "-1", "-1", nullptr},
     {"io_uring_enter", 'x', "-1", "-1", nullptr},
     // Last: when these are seen, all others are attached.
+    {"creat", 'o', "-1", "-1", "args->pathname"},
+    {"openat2", 'o', "-1", "-1", "args->filename"},
     {"open", 'o', "-1", "-1", "args->filename"},
     {"openat", 'o', "-1", "-1", "args->filename"},
 };
@@ -69,6 +85,10 @@ FileCall call_of(char letter) {
       return FileCall::Read;
     case 'w':
       return FileCall::Write;
+    case 'y':
+      return FileCall::Copy;
+    case 'k':
+      return FileCall::Clone;
     case 'o':
       return FileCall::Open;
     case 'c':
@@ -149,7 +169,8 @@ class Lines {
   std::size_t from_ = 0;
 };
 
-/// "r END LATENCY PID FD OFFSET RESULT COMM|PATH" into an event.
+/// "r END LATENCY PID FD OFFSET RESULT COMM|PATH" into an event. A copy has "FD OFFSET" of its target for a
+/// path.
 bool parse(const std::string& line, FileEvent& event) {
   char letter = 0;
   long long end = 0, latency = 0, pid = 0, descriptor = 0, offset = 0, result = 0;
@@ -171,6 +192,12 @@ bool parse(const std::string& line, FileEvent& event) {
   if (event.call == FileCall::Unlink && offset > 0 && (offset & kRemoveFolder) != 0)
     event.call = FileCall::Remove;
   if (event.call == FileCall::Make) event.mode = offset;
+  long long target = -1, target_offset = -1;
+  if (event.call == FileCall::Copy &&
+      std::sscanf(event.path.c_str(), "%lld %lld", &target, &target_offset) == 2) {
+    event.target = static_cast<std::int32_t>(target);
+    event.target_offset = target_offset;
+  }
   return !(event.call == FileCall::Map && event.descriptor < 0);
 }
 
@@ -368,22 +395,35 @@ std::string bpftrace_program(int process, int self) {
       "delete(@c[args->dev, args->sector]); }\n";
   for (const Probe& probe : kProbes) {
     const bool sentinel = probe.letter == 'o';
-    const std::string call = probe.call, has_path = probe.path ? "|%s" : "";
+    const std::string call = probe.call, more = probe.path ? "|%s" : probe.target ? "|%lld %lld" : "";
+    const auto offset = [&](const std::string& of) {
+      return probe.target && of != "-1" ? "((uint64)" + of + " != 0 ? *(int64*)uptr(" + of + ") : -1)" : of;
+    };
     text += "tracepoint:syscalls:sys_enter_" + call + " /@t[pid]" + (sentinel ? " || pid == " + own : "") +
-            "/ { @s[tid] = nsecs; @f[tid] = (int64)" + probe.descriptor + "; @o[tid] = (int64)" +
-            probe.offset + ";" + (probe.path ? std::string(" @n[tid] = ") + probe.path + ";" : "") + " }\n";
+            (probe.only ? std::string(" && ") + probe.only : "") + "/ { @s[tid] = nsecs; @f[tid] = (int64)" +
+            probe.descriptor + "; @o[tid] = (int64)" + offset(probe.offset) + ";" +
+            (probe.path ? std::string(" @n[tid] = ") + probe.path + ";" : "") +
+            (probe.target ? std::string(" @g[tid] = (int64)") + probe.target + "; @h[tid] = (int64)" +
+                                offset(probe.target_offset) + ";"
+                          : "") +
+            " }\n";
     text += "tracepoint:syscalls:sys_exit_" + call + " /@s[tid]/ { ";
     if (sentinel) text += "if (pid == " + own + ") { printf(\"ready\\n\"); } else { ";
-    text += std::string("printf(\"") + probe.letter + " %llu %llu %d %lld %lld %lld %s" + has_path +
+    text += std::string("printf(\"") + probe.letter + " %llu %llu %d %lld %lld %lld %s" + more +
             "\\n\", nsecs, nsecs - @s[tid], pid, @f[tid], @o[tid], args->ret, comm" +
-            (probe.path ? ", str(@n[tid])" : "") + ");";
+            (probe.path     ? ", str(@n[tid])"
+             : probe.target ? ", @g[tid], @h[tid]"
+                            : "") +
+            ");";
     if (sentinel) text += " }";
     text += " delete(@s[tid]); delete(@f[tid]); delete(@o[tid]);";
     if (probe.path) text += " delete(@n[tid]);";
+    if (probe.target) text += " delete(@g[tid]); delete(@h[tid]);";
     text += " }\n";
   }
   return text +=
-         "END { clear(@t); clear(@b); clear(@p); clear(@c); clear(@s); clear(@f); clear(@o); clear(@n); }\n";
+         "END { clear(@t); clear(@b); clear(@p); clear(@c); clear(@s); clear(@f); clear(@o); clear(@n); "
+         "clear(@g); clear(@h); }\n";
 }
 
 std::string why_no_bpftrace() {

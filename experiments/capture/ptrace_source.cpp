@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/fs.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -33,6 +34,8 @@ struct CallRow {
   int offset = kNone;
   int path = kNone;
   int mode = kNone;
+  int target = kNone;
+  int target_offset = kNone;
 };
 constexpr CallRow kCalls[] = {
     {SYS_read, FileCall::Read, 0},
@@ -40,12 +43,17 @@ constexpr CallRow kCalls[] = {
     {SYS_pread64, FileCall::Read, 0, 3},
     {SYS_preadv, FileCall::Read, 0, 3},
     {SYS_preadv2, FileCall::Read, 0, 3},
-    {SYS_sendfile, FileCall::Read, 1},
     {SYS_write, FileCall::Write, 0},
     {SYS_writev, FileCall::Write, 0},
     {SYS_pwrite64, FileCall::Write, 0, 3},
     {SYS_pwritev, FileCall::Write, 0, 3},
     {SYS_pwritev2, FileCall::Write, 0, 3},
+    // Offsets of copies are addresses.
+    {SYS_sendfile, FileCall::Copy, 1, 2, kNone, kNone, 0},
+    {SYS_copy_file_range, FileCall::Copy, 0, 1, kNone, kNone, 2, 3},
+    {SYS_splice, FileCall::Copy, 0, 1, kNone, kNone, 2, 3},
+    {SYS_tee, FileCall::Copy, 0, kNone, kNone, kNone, 1},
+    {SYS_vmsplice, FileCall::Copy, 0},
     {SYS_open, FileCall::Open},
     {SYS_openat, FileCall::Open},
     {SYS_openat2, FileCall::Open},
@@ -61,7 +69,10 @@ constexpr CallRow kCalls[] = {
     {SYS_dup, FileCall::Duplicate, 0},
     {SYS_dup2, FileCall::Duplicate, 0},
     {SYS_dup3, FileCall::Duplicate, 0},
+    {SYS_ioctl, FileCall::Clone, 0},
+    {SYS_prctl, FileCall::Rename},
     {SYS_io_submit, FileCall::Unseen},
+    {SYS_io_uring_setup, FileCall::Unseen},
     {SYS_io_uring_enter, FileCall::Unseen},
 };
 
@@ -73,7 +84,7 @@ const CallRow* row_of(std::uint64_t number) {
 }
 
 /// The filter of seccomp: stop at the calls of the table, let all others run. A mapping without a file
-/// passes.
+/// passes, and so do ioctls that clone nothing and prctls that name nothing.
 std::vector<sock_filter> seccomp_filter() {
   const auto load = [](std::size_t at) {
     return sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(at));
@@ -86,17 +97,25 @@ std::vector<sock_filter> seccomp_filter() {
   std::vector<sock_filter> filter{load(offsetof(seccomp_data, arch)),
                                   BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0),
                                   answer(SECCOMP_RET_ALLOW), load(offsetof(seccomp_data, nr))};
+  const auto load_argument = [&](std::size_t place) {
+    return load(offsetof(seccomp_data, args) + place * sizeof(std::uint64_t));
+  };
   for (const CallRow& row : kCalls) {
+    std::vector<sock_filter> judged{answer(SECCOMP_RET_TRACE)};
     if (row.call == FileCall::Map) {
-      filter.push_back(skip_unless(static_cast<std::uint32_t>(row.number), 4));
-      filter.push_back(load(offsetof(seccomp_data, args) + 4 * sizeof(std::uint64_t)));
-      filter.push_back(skip_unless(UINT32_MAX, 1));
-      filter.push_back(answer(SECCOMP_RET_ALLOW));
-      filter.push_back(answer(SECCOMP_RET_TRACE));
-    } else {
-      filter.push_back(skip_unless(static_cast<std::uint32_t>(row.number), 1));
-      filter.push_back(answer(SECCOMP_RET_TRACE));
+      judged = {load_argument(4), skip_unless(UINT32_MAX, 1), answer(SECCOMP_RET_ALLOW),
+                answer(SECCOMP_RET_TRACE)};
+    } else if (row.call == FileCall::Clone) {
+      judged = {load_argument(1),          skip_unless(static_cast<std::uint32_t>(FICLONE), 1),
+                answer(SECCOMP_RET_TRACE), skip_unless(static_cast<std::uint32_t>(FICLONERANGE), 1),
+                answer(SECCOMP_RET_TRACE), answer(SECCOMP_RET_ALLOW)};
+    } else if (row.call == FileCall::Rename) {
+      judged = {load_argument(0), skip_unless(PR_SET_NAME, 1), answer(SECCOMP_RET_TRACE),
+                answer(SECCOMP_RET_ALLOW)};
     }
+    filter.push_back(
+        skip_unless(static_cast<std::uint32_t>(row.number), static_cast<std::uint8_t>(judged.size())));
+    filter.insert(filter.end(), judged.begin(), judged.end());
   }
   filter.push_back(answer(SECCOMP_RET_ALLOW));
   return filter;
@@ -140,6 +159,14 @@ std::string text_at(pid_t thread, std::uint64_t address) {
     if (length < static_cast<std::size_t>(got)) break;
   }
   return text;
+}
+
+/// Returns the offset at an address of the thread's memory; -1: no address, or none that can be read.
+std::int64_t offset_at(pid_t thread, std::uint64_t address) {
+  std::int64_t offset = -1;
+  const iovec here{&offset, sizeof offset}, there{reinterpret_cast<void*>(address), sizeof offset};
+  if (address == 0 || process_vm_readv(thread, &here, 1, &there, 1, 0) != sizeof offset) return -1;
+  return offset;
 }
 
 /// Installs the filter in this process. Returns 0, or the negative errno.
@@ -231,7 +258,13 @@ class Tracer {
       state.event = {.call = row.call, .process = state.process};
       // Descriptors are 32 bits wide; the upper half of the argument may hold anything.
       state.event.descriptor = static_cast<std::int32_t>(argument(row.descriptor));
-      state.event.offset = argument(row.offset);
+      state.event.target = static_cast<std::int32_t>(argument(row.target));
+      const auto offset = [&](int place) {
+        const bool pointed = row.call == FileCall::Copy && place != kNone;
+        return pointed ? offset_at(thread, info.seccomp.args[place]) : argument(place);
+      };
+      state.event.offset = offset(row.offset);
+      state.event.target_offset = offset(row.target_offset);
       state.event.mode = row.mode == kNone ? 0 : argument(row.mode);
       if (row.path != kNone) state.event.path = text_at(thread, info.seccomp.args[row.path]);
       // unlinkat with this flag removes a folder.
@@ -248,13 +281,14 @@ class Tracer {
     ptrace(PTRACE_GET_SYSCALL_INFO, thread, reinterpret_cast<void*>(sizeof info), &info);
     if (state.row && info.op == PTRACE_SYSCALL_INFO_EXIT) {
       FileEvent& event = state.event;
+      if (event.call == FileCall::Rename) state.name = line_of(thread, "comm");
       event.end_ns = now;
       event.latency_ns = std::max<std::int64_t>(now - state.begin_ns - floor_ns_, 0);
       event.result = info.exit.rval;
       event.command = state.name;
       // An address is no error, however large.
       if (event.call == FileCall::Map && !info.exit.is_error) event.result &= INT64_MAX;
-      sink_.event(event);
+      if (event.call != FileCall::Rename) sink_.event(event);
     }
     state.row = nullptr;
     go_on(thread, PTRACE_CONT, 0);

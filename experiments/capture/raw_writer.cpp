@@ -103,6 +103,7 @@ void RawWriter::add(const FileEvent& event) {
   const std::string stamp = number(event.end_ns), pid = number(event.process), lat = number(event.latency_ns);
   switch (event.call) {
     case FileCall::Read:
+    case FileCall::Copy:
       return transfer(event, kRead);
     case FileCall::Write:
       return transfer(event, kWrite);
@@ -141,8 +142,12 @@ void RawWriter::add(const FileEvent& event) {
       return;
     case FileCall::Duplicate:
       return table_.duplicate(event.process, event.descriptor, event.result);
+    case FileCall::Rename:
+      return;
+    case FileCall::Clone:
+      return count("clones of files (FICLONE), which share blocks and move no bytes");
     case FileCall::Unseen:
-      return count("submissions to io_uring or aio, whose reads and writes are not seen");
+      return count("calls of io_uring or aio, whose reads and writes are not seen");
   }
 }
 
@@ -154,14 +159,24 @@ const FileTable::File* RawWriter::opened(const FileEvent& event) {
 }
 
 void RawWriter::transfer(const FileEvent& event, Kind kind) {
-  const bool at_position = event.offset < 0;
-  FileTable::File* const file = table_.find(event.process, event.descriptor, at_position ? event.result : 0);
-  if (!file) return count("reads and writes of pipes, sockets and devices");
+  bool any = add_side(event, kind, event.descriptor, event.offset);
+  // A copy that found the end of its source has written nothing.
+  if (event.call == FileCall::Copy && event.result > 0)
+    any |= add_side(event, kWrite, event.target, event.target_offset);
+  if (!any) count("reads and writes of pipes, sockets and devices");
+}
+
+bool RawWriter::add_side(const FileEvent& event, Kind kind, std::int64_t descriptor, std::int64_t offset) {
+  const bool at_position = offset < 0;
+  FileTable::File* const file =
+      descriptor < 0 ? nullptr : table_.find(event.process, descriptor, at_position ? event.result : 0);
+  if (!file) return false;
   files_[kind]->add(
-      join({number(event.end_ns), number(event.process), number(at_position ? file->position : event.offset),
+      join({number(event.end_ns), number(event.process), number(at_position ? file->position : offset),
             number(event.result), number(event.latency_ns), base_name(file->path)}));
   if (at_position) file->position += event.result;
   (kind == kRead ? bytes_read_ : bytes_written_) += event.result;
+  return true;
 }
 
 void RawWriter::add_bio(std::string_view row) {

@@ -61,6 +61,8 @@ class RawWriter {
   enum Kind { kBio, kOpenat, kRead, kWrite, kClose, kCreateDelete, kMmap, kKinds };
   const FileTable::File* opened(const FileEvent& event);
   void transfer(const FileEvent& event, Kind kind);
+  /// Adds the row of one side of a transfer. Returns whether that side is a regular file.
+  bool add_side(const FileEvent& event, Kind kind, std::int64_t descriptor, std::int64_t offset);
   void count(const char* what) { ++left_out_[what]; }
 
   mutable std::mutex mutex_;  // guards what follows

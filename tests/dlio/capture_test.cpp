@@ -1,8 +1,19 @@
 // `millrace trace capture` on real commands: what it writes is what they did, and the kit's tools read it.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/sendfile.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <thread>
@@ -10,6 +21,7 @@
 
 #include "experiments/capture/bpftrace_source.h"
 #include "experiments/capture/ptrace_source.h"
+#include "experiments/capture/raw_writer.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "tests/driver/temporary_folder.h"
@@ -87,6 +99,175 @@ TEST_P(Capture, HasEachReadAndWriteOfACommandAndItsChildren) {
   EXPECT_EQ(report->find("exit_code")->as_int(), 3);
   EXPECT_EQ(report->find("lost")->as_int(), 0);
   EXPECT_GE(report->find("processes")->as_int(), 5);
+}
+
+/// The descriptors of one case: its file to read, its file to write, and the two ends of a pipe.
+struct Descriptors {
+  int in, out, from_pipe, to_pipe;
+};
+/// The calls of a case, and the rows that they are worth: "in OFFSET BYTES" and "out OFFSET BYTES".
+struct CallCase {
+  const char* name;
+  std::function<bool(const Descriptors& d)> make;
+  std::vector<std::string> rows;
+};
+/// Two buffers of 300 and 700 bytes.
+const iovec* two_parts() {
+  static char bytes[1000];
+  static const iovec parts[]{{bytes, 300}, {bytes + 300, 700}};
+  return parts;
+}
+std::vector<CallCase> call_cases() {
+  static char bytes[1000];
+  return {
+      {"read",
+       [](auto& d) { return read(d.in, bytes, 1000) == 1000 && read(d.in, bytes, 5) == 5; },
+       {"in 0 1000", "in 1000 5"}},
+      {"readv", [](auto& d) { return readv(d.in, two_parts(), 2) == 1000; }, {"in 0 1000"}},
+      {"pread", [](auto& d) { return pread(d.in, bytes, 500, 5000) == 500; }, {"in 5000 500"}},
+      {"preadv", [](auto& d) { return preadv(d.in, two_parts(), 2, 7) == 1000; }, {"in 7 1000"}},
+      {"preadv2",
+       [](auto& d) {
+         return preadv2(d.in, two_parts(), 2, 9, 0) == 1000 && preadv2(d.in, two_parts(), 1, -1, 0) == 300;
+       },
+       {"in 9 1000", "in 0 300"}},
+      {"write",
+       [](auto& d) { return write(d.out, bytes, 1000) == 1000 && write(d.out, bytes, 5) == 5; },
+       {"out 0 1000", "out 1000 5"}},
+      {"writev", [](auto& d) { return writev(d.out, two_parts(), 2) == 1000; }, {"out 0 1000"}},
+      {"pwrite", [](auto& d) { return pwrite(d.out, bytes, 500, 5000) == 500; }, {"out 5000 500"}},
+      {"pwritev", [](auto& d) { return pwritev(d.out, two_parts(), 2, 7) == 1000; }, {"out 7 1000"}},
+      {"pwritev2",
+       [](auto& d) {
+         return pwritev2(d.out, two_parts(), 2, 9, 0) == 1000 &&
+                pwritev2(d.out, two_parts(), 1, -1, 0) == 300;
+       },
+       {"out 9 1000", "out 0 300"}},
+      {"copy_file_range",
+       [](auto& d) {
+         return copy_file_range(d.in, nullptr, d.out, nullptr, 600, 0) == 600 &&
+                copy_file_range(d.in, nullptr, d.out, nullptr, 300, 0) == 300;
+       },
+       {"in 0 600", "out 0 600", "in 600 300", "out 600 300"}},
+      {"copy_file_range_at",
+       [](auto& d) {
+         off64_t from = 100, to = 50;
+         return copy_file_range(d.in, &from, d.out, &to, 600, 0) == 600;
+       },
+       {"in 100 600", "out 50 600"}},
+      {"copy_file_range_at_the_end",
+       [](auto& d) {
+         return lseek(d.in, 0, SEEK_END) == 9000 &&
+                copy_file_range(d.in, nullptr, d.out, nullptr, 600, 0) == 0;
+       },
+       {"in 9000 0"}},
+      {"sendfile",
+       [](auto& d) {
+         off_t from = 4000;
+         return sendfile(d.out, d.in, nullptr, 800) == 800 && sendfile(d.out, d.in, &from, 200) == 200;
+       },
+       {"in 0 800", "out 0 800", "in 4000 200", "out 800 200"}},
+      {"sendfile_to_a_pipe",
+       [](auto& d) { return sendfile(d.to_pipe, d.in, nullptr, 800) == 800; },
+       {"in 0 800"}},
+      {"splice",
+       [](auto& d) {
+         off64_t to = 20;
+         return splice(d.in, nullptr, d.to_pipe, nullptr, 800, 0) == 800 &&
+                splice(d.from_pipe, nullptr, d.out, nullptr, 500, 0) == 500 &&
+                splice(d.from_pipe, nullptr, d.out, &to, 300, 0) == 300;
+       },
+       {"in 0 800", "out 0 500", "out 20 300"}},
+      {"dup_and_seek",
+       [](auto& d) { return lseek(d.in, 40, SEEK_SET) == 40 && read(dup(d.in), bytes, 10) == 10; },
+       {"in 40 10"}},
+  };
+}
+/// Calls that move no byte of a file, or whose bytes are not seen: they are counted.
+bool make_counted_calls(const Descriptors& d) {
+  char params[120]{};
+  const int other[2]{d.from_pipe, d.to_pipe};
+  int second[2];
+  const bool moved = pipe(second) == 0 && write(other[1], "xy", 2) == 2 &&
+                     tee(other[0], second[1], 2, 0) == 2 && vmsplice(second[1], two_parts(), 1, 0) == 300;
+  const long ring =
+      syscall(SYS_io_uring_setup, 1, params);  // a container may refuse it; it is counted then, too
+  if (ring >= 0) close(static_cast<int>(ring));
+  return moved && ioctl(d.out, FICLONE, d.to_pipe) < 0 && ioctl(d.to_pipe, FIONREAD, params) == 0;
+}
+
+/// The process itself makes the calls, so that their truth is known to the byte.
+TEST_P(Capture, HasEveryCallThatMovesBytesOfFiles) {
+  const std::vector<CallCase> cases = call_cases();
+  for (const CallCase& one : cases) folder_.write(std::string(one.name) + ".in", std::string(9000, 'x'));
+  folder_.write("counted.in", "x");
+  const auto body = [&] {
+    const auto calls = [&](const std::string& name, const std::function<bool(const Descriptors&)>& make) {
+      int ends[2];
+      const int in = open(folder_.path(name + ".in").c_str(), O_RDONLY),
+                out = creat(folder_.path(name + ".out").c_str(), 0600);
+      const bool done = pipe(ends) == 0 && in >= 0 && out >= 0 && make({in, out, ends[0], ends[1]});
+      for (const int fd : {in, out, ends[0], ends[1]}) close(fd);
+      return done;
+    };
+    for (std::size_t k = 0; k < cases.size(); ++k)
+      if (!calls(cases[k].name, cases[k].make)) _exit(static_cast<int>(10 + k));
+    prctl(PR_SET_NAME, "pt_data_worker");
+    _exit(calls("counted", make_counted_calls) ? 0 : 1);
+  };
+  RawWriter writer(folder_.path());
+  const CaptureSink sink{
+      .event = [&](const FileEvent& event) { writer.add(event); },
+      .forget = [&](std::uint32_t process) { writer.forget(process); },
+      .forked = [&](std::uint32_t parent, std::uint32_t child) { writer.fork(parent, child); },
+      .started = [](std::uint32_t) {},
+      .ended = [](int) {},
+  };
+  const TracedCommand command{.body = body, .words = {}};
+  const TraceResult result = GetParam() == std::string("ptrace")
+                                 ? trace_by_ptrace(command, 0, sink)
+                                 : trace_by_bpftrace(command, sink, [](std::string_view) {}).trace;
+  writer.flush();
+  ASSERT_EQ(result.refused, "");
+  ASSERT_EQ(result.status, 0) << "case " << (result.status >> 8) - 10 << " could not be made";
+  std::int64_t read_bytes = 0, written_bytes = 0;
+  for (const CallCase& one : cases) {
+    std::vector<std::string> rows, truth = one.rows;
+    for (const std::string side : {"in", "out"}) {
+      for (const auto& row : rows_of(folder_.read(side == "in" ? "trace_read.out" : "trace_write.out"),
+                                     one.name + ("." + side)))
+        rows.push_back(side + " " + row.at(2) + " " + row.at(3));
+    }
+    // Reads come before writes here; a process makes them in turns.
+    std::ranges::stable_sort(truth, {}, [](const std::string& row) { return row.front(); });
+    EXPECT_EQ(rows, truth) << one.name;
+    for (const std::string& row : truth)
+      (row.front() == 'i' ? read_bytes : written_bytes) += std::stoll(row.substr(row.rfind(' ')));
+  }
+  EXPECT_EQ(writer.bytes_read(), read_bytes);
+  EXPECT_EQ(writer.bytes_written(), written_bytes);
+  for (const auto& [name, command] : {std::pair("counted.out", true), {"read.out", false}}) {
+    const auto opens = rows_of(folder_.read("trace_openat.out"), name);
+    ASSERT_EQ(opens.size(), 1u) << name;
+    EXPECT_EQ(opens[0].at(2) == "pt_data_worker", command) << "the name that the thread has at the time";
+  }
+  const std::map<std::string, std::int64_t> left_out = writer.left_out();
+  const auto count = [&](const std::string& start) {
+    const auto found = left_out.lower_bound(start);
+    return found != left_out.end() && found->first.starts_with(start) ? found->second : 0;
+  };
+  EXPECT_EQ(count("calls of io_uring or aio"), 1);
+  EXPECT_EQ(count("calls that failed"), 1) << "FICLONE of a pipe";
+  EXPECT_EQ(count("reads and writes of pipes"), 3) << "write, tee, vmsplice";
+}
+
+TEST_P(Capture, HasAllBytesOfACopiedFile) {
+  folder_.write("big.bin", std::string(3'000'000, 'x'));
+  const Answer answer =
+      capture("run", "cp --reflink=never " + folder_.path("big.bin") + " " + folder_.path("copy.bin"));
+  ASSERT_EQ(answer.code, 0) << answer.text;
+  EXPECT_EQ(sum("run", "trace_read.out", "big.bin"), 3'000'000) << answer.text;
+  EXPECT_EQ(sum("run", "trace_write.out", "copy.bin"), 3'000'000) << answer.text;
 }
 
 TEST_P(Capture, IsReadByTheKitsTools) {
