@@ -42,7 +42,8 @@ void add_carried(NamedTensors& state, StageExecutor& executor, const ParameterSt
     at::Tensor whole = at::zeros(place.shape, store.flat_weights().options());
     std::int64_t row = 0;
     for (const CarriedRows& m : microbatches) {
-      if (const CarriedTensors* found = executor.carried_states().find(m.position))
+      const CarriedTensors* found = executor.carried_states().find(m.position);
+      if (found && (*found)[place.step][place.tensor].defined())
         whole.narrow(0, row, m.samples).copy_((*found)[place.step][place.tensor]);
       row += m.samples;
     }
@@ -53,7 +54,7 @@ void add_carried(NamedTensors& state, StageExecutor& executor, const ParameterSt
 
 void load_carried(const Checkpoint& checkpoint, StageExecutor& executor, const ParameterStore& store,
                   std::span<const CarriedRows> microbatches) {
-  if (!executor.program().carries || microbatches.empty()) return;
+  if (!executor.program().writes.carried || microbatches.empty()) return;
   std::vector<CarriedTensors> states(microbatches.size());
   for (const CarriedPlace& place : places_of(executor.program(), microbatches)) {
     const SafetensorsFile* file = checkpoint.find(place.name);

@@ -101,10 +101,8 @@ class Compiler {
       step.input_shapes = shapes(layout_.reads[i]);
       step.output_shapes = shapes(layout_.makes[i]);
     }
-    if (step.carrying) {
-      step.num_carried = step.carrying->carried().size();
-      program_.carries = true;
-    }
+    if (step.carrying) step.num_carried = step.carrying->carried().size();
+    program_.writes.add(forward_writes(*named.layer));
     const std::vector<char> outputs = wants(layout_.makes[i]);
     step.has_backward = std::ranges::any_of(outputs, [](char w) { return w != 0; });
     step.has_parameters = !named.frozen && std::ranges::any_of(named.layer->parameters(),

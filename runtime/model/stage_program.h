@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/layers/carrying_layer.h"
+#include "runtime/layers/forward_writes.h"
 #include "runtime/model/stage_layout.h"
 
 namespace millrace {
@@ -83,7 +83,7 @@ struct StageProgram {
   /// (Crossing::summed). Its gradient is summed when all parts are there.
   std::vector<char> in_parts;
   std::size_t num_sums = 0;  ///< sums of all heads of the model
-  bool carries = false;      ///< one of its layers carries states
+  ForwardWrites writes;      ///< of all its layers
 
   bool reads_batch() const { return !fields.empty(); }
   const Border* earlier_from(int peer) const;

@@ -42,6 +42,21 @@ class CarriedStates {
     const auto found = by_position_.find(position);
     return found == by_position_.end() ? nullptr : &found->second;
   }
+  /// Takes back what the microbatches at `first` and later left: each leaves what it began with. `skipped`:
+  /// by job; other jobs' states stay. `follows_of` returns BatchExtent::follows by position.
+  template <class FollowsOf>
+  void take_back(std::int64_t first, const std::vector<char>& skipped, FollowsOf&& follows_of) {
+    for (auto at = by_position_.lower_bound(first); at != by_position_.end(); ++at) {
+      const std::int64_t follows = follows_of(at->first);
+      const CarriedTensors* before = follows == 0 ? nullptr : find(at->first - follows);
+      for (std::size_t l = 0; l < at->second.size(); ++l) {
+        std::vector<at::Tensor>& own = at->second[l];
+        for (std::size_t k = 0; k < own.size(); ++k)
+          if (skipped[k / (own.size() / skipped.size())]) own[k] = before ? (*before)[l][k] : at::Tensor();
+      }
+    }
+  }
+  const std::map<std::int64_t, CarriedTensors>& all() const { return by_position_; }
   void clear() { by_position_.clear(); }
 
  private:

@@ -132,8 +132,8 @@ void ParameterStore::add_layer(const StageLayout& layout, const LayerPlace& wher
       continue;
     }
     slots_of_layer_[place].push_back(static_cast<int>(slots_.size()));
-    slots_.push_back(
-        {name, specs[i].shape, end(), element_count(specs[i].shape), specs[i].kind, specs[i].also, job});
+    slots_.push_back({name, specs[i].shape, end(), element_count(specs[i].shape), specs[i].kind,
+                      specs[i].also, job, place, specs[i].written});
     initial.push_back(values[i]);
   }
   ranges_[place].emplace_back(begin, end());
@@ -329,9 +329,9 @@ void ParameterStore::make_copies(const StageLayout& layout, StageId stage, int m
   for (std::size_t l = 0; l < layers.size(); ++l) {
     const auto index = static_cast<std::size_t>(layers[l]);
     const std::vector<int>& reads = layout.reads[index];
-    const auto is_tied = [](int slot) { return slot < 0; };
-    // A tied layer has no copies: a mirror's values may arrive at any time.
-    if (is_lowered_[l] || reads.empty() || std::ranges::any_of(slots_of_layer_[l], is_tied)) continue;
+    // Copies follow updates alone: a mirror's values may arrive at any time, and a forward may write weights.
+    const auto changes = [&](int slot) { return slot < 0 || slots_[slot].written; };
+    if (is_lowered_[l] || reads.empty() || std::ranges::any_of(slots_of_layer_[l], changes)) continue;
     copying_[l] = {layout.model.layers[index].layer, layout.tensors[reads.front()].spec.shape};
   }
 }

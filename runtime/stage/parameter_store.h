@@ -36,6 +36,8 @@ struct ParameterSlot {
   ParameterKind kind = ParameterKind::Weight;
   std::vector<std::string> also{};  ///< ParameterSpec::also
   int job = -1;                     ///< ParameterSpec::job
+  std::size_t layer = 0;            ///< position in the stage
+  bool written = false;             ///< ParameterSpec::written
 };
 
 /// A use, by a layer of this stage, of a parameter that another layer owns. Its gradient is kept apart,

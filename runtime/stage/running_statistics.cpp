@@ -52,18 +52,12 @@ void RunningStatistics::resume() {
   of_newest_.reset();
 }
 
-RunningStatistics::Kept RunningStatistics::copies() const {
+RunningStatistics::Kept RunningStatistics::copies(bool statistics) const {
   Kept kept;
-  if (parts_.store.has_buffers()) kept.buffers = parts_.store.copy_of_buffers();
-  const std::vector<int>& layers = parts_.layout.layers[parts_.stage.value];
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    std::size_t trained = 0;
-    for (const ParameterSpec& spec : parts_.layout.model.layers[layers[l]].layer->parameters()) {
-      if (spec.is_buffer) continue;
-      const at::Tensor& own = parts_.store.current_parameters(static_cast<int>(l))[trained++];
-      if (spec.written) kept.written.push_back({own, own.clone(), std::max(spec.job, 0)});
-    }
-  }
+  const ParameterStore& store = parts_.store;
+  if (statistics && store.has_buffers()) kept.buffers = store.copy_of_buffers();
+  for (std::size_t s = 0; s < store.slots().size(); ++s)
+    if (store.slots()[s].written) kept.written.push_back({s, store.view(store.flat_weights(), s).clone()});
   return kept;
 }
 
@@ -75,21 +69,22 @@ void RunningStatistics::restore(const Kept& kept, const std::vector<char>& jobs)
       if (jobs[i / per_job]) buffers[i].copy_(kept.buffers[layer][i]);
   }
   for (const Kept::Written& one : kept.written)
-    if (jobs[one.job]) one.parameter.copy_(one.value);
+    if (jobs[std::max(parts_.store.slots()[one.slot].job, 0)])
+      parts_.store.view(parts_.store.flat_weights(), one.slot).copy_(one.value);
 }
 
 void RunningStatistics::set_ended(const std::vector<char>& ended) {
   if (ended == ended_) return;
   ended_ = ended;
-  at_end_ = copies();
+  at_end_ = copies(true);
 }
 
 void RunningStatistics::restore_ended() {
   if (!ended_.empty()) restore(at_end_, ended_);
 }
 
-void RunningStatistics::keep() {
-  at_begin_ = copies();
+void RunningStatistics::keep(bool statistics) {
+  at_begin_ = copies(statistics);
 }
 
 void RunningStatistics::put_back(const std::vector<char>& skipped) {

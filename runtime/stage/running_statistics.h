@@ -1,5 +1,5 @@
 // The running statistics of a stage's batch normalisations: joined over replicas, kept at cuts, and frozen
-// for jobs that have ended.
+// for jobs that have ended. Weights that forwards write are frozen with them.
 #pragma once
 
 #include <cstdint>
@@ -43,9 +43,9 @@ class RunningStatistics {
   /// Puts back what forwards have changed of jobs that have ended. Nothing has read it since.
   void restore_ended();
 
-  /// Keeps the statistics as they are before a step. put_back() makes them so again for the jobs that skip
-  /// the step, by job of `skipped`.
-  void keep();
+  /// Keeps the weights that forwards write, and with `statistics` those too, as they are before a step.
+  /// put_back() makes them so again for the jobs that skip the step, by job of `skipped`.
+  void keep(bool statistics);
   void put_back(const std::vector<char>& skipped);
 
  private:
@@ -53,12 +53,12 @@ class RunningStatistics {
   struct Kept {
     ParameterStore::Buffers buffers;  ///< of all jobs
     struct Written {
-      at::Tensor parameter, value;
-      int job;
+      std::size_t slot;
+      at::Tensor value;
     };
     std::vector<Written> written;
   };
-  Kept copies() const;
+  Kept copies(bool statistics) const;
   void restore(const Kept& kept, const std::vector<char>& jobs) const;
 
   const ExecutorParts& parts_;

@@ -44,7 +44,7 @@ void StageExecutor::begin(RunContext context) {
   if (context_.begins.empty()) context_.begins.assign(jobs, 0);
   layers_.set_begins(context_.begins);
   heads_.begin();
-  if (options_.keeps_statistics && context_.training) statistics_.keep();
+  if (options_.keeps_written && context_.training) statistics_.keep(options_.keeps_statistics);
 }
 
 void StageExecutor::pause(std::int64_t cut) {
@@ -110,14 +110,14 @@ void StageExecutor::forward(MicrobatchId microbatch) {
   const bool keeps = training && recomputes();
   const std::int64_t position = context_.position_of(microbatch);
   const std::int64_t drawn = position - (training ? 0 : context_.evaluation_shift);
-  if (program_.carries)
+  if (program_.writes.carried)
     slot.carried = carried_of_run().before(position, context_.extent_of(position).follows);
   if (keeps) slot.kept.assign(slot.values.begin(), slot.values.begin() + program_.num_incoming);
   layers_.forward(slot, drawn, version,
                   !training ? LayerRunner::Run::Evaluate
                   : keeps   ? LayerRunner::Run::TrainWithoutSaving
                             : LayerRunner::Run::Train);
-  if (program_.carries) keep_carried(slot);
+  if (program_.writes.carried) keep_carried(slot);
   const bool marks = options_.marks_losses && !program_.heads.empty();
   if (marks) loss_marks_.first = parts_.device.mark();
   heads_.forward(slot, training);
@@ -252,12 +252,18 @@ void StageExecutor::update(const std::vector<UpdateScalars>& scalars) {
     peak_versions_ = std::max(peak_versions_, versions);
   }
   statistics_.restore_ended();
-  if (options_.keeps_statistics) {
-    std::vector<char> skipped;
-    for (const UpdateScalars& job : scalars) skipped.push_back(job.skip ? 1 : 0);
-    statistics_.put_back(skipped);
-  }
+  if (options_.keeps_written && std::ranges::any_of(scalars, &UpdateScalars::skip)) take_back(scalars);
   ties_.exchange_values();
+}
+
+/// A skipped step leaves nothing behind that its forwards wrote.
+void StageExecutor::take_back(const std::vector<UpdateScalars>& scalars) {
+  std::vector<char> skipped;
+  for (const UpdateScalars& job : scalars) skipped.push_back(job.skip ? 1 : 0);
+  statistics_.put_back(skipped);
+  if (options_.keeps_statistics)
+    carried_.take_back(context_.first_position, skipped,
+                       [this](std::int64_t position) { return context_.extent_of(position).follows; });
 }
 
 bool StageExecutor::use_averages(bool averages) {

@@ -107,6 +107,7 @@ class StageExecutor {
   void forward(MicrobatchId microbatch);
   bool recomputes() const { return parts_.layout.recomputes[parts_.stage.value] != 0; }
   void keep_carried(LayerSlot& slot);
+  void take_back(const std::vector<UpdateScalars>& scalars);
   CarriedStates& carried_of_run() { return context_.training ? carried_ : carried_in_evaluation_; }
   void backward(MicrobatchId microbatch, Op op, bool last_gradient);
   void backward_weights(MicrobatchId microbatch, bool last_gradient);

@@ -29,8 +29,9 @@ struct ExecutorOptions {
   /// Look at what each layer gives, forward and backward. `throws_at_once`: NumericError at the first number
   /// that is not finite; else nonfinite_place() tells of it.
   bool check_activations = false, throws_at_once = false;
-  /// Running statistics may be taken back (UpdateScalars::skip, put_back): keep them at a step's begin.
-  bool keeps_statistics = false;
+  /// A skipped step (UpdateScalars::skip) takes back what its forwards wrote to weights. With
+  /// `keeps_statistics`, running statistics and carried states too.
+  bool keeps_written = false, keeps_statistics = false;
   /// Batch normalisation takes statistics over the microbatches that all replicas run at the same time. Their
   /// schedule must pass check_replicas_meet.
   bool sync_batch_norm = false;

@@ -38,9 +38,8 @@ std::vector<StageId> stages_with_statistics(const StageLayout& layout) {
   std::vector<StageId> stages;
   for (int s = 0; s < layout.num_stages(); ++s) {
     const auto& layers = layout.layers[s];
-    const bool any = std::ranges::any_of(layers, [&](int layer) {
-      return std::ranges::any_of(layout.model.layers[layer].layer->parameters(), &ParameterSpec::is_buffer);
-    });
+    const bool any = std::ranges::any_of(
+        layers, [&](int layer) { return forward_writes(*layout.model.layers[layer].layer).buffers; });
     if (any) stages.emplace_back(s);
   }
   return stages;

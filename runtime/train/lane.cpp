@@ -75,6 +75,8 @@ Lane::Lane(const LaneParts& parts)
   const NonfiniteOptions& nonfinite = parts.options.nonfinite;
   executor.check_activations = nonfinite.check == FiniteCheckOf::Activations;
   executor.throws_at_once = !decision_.judges_together();
+  executor.keeps_written = decision_.skips_nonfinite() || decision_.scales_loss();
+  // With a scaled loss statistics and states stay as a skipped step leaves them, as in PyTorch.
   executor.keeps_statistics = decision_.skips_nonfinite() && !decision_.scales_loss();
   checks_own_gradients_ = nonfinite.check != FiniteCheckOf::Loss && !decision_.judges_together();
   for (int s = 0; s < parts.plan.num_stages(); ++s) {

@@ -55,6 +55,8 @@ struct HeldStage {
   ParameterStore of_job(int job) const {
     return named() ? store->job(job, first_job + job) : store->job(job);
   }
+  /// Returns what the forwards of the stage write.
+  const ForwardWrites& writes() const { return executors.back()->program().writes; }
   bool has_job(int job) const { return job >= first_job && job < first_job + jobs; }  ///< of all jobs
 };
 

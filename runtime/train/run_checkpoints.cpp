@@ -326,11 +326,10 @@ void RunCheckpoints::require_finite(const std::vector<StageTensors>& tensors) co
                        "lower --lr or add --warmup-steps");
 }
 
-/// Tells whether nothing but an update changes what is saved. A forward changes buffers and carried states,
-/// and an asynchronous pipeline is full.
+/// Tells whether nothing but an update changes what this rank saves. An asynchronous pipeline is full.
 bool RunCheckpoints::changes_at_updates() const {
-  return !t_.asynchronous() && !t_.carries() &&
-         std::ranges::none_of(t_.stages->held(), [](const HeldStage& h) { return h.store->has_buffers(); });
+  return !t_.asynchronous() &&
+         std::ranges::none_of(t_.stages->held(), [](const HeldStage& h) { return h.writes().any(); });
 }
 
 /// Replaces the tensors of writing_ by copies, which stay as they are while the rank trains. Returns the
@@ -378,13 +377,16 @@ CheckpointInfo RunCheckpoints::info_of(std::int64_t step) const {
           .jobs = progress()};
 }
 
-/// Tells whether weights and rule state are all that a run goes on from, and this rank has them by itself.
+/// Tells whether weights and rule state are all that a run goes on from, no forward writes any of them on any
+/// rank, and this rank has them by itself.
 bool RunCheckpoints::can_rescue() const {
   const UpdateDecision& decision = t_.stages->decision();
   const bool replicated =
       std::ranges::any_of(t_.plan.stages, [](const PlanStage& stage) { return stage.ranks.size() > 1; });
+  const bool writes = std::ranges::any_of(
+      t_.model.layers, [](const NamedLayer& layer) { return forward_writes(*layer.layer).any(); });
   if (!t_.options.rescues || !replicated || t_.options.output_dir.empty() || t_.options.host_folder ||
-      !changes_at_updates() || t_.is_one_of_several() || !t_.layout().turns.empty() ||
+      t_.asynchronous() || writes || t_.is_one_of_several() || !t_.layout().turns.empty() ||
       decision.scales_loss() || decision.skips_nonfinite() || evaluations_.waiting(0))
     return false;
   // Replicas that share the rule's state have a part of it each.

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "runtime/base/error.h"
-#include "runtime/layers/carrying_layer.h"
+#include "runtime/layers/forward_writes.h"
 #include "runtime/train/job_steps.h"
 
 namespace millrace {
@@ -64,11 +64,19 @@ void add_asynchronous(const StageLayout& layout, const Plan& plan, const TrainOp
 /// Adds the problems of layers whose forward writes to weights: there must be one copy of those weights.
 void add_written(const StageLayout& layout, const Plan& plan, Problems& problems) {
   const bool asynchronous = is_asynchronous(plan.schedule);
+  for (const NamedLayer& layer : layout.model.layers) {
+    if (layout.casts() && forward_writes(*layer.layer).parameters &&
+        layer.layer->cast_policy() == CastPolicy::Lower)
+      problems.push_back({"",
+                          layer.name +
+                              " writes to a parameter in its forward, and with --precision it gets a "
+                              "copy of it",
+                          "give it another cast_policy, or use --precision float32"});
+  }
   for (const PlanStage& stage : plan.stages) {
     if (!asynchronous && stage.ranks.size() == 1) continue;
     for (const NamedLayer& layer : layout.model.layers) {
-      const auto specs = layer.layer->parameters();
-      if (std::ranges::none_of(specs, &ParameterSpec::written) ||
+      if (!forward_writes(*layer.layer).parameters ||
           std::ranges::find(stage.layers, layer.name) == stage.layers.end())
         continue;
       const std::string what = layer.name + " scales the rows that it reads (max_norm), and ";

@@ -337,7 +337,7 @@ void write_step(const LayeredModel& model, const std::string& path, const std::s
   const auto batches = text_batches(model, kSamples, kTogether);
   NamedTensors tensors;
   LossSums losses;
-  for (int first = 0; first <= (executor.program().carries ? kTogether : 0); first += kTogether) {
+  for (int first = 0; first <= (executor.program().writes.carried ? kTogether : 0); first += kTogether) {
     executor.begin({.first_position = first,
                     .extent_of = [&](std::int64_t position) { return batches->extent(position); }});
     store.flat_gradient().zero_();

@@ -1,7 +1,5 @@
 // Losses and gradients that are not finite: all ranks stop, skip or go back in the same step, and say where
 // it began.
-#include <ATen/ops/full_like.h>
-
 #include <cmath>
 #include <limits>
 
@@ -13,27 +11,6 @@
 
 namespace millrace {
 namespace {
-
-/// Passes on, but for one microbatch of the run, whose activations are NaN.
-class NanForward final : public Layer {
- public:
-  explicit NanForward(std::uint64_t seed) : seed_(seed) {}
-  std::string kind() const override { return "nan"; }
-  bool draws() const override { return true; }
-  Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
-                     const CallContext& context, Saved*) const override {
-    if (!context.training || context.random_seed != seed_) return inputs[0];
-    return at::full_like(inputs[0], std::numeric_limits<double>::quiet_NaN());
-  }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved&,
-                                         std::span<const bool>) const override {
-    return {grad};
-  }
-
- private:
-  std::uint64_t seed_;
-};
 
 /// Convolutions with batch normalisation. Layer `name` gives NaN in microbatch 2 of these steps.
 LayeredModel normalised(const std::string& name, std::int64_t step) {

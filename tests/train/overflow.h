@@ -1,4 +1,5 @@
-// A model whose gradients are infinite in chosen steps of chosen jobs.
+// Models with numbers that are not finite: gradients in chosen steps of chosen jobs, activations of a
+// microbatch.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/sum.h>
 
 #include "runtime/base/random.h"
@@ -59,5 +61,26 @@ inline LayeredModel overflowing(const std::vector<std::int64_t>& steps) {
   for (const std::int64_t step : steps) of_seed.emplace_back(11, step);
   return overflowing_where(of_seed);
 }
+
+/// Passes on, but for one microbatch of the run, whose activations are NaN.
+class NanForward final : public Layer {
+ public:
+  explicit NanForward(std::uint64_t seed) : seed_(seed) {}
+  std::string kind() const override { return "nan"; }
+  bool draws() const override { return true; }
+  Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext& context, Saved*) const override {
+    if (!context.training || context.random_seed != seed_) return inputs[0];
+    return at::full_like(inputs[0], std::numeric_limits<double>::quiet_NaN());
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved&,
+                                         std::span<const bool>) const override {
+    return {grad};
+  }
+
+ private:
+  std::uint64_t seed_;
+};
 
 }  // namespace millrace
