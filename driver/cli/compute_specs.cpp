@@ -342,6 +342,10 @@ CommandSpec train_spec(TrainFlags& f) {
           "Every message carries a hash, which the receiver compares: bytes that the way changes end the run "
           "(exit code 5) instead of spoiling it. NCCL is not used then.",
           into::on(f.wire_checksum)),
+      flag("Job", "check-writes",
+           "Hash all weights before and after each action: a change that is no update's ends the run, with "
+           "the stage, the action, the layer and the tensor. To look for faults: slow.",
+           into::on(o.check_writes)),
       flag("Job", "timeout", "SECONDS", "Deadline of every wait for another rank.",
            into::duration(f.deadline, 0.001, 1e6)),
       flag("Emulation", "emulate-links", "FILE",

@@ -68,6 +68,7 @@ struct RankStagesOptions {
   Precision precision = Precision::Float32;  ///< the precision that the layouts were made for
   LossScaleOptions loss_scale;
   NonfiniteOptions nonfinite{};
+  bool check_writes = false;      ///< WriteCheck
   bool average_replicas = false;  ///< gradients are means over replicas instead of sums (asynchronous)
   bool rate_by_replicas = false;  ///< a stage's learning rate times its replicas / those of stage 0
 };

@@ -220,10 +220,15 @@ void RankRunner::update(const Action& action) {
 void RankRunner::step(const Action& action, bool last_gradient) {
   if (parts_.failpoints && parts_.failpoints->reach(to_string(span_kind(action.op)), step_))
     parts_.stages.lanes()[array_of(action)].spoil_gradient(action.stage);
-  if (action.op == Op::Update) return update(action);
-  if (action.op == Op::Forward) feed(action);
-  timed(span_kind(action.op), action, seconds_of(times_, action.op),
-        [&] { parts_.stages.execute(in_its_array(action), last_gradient, array_of(action)); });
+  parts_.stages.check_writes(nullptr, array_of(action), parts_.trains);
+  if (action.op == Op::Update) {
+    update(action);
+  } else {
+    if (action.op == Op::Forward) feed(action);
+    timed(span_kind(action.op), action, seconds_of(times_, action.op),
+          [&] { parts_.stages.execute(in_its_array(action), last_gradient, array_of(action)); });
+  }
+  parts_.stages.check_writes(&action, array_of(action), parts_.trains);
   if (is_receive(action.op)) --posted_;
 }
 

@@ -47,6 +47,7 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
                                   static_cast<int>(array), first_job});
     first_job += static_cast<std::size_t>(layouts[array].model.jobs());
   }
+  if (options.check_writes) writes_.emplace();
   if (lanes_.front().held().empty()) {
     throw ConfigError("the plan has no place for rank " + std::to_string(world.rank().value),
                       "start as many ranks as the plan names");
@@ -67,10 +68,12 @@ void RankStages::set_turn(std::optional<std::size_t> turn) {
 
 void RankStages::pause(std::int64_t cut) {
   for (const HeldStage& h : held()) h.executor->pause(cut);
+  if (writes_) writes_->forget();  // running statistics may be those of an earlier microbatch now
 }
 
 void RankStages::go_on() {
   for (const HeldStage& h : held()) h.executor->go_on();
+  if (writes_) writes_->forget();
 }
 
 void RankStages::use_averages(bool averages) {
@@ -78,6 +81,7 @@ void RankStages::use_averages(bool averages) {
   bool exchanged = false;
   for (const HeldStage& h : held()) exchanged = h.executor->use_averages(averages) || exchanged;
   if (exchanged) finish_sends();
+  if (writes_) writes_->forget();
 }
 
 void RankStages::execute(const Action& action, bool last_gradient, int array) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/train/lane.h"
+#include "runtime/train/write_check.h"
 
 namespace millrace {
 
@@ -42,6 +43,10 @@ class RankStages {
   void about_to_change() {
     if (const auto read = std::exchange(before_change_, nullptr)) read();
   }
+  /// Looks for tensors that changed since the call before (WriteCheck::look), if the options ask for it.
+  void check_writes(const Action* action, int array, bool trains) {
+    if (writes_) writes_->look(lanes_, action, array, trains);
+  }
   /// Runs any action but Update. The action's microbatch counts in its array.
   void execute(const Action& action, bool last_gradient, int array);
   void finish_sends();
@@ -55,6 +60,7 @@ class RankStages {
   UpdateDecision decision_;
   std::deque<Lane> lanes_;
   int peak_stash_ = 0;
+  std::optional<WriteCheck> writes_;
   std::function<void()> before_change_;
 };
 

@@ -119,6 +119,7 @@ struct TrainOptions {
   /// finds no later step wrong gives up.
   std::int64_t rolled_back_at = -1;
   bool sync_batch_norm = false;  ///< ExecutorOptions
+  bool check_writes = false;     ///< hash all weights before and after each action (WriteCheck)
   MasksFrom masks = MasksFrom::Device;
   std::int64_t bucket_bytes = 4 << 20;
   /// Arrays on a single rank are trained in stretches: each does several steps before the next array does.

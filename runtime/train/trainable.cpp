@@ -118,6 +118,8 @@ Problems training_problems(const std::vector<StageLayout>& layouts, const Plan& 
   const bool ends_apart = JobSteps(wanted_steps(options), false).end_apart();
   if (is_asynchronous(plan.schedule)) add_asynchronous(layout, plan, options, ends_apart, problems);
   add_written(layout, plan, problems);
+  if (options.check_writes && !options.has_weights)
+    problems.push_back({"--check-writes", "emulated devices hold no weights to look at", "leave it out"});
   if (!layout.turns.empty() && LossScaler(options.precision, options.loss_scale).active())
     problems.push_back({"", plan.model + " is trained in turns, and a scaled loss may skip one of them",
                         "use precision bfloat16 or float32"});

@@ -40,6 +40,7 @@ RankStagesOptions stage_options_of(const Training& t) {
                               .precision = options.precision,
                               .loss_scale = options.loss_scale,
                               .nonfinite = options.nonfinite,
+                              .check_writes = options.check_writes,
                               .average_replicas = t.updates_after_each(),
                               .rate_by_replicas = options.rate_by_replicas};
   of_stages.executor.microbatches_per_update = microbatches_per_step(t.plan);

@@ -1,10 +1,14 @@
 // Models whose forwards write: to weights (max_norm), running statistics, carried states. What a run saves,
 // rescues and skips is what it is without.
+#include <ATen/Context.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
 
+#include "models/registry.h"
+#include "runtime/base/error.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/layers/job_array.h"
 #include "runtime/model/fuse.h"
@@ -220,6 +224,136 @@ TEST_F(ForwardWrites, ASkippedStepLeavesNoneBehind) {
         expect_same_tensors(step(o.output_dir, 2), step(o.output_dir, 3), what, skips);
         EXPECT_FALSE(tensors_in(step(o.output_dir, 4)) == tensors_in(step(o.output_dir, 3))) << what;
       }
+    }
+  }
+}
+
+/// Small forms of all registered models, with --max-norm where there is one.
+GivenOptions small_form(const ModelDescription& model) {
+  const std::map<std::string, std::string> small{{"layers", "2"},
+                                                 {"hidden", "8"},
+                                                 {"heads", "2"},
+                                                 {"feed-forward", "16"},
+                                                 {"vocabulary", "37"},
+                                                 {"positions", "24"},
+                                                 {"length", "12"},
+                                                 {"embeddings", "separate"},
+                                                 {"max-norm", "0.1"},
+                                                 {"embedding-features", "8"},
+                                                 {"frame-features", "6"},
+                                                 {"points", "16"},
+                                                 {"latent", "4"},
+                                                 {"generator-features", "2"},
+                                                 {"discriminator-features", "2"},
+                                                 {"width", "16"},
+                                                 {"depth", "2"},
+                                                 {"filters", "4"},
+                                                 {"levels", "2"},
+                                                 {"table-rows-cap", "5"},
+                                                 {"bottom", "8,4"},
+                                                 {"top", "8,1"},
+                                                 {"aux-weight", "0"}};
+  const std::map<std::string, std::string> sizes{{"dcgan", "32"}, {"unet3d", "16"}, {"autoencoder", "16"}};
+  GivenOptions given;
+  for (const auto& [option, value] : small)
+    if (model.find(option)) given.push_back({option, value});
+  const auto size = sizes.find(model.name);
+  if (model.find("image-size")) given.push_back({"image-size", size == sizes.end() ? "75" : size->second});
+  return given;
+}
+
+/// LibTorch refuses none of them for want of a deterministic kernel either. A large model is taken if it has
+/// a kind of layer that no smaller one has.
+TEST_F(ForwardWrites, NothingButAnUpdateWritesToAnyModel) {
+  struct Deterministic {  // as --deterministic
+    Deterministic() { at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false); }
+    ~Deterministic() { at::globalContext().setDeterministicAlgorithms(false, false); }
+  } deterministic;
+  std::multimap<std::int64_t, LayeredModel> models;  // by size
+  for (const ModelDescription& description : model_descriptions()) {
+    if (description.name == kExportedModels) continue;
+    auto model = make_model(description.name, small_form(description));
+    ASSERT_TRUE(model) << description.name << ": " << to_string(model.problems());
+    const std::int64_t size = model->num_parameters();
+    models.emplace(size, *std::move(model));
+  }
+  std::set<std::string> kinds;
+  for (const auto& [size, model] : models) {
+    bool is_new = false;
+    for (const NamedLayer& layer : model.layers) is_new = kinds.insert(layer.layer->kind()).second || is_new;
+    const bool large = size > 500'000, has_windows = model.field("window") != nullptr;
+    if (large && !is_new) continue;
+    Plan plan = plan_for(model, {1, 1}, large ? 1 : 2, ScheduleKind::OneFOneB);
+    for (PlanStage& stage : plan.stages) stage.recompute = true;
+    make_evaluation_ = [has_windows](const LayeredModel& of) {
+      if (has_windows) return Evaluation{};  // random ones are windows of no volume
+      if (is_text(of)) return Evaluation{text_batches(of, kMicrobatch, 1), 1};
+      return Evaluation{std::make_unique<RandomBatches>(of, kMicrobatch), 1};
+    };
+    TrainOptions o = options(large ? 1 : 2);
+    o.learning_rate.base = 1e-6;
+    o.check_writes = true;
+    try {
+      run(model, plan, o);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << model.name << ": " << error.what();
+    }
+  }
+}
+
+/// Passes on, and at one moment adds to tensors that it has no right to write then.
+class Rogue final : public Layer {
+ public:
+  enum class Moment { Never, Forward, Backward, EvaluatedWeight, EvaluatedBuffer };
+  explicit Rogue(Moment moment) : moment_(moment) {}
+  std::string kind() const override { return "rogue"; }
+  std::vector<ParameterSpec> parameters() const override {
+    return {{.name = "scale", .shape = {16}}, {.name = "seen", .shape = {1}, .is_buffer = true}};
+  }
+  Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
+                     std::span<at::Tensor> buffers, const CallContext& context, Saved*) const override {
+    if (moment_ == (context.training ? Moment::Forward : Moment::EvaluatedWeight)) parameters[0].add_(1);
+    if (context.training || moment_ == Moment::EvaluatedBuffer) buffers[0].add_(1);
+    return inputs[0];
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> parameters,
+                                         Saved&, std::span<const bool>) const override {
+    if (moment_ == Moment::Backward) parameters[0].add_(1);
+    return {grad};
+  }
+
+ private:
+  Moment moment_;
+};
+
+TEST_F(ForwardWrites, AWriteThatIsNoUpdateIsFound) {
+  using Moment = Rogue::Moment;
+  evaluation_microbatches_ = 1;
+  const struct {
+    Moment moment;
+    const char *action, *tensor;
+  } cases[] = {{Moment::Forward, "action 2F0", "stage 2, layer i: parameter i.scale of version 0"},
+               {Moment::Backward, "action 2B0", "stage 2, layer i: parameter i.scale of version 0"},
+               {Moment::EvaluatedWeight, "action 2F0", "stage 2, layer i: parameter i.scale of version 2"},
+               {Moment::EvaluatedBuffer, "action 2F0", "stage 2, layer i: buffer i.seen"}};
+  const auto trained = [&](Moment moment, bool checks, ScheduleKind kind = ScheduleKind::OneFOneB) {
+    LayeredModel model = small_model();
+    model.layers[8].layer = std::make_shared<Rogue>(moment);
+    TrainOptions o = options(2);
+    o.check_writes = checks;
+    return train(model, plan_for(model, {1, 1, 1}, 4, kind), o);
+  };
+  for (const ScheduleKind kind :
+       {ScheduleKind::OneFOneB, ScheduleKind::PipeDream, ScheduleKind::PipeDream2BW})
+    expect_equal(trained(Moment::Never, true, kind), trained(Moment::Never, false, kind), to_string(kind));
+  for (const auto& c : cases) {
+    try {
+      trained(c.moment, true);
+      ADD_FAILURE() << "not found: " << c.tensor << " in " << c.action;
+    } catch (const InternalError& error) {
+      for (const char* part : {c.action, c.tensor})
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   }
 }
