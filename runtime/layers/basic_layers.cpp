@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 
+#include <ATen/Context.h>
 #include <ATen/ops/_adaptive_avg_pool2d.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward.h>
 #include <ATen/ops/add.h>
@@ -27,6 +28,7 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/threshold_backward.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include "runtime/base/check.h"
@@ -694,7 +696,13 @@ class MaxUnpool2d final : public Layer {
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
     if (saved) saved->tensors = {inputs[1]};
-    return at::max_unpool2d(inputs[0], inputs[1], {height_, width_});
+    if (!at::globalContext().deterministicAlgorithms())
+      return at::max_unpool2d(inputs[0], inputs[1], {height_, width_});
+    // LibTorch refuses its kernel then, on every device. This gives the same bits where no place comes twice.
+    const at::Tensor result =
+        at::zeros({inputs[0].size(0), inputs[0].size(1), height_, width_}, inputs[0].options());
+    result.flatten(2).scatter_(2, inputs[1].flatten(2), inputs[0].flatten(2));
+    return result;
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool>) const override {

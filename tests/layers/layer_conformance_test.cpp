@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -340,6 +341,10 @@ TEST(MaxUnpool, PutsWhatWasPooledWhereItWas) {
   const at::Tensor there = unpooled.ne(0);
   EXPECT_EQ(there.sum().item<std::int64_t>(), values.numel());
   EXPECT_TRUE(at::equal(unpooled, x.masked_fill(there.logical_not(), 0)));
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  const at::Tensor deterministic = forward_of(max_unpool2d(6, 7), {values, places});
+  at::globalContext().setDeterministicAlgorithms(false, false);
+  EXPECT_TRUE(at::equal(deterministic, unpooled));
 }
 
 TEST(Dropout, OfChannelsDropsOrKeepsThemWhole) {
