@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <optional>
 
 #include "runtime/base/failpoint.h"
@@ -93,8 +94,11 @@ Status set_aside_later(const fs::path& folder, const std::string& run, std::int6
   });
   if (later.empty()) return Ok{};
   std::error_code error;
-  int number = 1;
-  while (fs::exists(folder / run_files::kAbandoned.of(number), error)) ++number;
+  int number = 1;  // above those of earlier branches: prune_branches() deletes the oldest
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (const auto taken = run_files::kAbandoned.rank_of(entry.path().filename().string()))
+      number = std::max(number, *taken + 1);
+  }
   const fs::path aside = folder / run_files::kAbandoned.of(number);
   if (Status made = make_writable_folder(aside); !made) return made;
   if (Status written = write_latest(aside, {step_of(later.front()), run}); !written) return written;
@@ -300,6 +304,29 @@ std::error_code remove_checkpoint(const fs::path& step, const std::string& run) 
   if (!reach_file_call()) return error;
   fs::remove_all(is_renamed ? gone : step, error);
   return error;
+}
+
+void prune_branches(const fs::path& folder, const std::string& run, int newest) {
+  std::error_code error;
+  std::map<int, fs::path, std::greater<>> branches;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const auto number = run_files::kAbandoned.rank_of(entry.path().filename().string());
+    if (number && fs::is_directory(entry.symlink_status(error))) branches[*number] = entry.path();
+  }
+  int kept = 0;
+  for (const auto& [number, branch] : branches) {
+    bool is_own = true;
+    for (const auto& entry : fs::directory_iterator(branch, error)) {
+      const std::string name = entry.path().filename().string();
+      is_own =
+          is_own && (name == "latest" || name.ends_with(kUnfinished + run) || run_of(entry.path()) == run);
+    }
+    if (error || !is_own || ++kept <= newest) continue;
+    for (const fs::path& step : step_folders(branch)) remove_checkpoint(step, run);
+    if (!reach_file_call()) return;
+    fs::remove_all(branch, error);
+    log_info(branch.string() + " is deleted: " + std::to_string(newest) + " newer branches stay");
+  }
 }
 
 Status go_on_from(const fs::path& folder, const std::string& run, std::int64_t step) {

@@ -100,4 +100,8 @@ std::error_code remove_checkpoint(const std::filesystem::path& step, const std::
 /// lock. Problem: a checkpoint cannot be moved.
 Status go_on_from(const std::filesystem::path& folder, const std::string& run, std::int64_t step);
 
+/// Deletes the branches that `run` left in `folder`, but for the `newest` ones. Folders with anything else
+/// than checkpoints of the run stay. The caller holds the folder's lock.
+void prune_branches(const std::filesystem::path& folder, const std::string& run, int newest);
+
 }  // namespace millrace

@@ -105,9 +105,11 @@ void RunOutputs::take_folder() const {
                       "leave one of them out, or give another --output-dir");
   }
   if (continues_) {
+    constexpr int kBranches = 3;  // of best: a crash leaves one there, its steps are done again
     if (!t_.options.host_folder)  // else the launcher has the folder of all checkpoints
       for (const auto& of_run : {checkpoints(), folder / run_files::kBest})
         if (std::filesystem::exists(of_run)) require(go_on_from(of_run, run_, t_.done));
+    prune_branches(folder / run_files::kBest, run_, kBranches);
   } else if (t_.options.overwrite) {
     require(remove_earlier_run(folder));
   } else {

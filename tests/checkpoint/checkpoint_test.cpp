@@ -283,6 +283,26 @@ TEST_F(Checkpoints, AReturnToAnOlderStepMovesTheLaterOnesAside) {
   EXPECT_FALSE(fs::exists(folder_ / "abandoned-3"));
 }
 
+TEST_F(Checkpoints, OldBranchesOfTheRunAreDeleted) {
+  ASSERT_FALSE(save("aa", 10));
+  const auto leave = [&](int step) {  // the newest branch
+    ASSERT_FALSE(save("aa", step));
+    ASSERT_TRUE(go_on_from(folder_, "aa", 10));
+  };
+  for (int step : {20, 30, 40, 50}) leave(step);
+  write(folder_ / "abandoned-2" / "notes.txt", "mine");
+  fs::create_directories(folder_ / "abandoned-7" / "step-00000020");  // no checkpoint
+  prune_branches(folder_, "bb", 0);
+  prune_branches(folder_, "aa", 2);
+  EXPECT_EQ(entries(), (std::vector<std::string>{"abandoned-2", "abandoned-3", "abandoned-4", "abandoned-7",
+                                                 "latest", "step-00000010"}));
+  leave(60);
+  EXPECT_TRUE(open_checkpoint((folder_ / "abandoned-8").string())) << "numbers tell which is the oldest";
+  prune_branches(folder_, "aa", 1);
+  EXPECT_FALSE(fs::exists(folder_ / "abandoned-4"));
+  EXPECT_EQ(found(), 10);
+}
+
 TEST_F(Checkpoints, NamesThatAreTakenAreNoPlaceToMoveTo) {
   for (int step : {10, 20}) ASSERT_FALSE(save("aa", step));
   write(folder_ / "abandoned-1", "");
