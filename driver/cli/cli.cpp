@@ -6,6 +6,7 @@
 #define CXXOPTS_NO_REGEX true  // patterns would be compiled before main, and walk long values recursively
 #include <cxxopts.hpp>
 
+#include "driver/cli/home_path.h"
 #include "driver/cli/other_words.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
@@ -124,9 +125,9 @@ class Parser {
         flag(WrittenFlag(text));
       } else if (spec_.positionals.empty() && find([&](const Flag& f) { return f.name == bare_; }) &&
                  !is_given(bare_)) {
-        given.emplace_back(bare_, text);
+        given.emplace_back(bare_, with_home(text));
       } else {
-        positionals.push_back(text);
+        positionals.push_back(with_home(text));
       }
     }
     check_positionals();
@@ -187,7 +188,7 @@ class Parser {
       }
       if (taken > 0) value = args_[next_];
       if (!attached) ++next_;
-      given.emplace_back(flag.name, value);
+      given.emplace_back(flag.name, with_home(value));
     }
   }
 
@@ -199,7 +200,7 @@ class Parser {
     }
     if (written.name == kRun && spec_.positionals == std::vector<std::string>{"DIR"} &&
         (written.attached || has_value_next())) {
-      positionals.push_back(written.attached ? *written.attached : args_[next_++]);
+      positionals.push_back(with_home(written.attached ? *written.attached : args_[next_++]));
       return;
     }
     const OtherWord* other = other_word(written.name, spec_.flags);

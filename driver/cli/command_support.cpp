@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "driver/cli/home_path.h"
 #include "optimizer/pipedream/pipedream_planner.h"
 #include "optimizer/planner/planner.h"
 #include "runtime/base/text.h"
@@ -113,7 +114,7 @@ Result<std::map<std::string, LayerGraph>> load_kind_profiles(const ClusterSpec& 
   Problems problems;
   for (const DeviceKind& kind : cluster.kinds) {
     if (kind.profile.empty()) continue;
-    Result<LayerGraph> profile = load_profile(kind.profile);
+    Result<LayerGraph> profile = load_profile(with_home(kind.profile));
     if (profile)
       profiles.emplace(kind.name, *std::move(profile));
     else

@@ -12,6 +12,7 @@
 
 #include "driver/cli/compute_specs.h"
 #include "driver/cli/flag_target.h"
+#include "driver/cli/home_path.h"
 #include "driver/cli/job_lists.h"
 #include "driver/cli/other_words.h"
 #include "driver/hosts/rank_process.h"
@@ -524,7 +525,7 @@ class JobReader {
                            "write it without line breaks and tabs"});
       return std::nullopt;
     }
-    if (text) return text;
+    if (text) return with_home(*text);
     problems_.push_back(
         {place(value),
          key + " needs one value" + (value.is_null() ? " and has none" : ", found a list or mapping"),

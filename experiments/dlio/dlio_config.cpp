@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 
+#include "driver/cli/home_path.h"
 #include "runtime/base/files.h"
 
 namespace millrace {
@@ -470,7 +471,7 @@ Result<Json> sections_of(Result<Json> json, const std::string& name) {
     json = Result<Json>(std::move(inner));
   }
   if (!json->is_object()) return Problem{name, "has no sections", "model:, dataset:, reader:, train: ..."};
-  return json;
+  return with_home(*std::move(json));
 }
 
 }  // namespace

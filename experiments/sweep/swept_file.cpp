@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "driver/cli/home_path.h"
 #include "experiments/sweep/fused_job.h"
 
 namespace millrace {
@@ -42,9 +43,10 @@ void SweptFile::set_identity(const Json& file, std::initializer_list<std::string
 
 Result<Json> read_swept_file(const std::string& path, const char* what) {
   Result<Json> json = read_yaml(path);
-  if (json && !json->is_object())
+  if (!json) return json;
+  if (!json->is_object())
     return Problem{path, std::string(what) + " is a mapping of keys to values", "e.g. job: job.yaml"};
-  return json;
+  return with_home(*std::move(json));
 }
 
 }  // namespace millrace

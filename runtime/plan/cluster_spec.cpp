@@ -335,7 +335,8 @@ Result<ClusterSpec> ClusterSpec::load(const std::string& path) {
   if (!spec) return spec;
   const std::size_t slash = path.rfind('/');
   for (DeviceKind& kind : spec->kinds) {
-    if (!kind.profile.empty() && kind.profile[0] != '/' && slash != std::string::npos)
+    const bool relative = !kind.profile.starts_with('/') && !kind.profile.starts_with("~/");
+    if (!kind.profile.empty() && relative && slash != std::string::npos)
       kind.profile = path.substr(0, slash + 1) + kind.profile;
   }
   return spec;

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 #include <sstream>
 
 #include "driver/cli/compute_specs.h"
+#include "driver/cli/home_path.h"
 #include "driver/cli/other_words.h"
 #include "driver/plan/plan_command.h"
 #include "driver/simulate/simulate_command.h"
@@ -110,6 +112,31 @@ TEST(Cli, EveryWayToWriteAFlagIsTheSame) {
     EXPECT_TRUE(a.arguments.has("batch-size"));
     EXPECT_TRUE(a.problems.empty());
   }
+}
+
+TEST(Cli, ATildeThatBeginsAPathIsTheHomeFolder) {
+  ::setenv("HOME", "/home/x", 1);
+  const std::pair<const char*, const char*> cases[] = {
+      {"~", "/home/x"},
+      {"~/a", "/home/x/a"},
+      {"csv:~/a,~/b", "csv:/home/x/a,/home/x/b"},
+      {"workload.dataset.data_folder=~/d", "workload.dataset.data_folder=/home/x/d"},
+      {"@~/hosts", "@/home/x/hosts"},
+      {"~y/a", "~y/a"},
+      {"a~/b", "a~/b"},
+      {"/a/~/b", "/a/~/b"},
+      {"~workload.reader", "~workload.reader"}};
+  CommandSpec spec{.command = "run", .summary = "Run.", .positionals = {"A", "B..."}};
+  std::string given;
+  spec.flags = {{.name = "data", .value = "PATH", .help = "Data.", .target = into::text(given)}};
+  for (const auto& [text, expected] : cases) {
+    const auto arguments = parse_arguments(spec, {"--data", text, text, "--", text});
+    ASSERT_TRUE(arguments) << text;
+    EXPECT_EQ(given, expected);
+    EXPECT_EQ(arguments->positionals(), (std::vector<std::string>{expected, text}));
+  }
+  const Result<Json> file = parse_yaml("job: ~/j\nlists: {data: [~/a, 1]}\nnone: ~\n", "f");
+  EXPECT_EQ(with_home(*file).dump(), R"({"job":"/home/x/j","lists":{"data":["/home/x/a",1]},"none":null})");
 }
 
 TEST(Cli, AFlagTakesAsManyValuesAsItNames) {

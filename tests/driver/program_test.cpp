@@ -308,6 +308,26 @@ TEST_F(Program, LaunchRefusesWhatCannotRun) {
   }
 }
 
+TEST_F(Program, ATildeIsTheHomeFolderInFlagsAndInFiles) {
+  worker("exit 0");
+  const std::string home = folder_.path("home");
+  std::filesystem::create_directories(home);
+  folder_.write("home/job.yaml", "model: mlp\nsteps: 1\noutput_dir: ~/out\n");
+  const auto at_home = [&](const std::string& arguments) {
+    return shell("cd " + folder_.path() + " && HOME=" + home + " ./millrace " + arguments);
+  };
+  const Answer job = at_home("launch '~/job.yaml' --dry-run");
+  EXPECT_EQ(job.code, 0) << job.text;
+  EXPECT_NE(job.text.find("\noutput-dir: " + home + "/out\n"), std::string::npos) << job.text;
+  EXPECT_NE(job.text.find(" --output-dir=" + home + "/out"), std::string::npos) << job.text;
+  const Answer set = at_home("launch '~/job.yaml' --dry-run --set 'output_dir=~/again'");
+  EXPECT_NE(set.text.find("\noutput-dir: " + home + "/again\n"), std::string::npos) << set.text;
+  const Answer drawn = at_home("simulate --stages 2 --microbatches 4 --draw='~/s.svg'");
+  EXPECT_EQ(drawn.code, 0) << drawn.text;
+  EXPECT_TRUE(std::filesystem::exists(home + "/s.svg")) << drawn.text;
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("~")));
+}
+
 TEST_F(Program, BleuReadsStdin) {
   folder_.write("ref", "a b c d e\n");
   EXPECT_EQ(millrace("bleu - ref -b < ref").text, "100.00\n");
