@@ -12,6 +12,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/lfs_pointer.h"
 #include "runtime/base/read_time.h"
 #include "runtime/base/write_hint.h"
 
@@ -176,7 +177,10 @@ std::string_view FileReader::read(std::int64_t offset, std::int64_t bytes, Align
     if (options_.direct && at % kAlignment != 0 && at < offset + bytes)
       throw DataError(path_ + ": became shorter while it was read");
   }
-  return {buffer.data() + (offset - begin), static_cast<std::size_t>(bytes)};
+  const std::string_view wanted(buffer.data() + (offset - begin), static_cast<std::size_t>(bytes));
+  if (const auto pointer = offset == 0 ? lfs_pointer(path_, wanted) : std::nullopt)
+    throw DataError(pointer->where + ": " + pointer->what, pointer->hint);
+  return wanted;
 }
 
 }  // namespace millrace

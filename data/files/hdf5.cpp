@@ -8,6 +8,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/mapped_file.h"
 
 namespace millrace {
 namespace {
@@ -189,6 +190,10 @@ void write_hdf5(const std::string& path, const std::vector<Hdf5DataSet>& sets) {
 Hdf5File::Hdf5File(const std::string& path) : path_(path) {
   const std::lock_guard lock(library_mutex());
   file_ = library().H5Fopen(path.c_str(), kReadOnly, H5P_DEFAULT);
+  if (file_ < 0) {
+    if (const Result<MappedFile> file = MappedFile::open(path); !file)
+      throw DataError(path + ": " + file.problems().front().what, file.problems().front().hint);
+  }
   require(file_ >= 0, path_, "is no readable HDF5 file");
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string_view>
 
+#include "runtime/base/lfs_pointer.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/read_time.h"
 
@@ -99,11 +100,12 @@ Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path) {
   std::vector<TarMember> members;
   std::string long_name;
   std::int64_t long_size = -1;  // of the member that follows, where its size stands in a header of its own
-  std::array<char, 4> magic{};
-  if (file.size >= 4 && file.read(0, magic.data(), 4)) {
+  std::array<char, kLfsBegin.size()> magic{};
+  if (file.read(0, magic.data(), std::min<std::int64_t>(file.size, magic.size()))) {
     const std::string_view begin(magic.data(), magic.size());
-    if (begin.starts_with("\x1f\x8b") || begin.starts_with("BZh") || begin == "\x28\xb5\x2f\xfd")
+    if (begin.starts_with("\x1f\x8b") || begin.starts_with("BZh") || begin.starts_with("\x28\xb5\x2f\xfd"))
       return Problem{path.string(), "is packed", "unpack it (gunzip): images are read from its middle"};
+    if (std::optional<Problem> pointer = lfs_pointer(path, begin)) return *std::move(pointer);
   }
   std::int64_t at = 0;
   bool ended = false;  // by an empty block

@@ -1,11 +1,4 @@
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -16,6 +9,7 @@
 #include "data/loading/samples.h"
 #include "data/text/hash.h"
 #include "runtime/base/check.h"
+#include "runtime/base/mapped_file.h"
 #include "runtime/base/random.h"
 #include "runtime/base/read_time.h"
 
@@ -23,35 +17,6 @@ namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A regular file in mapped memory.
-class Mapped {
- public:
-  static Result<Mapped> open(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return Problem{path, std::strerror(errno), {}};
-    struct stat info {};
-    const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-    const auto size = static_cast<std::size_t>(regular ? info.st_size : 0);
-    void* const at = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0) : nullptr;
-    ::close(fd);
-    if (size == 0) return Problem{path, "is empty or no regular file", "give TFRecord files"};
-    if (at == MAP_FAILED) return Problem{path, std::string("cannot be mapped: ") + std::strerror(errno), {}};
-    Mapped mapped;
-    mapped.bytes_ = {static_cast<const char*>(at), size};
-    return mapped;
-  }
-  Mapped(Mapped&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-  Mapped& operator=(Mapped&&) = delete;
-  ~Mapped() {
-    if (!bytes_.empty()) ::munmap(const_cast<char*>(bytes_.data()), bytes_.size());
-  }
-  std::string_view bytes() const { return bytes_; }
-
- private:
-  Mapped() = default;
-  std::string_view bytes_;
-};
 
 /// Touches each page, so that those that are not in memory come now: that is the read of mapped bytes.
 void fetch(std::string_view bytes) {
@@ -161,8 +126,9 @@ class BertRecords final : public Dataset {
 
   /// Reads a file once. It checks frames and their sums, and stores the sizes that the sampler needs.
   Problems add(const std::string& path) {
-    Result<Mapped> mapped = Mapped::open(path);
+    Result<MappedFile> mapped = MappedFile::open(path);
     if (!mapped) return mapped.problems();
+    if (mapped->bytes().empty()) return Problems{{path, "is empty", "give TFRecord files"}};
     TfRecordReader reader(mapped->bytes(), path);
     while (!reader.at_end()) {
       const std::size_t begin = reader.offset() + kTfRecordHead;
@@ -241,7 +207,7 @@ class BertRecords final : public Dataset {
   std::string path_;
   std::int64_t vocabulary_;
   int fields_[5];
-  std::vector<Mapped> files_;
+  std::vector<MappedFile> files_;
   std::vector<std::string> names_;
   std::vector<Record> records_;
   LeftOut left_out_;

@@ -13,6 +13,7 @@
 #include "data/text/hash.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
+#include "runtime/base/lfs_pointer.h"
 #include "runtime/base/random.h"
 
 namespace millrace {
@@ -55,6 +56,7 @@ Result<std::int64_t> frames_in(const VideoFile& file, std::int64_t features) {
   std::string head(kHeader, '\0');
   in.read(head.data(), static_cast<std::streamsize>(head.size()));
   head.resize(in.gcount());
+  if (std::optional<Problem> pointer = lfs_pointer(file.path, head)) return *std::move(pointer);
   const Result<NpyHeader> header = parse_npy_header(head, file.path);
   if (!header) return header.problems();
   if (const auto problem = shape_problem(file.path, header->shape, features)) return *problem;

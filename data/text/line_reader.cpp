@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "runtime/base/error.h"
+#include "runtime/base/lfs_pointer.h"
 
 namespace millrace {
 namespace {
@@ -43,7 +44,9 @@ LineReader::LineReader(const std::filesystem::path& path)
   }
   ::gzbuffer(stream_->file, kChunk);
   buffer_.resize(kChunk);
-  while (end_ < 3 && fill()) continue;
+  while (end_ < kLfsBegin.size() && fill()) continue;
+  if (const auto pointer = lfs_pointer(path_, {buffer_.data(), end_}))
+    throw DataError(pointer->where + ": " + pointer->what, pointer->hint);
   if (end_ >= 3 && std::memcmp(buffer_.data(), "\xEF\xBB\xBF", 3) == 0) begin_ = 3;
 }
 

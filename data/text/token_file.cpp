@@ -1,8 +1,6 @@
 #include "data/text/token_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -163,23 +161,13 @@ void TokenFileWriter::commit() {
   out_.commit(Durability::Synced);
 }
 
-TokenFile::TokenFile(TokenFile&& other) noexcept
-    : path_(std::move(other.path_)), info_(other.info_), bytes_(std::exchange(other.bytes_, {})) {}
-
-TokenFile& TokenFile::operator=(TokenFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(info_, other.info_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-TokenFile::~TokenFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<char*>(bytes_.data()), bytes_.size());
-}
-
 Result<TokenFile> TokenFile::open(const std::filesystem::path& path, TokenCheck check) {
+  Result<MappedFile> mapped = MappedFile::open(path.string());
+  if (!mapped) return mapped.problems();
   TokenFile file;
-  if (const Status status = file.map(path); !status) return status.problems();
+  file.path_ = path.string();
+  file.mapped_ = *std::move(mapped);
+  file.bytes_ = file.mapped_.bytes();
   if (const Status status = file.read_header(); !status) return status.problems();
   if (const Status status = file.check_sums(check); !status) return status.problems();
   if (const Status status = file.check_index(); !status) return status.problems();
@@ -187,23 +175,6 @@ Result<TokenFile> TokenFile::open(const std::filesystem::path& path, TokenCheck 
     if (const Status status = file.check_numbers(); !status) return status.problems();
   }
   return file;
-}
-
-Status TokenFile::map(const std::filesystem::path& path) {
-  path_ = path.string();
-  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0)
-    return Problem{path_, std::string("cannot be opened: ") + std::strerror(errno), "check the path"};
-  struct stat info {};
-  const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-  const auto size = static_cast<std::size_t>(info.st_size);
-  void* address = regular && size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0) : nullptr;
-  ::close(fd);
-  if (!regular) return Problem{path_, "is no regular file", {}};
-  if (address == MAP_FAILED)
-    return Problem{path_, std::string("cannot be mapped: ") + std::strerror(errno), {}};
-  if (address) bytes_ = {static_cast<const char*>(address), size};
-  return Ok{};
 }
 
 Status TokenFile::read_header() {

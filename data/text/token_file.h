@@ -20,6 +20,7 @@
 
 #include "data/files/file_writer.h"
 #include "data/text/vocabulary.h"
+#include "runtime/base/mapped_file.h"
 #include "runtime/base/result.h"
 
 namespace millrace {
@@ -71,10 +72,6 @@ class TokenFile {
   /// header says, damage (with the range of bytes), numbers outside of the vocabulary.
   static Result<TokenFile> open(const std::filesystem::path& path, TokenCheck check = TokenCheck::Everything);
 
-  TokenFile(TokenFile&&) noexcept;
-  TokenFile& operator=(TokenFile&&) noexcept;
-  ~TokenFile();
-
   std::int64_t size() const { return static_cast<std::int64_t>(info_.sentences); }
   std::int64_t length(std::int64_t sentence) const;  ///< returns its number of tokens
   /// Returns the sentence's `length(sentence)` numbers.
@@ -88,7 +85,6 @@ class TokenFile {
 
  private:
   TokenFile() = default;
-  Status map(const std::filesystem::path& path);
   Status read_header();
   Status check_sums(TokenCheck check) const;
   Status check_index() const;
@@ -99,7 +95,8 @@ class TokenFile {
 
   std::string path_;
   TokenFileInfo info_;
-  std::string_view bytes_;  // mapped
+  MappedFile mapped_;
+  std::string_view bytes_;  // the mapped ones
 };
 
 }  // namespace millrace

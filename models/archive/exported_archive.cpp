@@ -1,11 +1,4 @@
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "data/files/file_writer.h"
 #include "models/archive/exported_program.h"
@@ -36,26 +29,13 @@ std::string scalar_type_name(std::int64_t scalar_type) {
 }
 
 Result<std::shared_ptr<const ExportedArchive>> ExportedArchive::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0)
-    return Problem{path, std::string("cannot be opened: ") + std::strerror(errno),
-                   errno == ENOENT ? "the path is relative to the current folder" : ""};
-  struct stat info {};
-  ::fstat(fd, &info);
-  if (!S_ISREG(info.st_mode) || info.st_size == 0) {
-    ::close(fd);
-    return Problem{path, S_ISREG(info.st_mode) ? "is empty" : "is no file", kAgain};
-  }
-  const auto size = static_cast<std::size_t>(info.st_size);
-  void* mapped = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  const int error = errno;
-  ::close(fd);
-  if (mapped == MAP_FAILED)
-    return Problem{path, std::string("cannot be mapped: ") + std::strerror(error), {}};
+  Result<MappedFile> mapped = MappedFile::open(path);
+  if (!mapped) return mapped.problems();
+  if (mapped->bytes().empty()) return Problem{path, "is empty", kAgain};
   std::shared_ptr<ExportedArchive> archive(new ExportedArchive);
   archive->name_ = path;
-  archive->bytes_ = {static_cast<const char*>(mapped), size};
-  archive->mapped_ = mapped;
+  archive->mapped_ = *std::move(mapped);
+  archive->bytes_ = archive->mapped_.bytes();
   if (Status read = archive->read(); !read) return read.problems();
   return std::shared_ptr<const ExportedArchive>(std::move(archive));
 }
@@ -67,10 +47,6 @@ Result<std::shared_ptr<const ExportedArchive>> ExportedArchive::parse(std::strin
   archive->bytes_ = bytes;
   if (Status read = archive->read(); !read) return read.problems();
   return std::shared_ptr<const ExportedArchive>(std::move(archive));
-}
-
-ExportedArchive::~ExportedArchive() {
-  if (mapped_) ::munmap(mapped_, bytes_.size());
 }
 
 std::string_view ExportedArchive::member(const std::string& name) const {

@@ -13,6 +13,7 @@
 
 #include "data/files/zip.h"
 #include "models/archive/size_expression.h"
+#include "runtime/base/mapped_file.h"
 #include "runtime/base/result.h"
 
 namespace millrace {
@@ -124,7 +125,6 @@ class ExportedArchive {
                                                               const std::string& name);
   ExportedArchive(const ExportedArchive&) = delete;
   ExportedArchive& operator=(const ExportedArchive&) = delete;
-  ~ExportedArchive();
 
   const ExportedProgram& program() const { return program_; }
   const std::string& name() const { return name_; }
@@ -142,8 +142,8 @@ class ExportedArchive {
   std::string_view member(const std::string& name) const;
 
   std::string name_;
+  MappedFile mapped_;  ///< of an archive that was opened
   std::string_view bytes_;
-  void* mapped_ = nullptr;
   std::vector<ZipMember> members_;
   std::map<std::string, const ZipMember*> by_name_;
   std::map<std::string, std::string> unpacked_;  ///< deflated members

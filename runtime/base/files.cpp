@@ -12,6 +12,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/failpoint.h"
+#include "runtime/base/lfs_pointer.h"
 #include "runtime/base/read_time.h"
 #include "runtime/base/unfinished_file.h"
 #include "runtime/base/write_hint.h"
@@ -66,6 +67,7 @@ Result<std::string> read_opened(const std::filesystem::path& path, int fd, Bytes
     }
   }
   ::close(fd);
+  if (std::optional<Problem> pointer = lfs_pointer(path, content)) return *std::move(pointer);
   return content;
 }
 

@@ -9,11 +9,15 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/base/lfs_pointer.h"
+
 namespace millrace {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return Problem{path, std::string("cannot be opened: ") + std::strerror(errno), {}};
+  if (fd < 0)
+    return Problem{path, std::string("cannot be opened: ") + std::strerror(errno),
+                   errno == ENOENT ? "the path is relative to the current folder" : ""};
   struct stat info {};
   ::fstat(fd, &info);
   MappedFile file;
@@ -26,6 +30,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     return Problem{path, std::string("cannot be mapped: ") + std::strerror(errno), {}};
   file.data_ = static_cast<const char*>(mapped);
   file.size_ = static_cast<std::size_t>(info.st_size);
+  if (std::optional<Problem> pointer = lfs_pointer(path, file.bytes())) return *std::move(pointer);
   return file;
 }
 

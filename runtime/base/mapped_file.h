@@ -14,7 +14,7 @@ namespace millrace {
 class MappedFile {
  public:
   MappedFile() = default;  ///< no bytes
-  /// Problem: the file cannot be opened or mapped, or is no regular file.
+  /// Problem: the file cannot be opened or mapped, is no regular file, or is a pointer of Git LFS.
   static Result<MappedFile> open(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&&) noexcept;

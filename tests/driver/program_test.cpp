@@ -328,6 +328,29 @@ TEST_F(Program, ATildeIsTheHomeFolderInFlagsAndInFiles) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path("~")));
 }
 
+TEST_F(Program, APointerOfGitLfsIsCalledOneWhateverReadsIt) {
+  worker("exit 0");
+  folder_.write("p", "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, 'a') +
+                         "\nsize 97800000\n");
+  const std::pair<const char*, int> commands[] = {{"checkpoint import p out --model mlp", 3},
+                                                  {"checkpoint diff p p", 4},
+                                                  {"launch p --dry-run", 2},
+                                                  {"sweep p", 2},
+                                                  {"plan --profile p --ranks 2", 3},
+                                                  {"simulate --plan p", 2},
+                                                  {"data text vocab p --out v.txt", 3},
+                                                  {"bleu p p", 3}};
+  for (const auto& [command, code] : commands) {
+    const Answer answer = millrace(command);
+    EXPECT_EQ(answer.code, code) << command << "\n" << answer.text;
+    EXPECT_NE(answer.text.find("p: is a pointer of Git LFS, not the file itself. Hint: `git lfs pull` in its "
+                               "repository fetches the file"),
+              std::string::npos)
+        << command << "\n"
+        << answer.text;
+  }
+}
+
 TEST_F(Program, BleuReadsStdin) {
   folder_.write("ref", "a b c d e\n");
   EXPECT_EQ(millrace("bleu - ref -b < ref").text, "100.00\n");

@@ -105,7 +105,7 @@ class HostileArchives : public ::testing::Test {
 
 TEST_F(HostileArchives, FilesThatAreNoneAreRefused) {
   expect_refused((folder_ / "absent.pt2").string(), {"absent.pt2", "No such file"});
-  expect_refused(folder_.string(), {"is no file"});
+  expect_refused(folder_.string(), {"is no regular file"});
   ASSERT_TRUE(write_file_atomically(folder_ / "empty.pt2", ""));
   expect_refused((folder_ / "empty.pt2").string(), {"is empty"});
   ASSERT_TRUE(
