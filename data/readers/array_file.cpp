@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "data/files/left_out.h"
 #include "data/files/npy.h"
 #include "data/files/zip.h"
 #include "data/loading/tensor_dataset.h"
@@ -76,11 +77,13 @@ Result<ArrayFile> read_npz(const std::string& path, const std::vector<FieldSpec>
     read.places.push_back(path + ":" + member->name);
   }
   if (!problems.empty()) return problems;
+  LeftOut left_out;
   for (const ZipMember& m : *members) {
     const std::string name = m.name.ends_with(".npy") ? m.name.substr(0, m.name.size() - 4) : m.name;
     if (std::ranges::find(fields, name, &FieldSpec::name) == fields.end())
-      read.text.notes.push_back(path + ": the model does not read the array " + escaped(name));
+      left_out.add("arrays that the model does not read", path + ":" + escaped(name));
   }
+  read.text.notes = left_out.notes();
   return read;
 }
 

@@ -97,7 +97,8 @@ class ImageWalk {
   /// `root` is the folder to walk. Links to it or to a folder around it are left out.
   ImageWalk(const fs::path& root, FolderLinks links, LeftOut& left_out) : links_(links), left_out_(left_out) {
     std::error_code error;
-    for (fs::path around : {fs::absolute(root, error), fs::canonical(root, error)}) {
+    for (fs::path around : {fs::absolute(root, error).lexically_normal(), fs::canonical(root, error)}) {
+      if (!around.has_filename()) around = around.parent_path();  // of "images/" and "."
       while (around.has_relative_path()) {
         around = around.parent_path();
         around_.push_back(id_of(around.string()));
@@ -273,7 +274,10 @@ Result<ImageSet> list_annotated(const fs::path& folder, const std::vector<std::s
     else if (!fs::is_regular_file(file, error))
       problems.push_back(
           {path + ":" + std::to_string(number), "there is no file " + escaped(file.string()), {}});
-    else if (named.insert(file.string()).second)
+    else if (!named.insert(file.string()).second)
+      problems.push_back({path + ":" + std::to_string(number), escaped(cells[0]) + " has a line already",
+                          "leave one line for each image"});
+    else
       set.items.push_back({.name = file.string(), .target = static_cast<int>(found - classes.begin())});
     if (problems.size() >= kMostListed) break;
   }

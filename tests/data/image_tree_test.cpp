@@ -55,6 +55,13 @@ TEST_F(ImageTree, HasEveryImageInWhateverFolder) {
   const auto set = open();
   ASSERT_TRUE(set) << to_string(set.problems());
   ASSERT_EQ((*set)->size(), 3);
+  EXPECT_EQ((*set)->left_out(), 3);  // notes.txt, .hidden, again
+  for (const char* end : {"/", "/.", "/a/.."}) {
+    const auto same =
+        make_dataset({.path = root_.string() + end, .fields = {{.name = "input", .shape = {3, 16, 16}}}});
+    ASSERT_TRUE(same) << end << to_string(same.problems());
+    EXPECT_EQ((*same)->size(), 3) << end;
+  }
   EXPECT_EQ((*set)->num_classes(), 0);
   EXPECT_EQ((*set)->name_of(0), root_ / "a/0/1.JPEG");
   EXPECT_EQ((*set)->name_of(2), root_ / "b.jpg");

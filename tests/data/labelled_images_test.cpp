@@ -305,12 +305,14 @@ TEST_F(LabelledImages, TinyImageNetIsReadAsItsArchiveHasIt) {
   EXPECT_EQ((*test)->left_out(), 1);
   EXPECT_NE((*test)->notes().at(0).find("1 folders of evaluation beside"), std::string::npos)
       << (*test)->notes().at(0);
-  put("val/val_annotations.txt", "val_0.JPEG\tn2\nval_1.JPEG\tn3\nval_7.JPEG\tn1\n");
+  put("val/val_annotations.txt", "val_0.JPEG\tn2\nval_1.JPEG\tn3\nval_7.JPEG\tn1\nval_0.JPEG\tn1\n");
   const std::string refused = message(options(DataSplit::Test));
   EXPECT_NE(refused.find("val_annotations.txt:2: 'val_1.JPEG\\x09n3' has no class of training"),
             std::string::npos)
       << refused;
   EXPECT_NE(refused.find("val_annotations.txt:3: there is no file"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("val_annotations.txt:4: val_0.JPEG has a line already"), std::string::npos)
+      << refused;
 }
 
 TEST_F(LabelledImages, AHoldoutDividesEachClassAndForgetsNothing) {

@@ -77,6 +77,11 @@ TEST_F(Predict, OfTheTestImagesIsWhatTheEvaluationCounted) {
   const Ran damaged = run("predict " + model + "--weights run cut.jpg");
   EXPECT_EQ(damaged.code, 3) << damaged.output;
   EXPECT_NE(damaged.output.find("cut.jpg: "), std::string::npos) << damaged.output;
+  write("images/val/notes.txt", "");
+  const Ran noted = run("predict " + model + "--weights run images/val");
+  EXPECT_NE(noted.output.find("left out: 1 files that are not images: images/val/notes.txt"),
+            std::string::npos)
+      << noted.output;
   write("names", "one\ntwo\nthree\nfour\n");
   const Ran many = run("predict " + model + "--weights run --class-names names images/val");
   EXPECT_EQ(many.code, 3);
