@@ -28,9 +28,10 @@ class Chain {
   void drop(std::string name, double probability) {
     if (probability > 0) then(std::move(name), dropout(probability));
   }
-  /// Ties a parameter of the layer appended last to another layer's parameter (NamedLayer::tied).
+  /// Ties a parameter of the layer appended last to another layer's parameter (NamedLayer::tied). A layer
+  /// may have several ties, one for each of its parameters.
   void tie(std::string parameter, std::string to) {
-    model_.layers.back().tied = {{std::move(parameter), std::move(to)}};
+    model_.layers.back().tied.emplace_back(std::move(parameter), std::move(to));
   }
   const std::string& last() const { return last_; }
   /// Makes the layer that is appended next read this tensor: a branch has ended.

@@ -104,7 +104,11 @@ Problems validate(const LayeredModel& model) {
     check_inputs("layer " + layer.name, layer.inputs);
     for (const std::string& tensor : layer.output_names()) add(tensor);
     const auto specs = layer.layer->parameters();
+    std::set<std::string> tied;
     for (const auto& [own, owner] : layer.tied) {
+      if (!tied.insert(own).second)
+        problems.push_back({where, "layer " + layer.name + " ties " + own + " twice, now to " + owner,
+                            "a parameter has one owner: keep one of the ties"});
       const auto mine = std::ranges::find(specs, own, &ParameterSpec::name);
       const auto place = find_parameter(model, owner);
       if (mine == specs.end() || !place) {

@@ -28,13 +28,17 @@ if "$cmake" -S examples/bert -B refused -G Ninja -DCMAKE_PREFIX_PATH="$work/pref
   -DMILLRACE_LIBTORCH=/nowhere >log 2>&1; then fail "found a LibTorch in /nowhere"; fi
 grep -q "No LibTorch in '/nowhere'" log || { cat log; fail "no word of where LibTorch was looked for"; }
 
-# What docs/your-model.md shows is what was compiled.
+# What docs/your-model.md shows is what was compiled. Its classes are whole, so that they compile where they are pasted.
 python3 - "$source/docs/your-model.md" examples/own_model/main.cpp <<'PYTHON' || fail "docs/your-model.md shows what the example does not have"
 import re, sys
 page, example = (open(path).read() for path in sys.argv[1:])
-known = {line.strip() for line in example.splitlines()}
-shown = [line.strip() for block in re.findall(r"```cpp\n(.*?)```", page, re.S) for line in block.splitlines()]
+known = [line.strip() for line in example.splitlines()]
+blocks = [[line.strip() for line in block.splitlines()] for block in re.findall(r"```cpp\n(.*?)```", page, re.S)]
+shown = [line for block in blocks for line in block]
 strange = [line for line in shown if line not in known]
+text = "\n".join(known)
+strange += ["not whole: " + b[0] for b in blocks if b[0].startswith("class ") and (b[-1] != "};" or "\n".join(b) not in text)]
+strange += ["outside of its class: " + line for b in blocks for line in b if " override {" in line and not b[0].startswith("class ")]
 print("\n".join(strange), file=sys.stderr)
 sys.exit(bool(strange) or not shown)
 PYTHON

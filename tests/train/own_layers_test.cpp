@@ -13,6 +13,7 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/zeros.h>
 
+#include "models/chain.h"
 #include "runtime/comm/rank_threads.h"
 #include "runtime/layers/forward_layer.h"
 #include "runtime/layers/module_layer.h"
@@ -89,6 +90,24 @@ TEST_F(OwnLayers, EveryPlanEqualsOneProcess) {
   Plan recomputes = plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB);
   for (PlanStage& stage : recomputes.stages) stage.recompute = true;
   expect_equal(one, train(model, recomputes, options(4)), "recompute");
+}
+
+// Each call of Chain::tie keeps those before it.
+TEST_F(OwnLayers, ALayerMayHaveSeveralTies) {
+  LayeredModel model = classifier("tied", {6}, 6);
+  Chain chain(model);
+  for (const char* name : {"first", "middle", "last"}) chain.then(name, linear(6, 6));
+  chain.tie("weight", "first.weight");
+  chain.tie("bias", "first.bias");
+  end_in_cross_entropy(model);
+  EXPECT_TRUE(validate(model).empty()) << to_string(validate(model));
+  EXPECT_EQ(model.num_parameters(), 2 * (6 * 6 + 6));
+  const Outcome one = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), options(3));
+  EXPECT_FALSE(one.weights.contains("last.bias"));
+  expect_equal(one, train(model, plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB), options(3)),
+               "two stages");
+  chain.tie("bias", "middle.bias");
+  EXPECT_NE(to_string(validate(model)).find("ties bias twice, now to middle.bias"), std::string::npos);
 }
 
 // Several microbatches with several versions of the weights are under way: a module that shared its tensors
