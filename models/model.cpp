@@ -27,6 +27,18 @@ ModelOption norm_option() {
                        "sample's channels (arXiv 1803.08494), or each channel by itself (arXiv 1607.08022).");
 }
 
+ModelOption stem_option() {
+  return recorded(choice_option("stem", "auto", {"auto", "imagenet", "cifar"},
+                                "imagenet: a 7x7 convolution of stride 2, then pooling, as torchvision's "
+                                "weights have it; cifar: a 3x3 convolution; auto: cifar up to 64 pixels."));
+}
+
+std::string stem_of(const ModelOptions& options) {
+  const std::string stem = options.text("stem");
+  if (stem != "auto") return stem;
+  return or_else(options, "image-size", 224) <= kMostCifarPixels ? "cifar" : "imagenet";
+}
+
 LayerPtr norm_of(const ModelOptions& options, std::int64_t channels) {
   constexpr std::int64_t kGroups = 32;
   const std::string norm = options.text("norm");

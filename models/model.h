@@ -28,6 +28,10 @@ std::vector<ModelOption> image_options();  ///< all three, and --label-smoothing
 /// --label-smoothing says.
 void end_in_cross_entropy(LayeredModel& model, const ModelOptions& options);
 ModelOption norm_option();  ///< --norm batch|group|instance
+ModelOption stem_option();  ///< --stem auto|imagenet|cifar
+/// Returns the stem that --stem and --image-size ask for: "imagenet" or "cifar".
+std::string stem_of(const ModelOptions& options);
+constexpr int kMostCifarPixels = 64;  ///< image models take CIFAR's form up to this size
 /// Makes the layer that --norm names, for [B, channels, H, W]. Group normalisation has 32 groups, or the
 /// most of its powers of two that divide the channels and leave several in a group.
 LayerPtr norm_of(const ModelOptions& options, std::int64_t channels);

@@ -70,6 +70,20 @@ ExportedOptions exported_options(const ModelOptions& options) {
                                                : std::to_string(depth)};
 }
 
+constexpr std::string_view kStem = "stem";
+
+/// Returns whether the model is one with stem_option(), and not one of a user's own with an option of that
+/// name.
+bool has_stem(const ModelDescription& model) {
+  const ModelOption *stem = model.find(kStem), own = stem_option();
+  return stem && stem->value == own.value && model.find("image-size");
+}
+
+ModelOptions with_automatic_stem(const ModelDescription& model, GivenOptions given) {
+  std::erase_if(given, [](const GivenOption& option) { return option.name == kStem; });
+  return *options_for(model, given);
+}
+
 }  // namespace
 
 std::vector<ModelDescription> model_descriptions(const std::vector<Model>& own) {
@@ -106,7 +120,8 @@ std::vector<std::pair<std::string, std::string>> recorded_options(const std::str
                                                                   const GivenOptions& given,
                                                                   const std::vector<Model>& own) {
   const ModelDescription model = *find_model(model_descriptions(own), name);
-  auto values = recorded_values(model, *options_for(model, given));
+  const ModelOptions options = *options_for(model, given);
+  auto values = recorded_values(model, options);
   // Checkpoints of versions whose image models had no smoothing can be resumed: 0 is not recorded there.
   constexpr std::string_view kSmoothing = "label-smoothing";
   const ModelOption* smoothing = model.find(kSmoothing);
@@ -115,7 +130,21 @@ std::vector<std::pair<std::string, std::string>> recorded_options(const std::str
       return value.first == kSmoothing && number_of<double>(value.second) == 0;
     });
   }
+  // Versions before took the stem that goes with the image's size, which is not recorded.
+  if (has_stem(model)) {
+    const std::string stem = stem_of(options);
+    std::erase_if(values, [&](auto& value) {
+      if (value.first != kStem) return false;
+      value.second = stem;
+      return stem == stem_of(with_automatic_stem(model, given));
+    });
+  }
   return values;
+}
+
+std::string chosen_form(const std::string& name, const GivenOptions& given, const std::vector<Model>& own) {
+  const ModelDescription model = *find_model(model_descriptions(own), name);
+  return has_stem(model) ? "stem " + stem_of(*options_for(model, given)) : "";
 }
 
 }  // namespace millrace

@@ -74,16 +74,16 @@ Result<LayeredModel> make_resnet(const std::string& name, const ResNetForm& form
                                  const ModelOptions& options) {
   const int size = or_else(options, "image-size", 224);
   if (size < 32) return too_small(name, size, 32);
-  const bool small = size <= 64;  // CIFAR: 3x3 stem without pooling
-  const int classes = or_else(options, "classes", small ? 10 : 1000);
+  const bool small_stem = stem_of(options) == "cifar";
+  const int classes = or_else(options, "classes", size <= kMostCifarPixels ? 10 : 1000);
   LayeredModel model = classifier(name, {3, size, size}, classes);
   ResNetBuilder b(model, form, options);
-  if (small)
+  if (small_stem)
     b.conv_norm("conv1", "bn1", {.in = 3, .out = 64, .kernel = 3, .padding = 1});
   else
     b.conv_norm("conv1", "bn1", {.in = 3, .out = 64, .kernel = 7, .stride = 2, .padding = 3});
   b.chain().then("relu", relu());
-  if (!small) b.chain().then("maxpool", max_pool2d(3, 2, 1));
+  if (!small_stem) b.chain().then("maxpool", max_pool2d(3, 2, 1));
   for (int group = 0; group < 4; ++group) {
     for (int i = 0; i < form.blocks[group]; ++i) {
       b.block("layer" + std::to_string(group + 1) + "." + std::to_string(i), 64 << group,
@@ -113,6 +113,7 @@ std::vector<Model> resnet_models() {
   };
   std::vector<ModelOption> model_options = image_options();
   model_options.push_back(norm_option());
+  model_options.push_back(stem_option());
   std::vector<Model> models;
   for (const auto& [name, summary, form] : forms) {
     models.push_back({{.name = name, .summary = summary, .options = model_options},

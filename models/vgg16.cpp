@@ -10,7 +10,8 @@ Result<LayeredModel> make_vgg16(const ModelOptions& options, bool batch_norm) {
                                            kPool, 512, 512,   512, kPool, 512,   512, 512, kPool};
   const int size = or_else(options, "image-size", 224);
   if (size < 32) return too_small("VGG-16", size, 32);
-  const bool small = size <= 64;  // CIFAR: a 512-wide classifier on the last 1x1 or 2x2 features
+  const bool small =
+      size <= kMostCifarPixels;  // CIFAR: a 512-wide classifier on the last 1x1 or 2x2 features
   const int classes = or_else(options, "classes", small ? 10 : 1000);
   LayeredModel model = classifier(batch_norm ? "vgg16_bn" : "vgg16", {3, size, size}, classes);
   Chain chain(model);

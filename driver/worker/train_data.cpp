@@ -8,6 +8,7 @@
 #include "driver/worker/emulation.h"
 #include "driver/worker/stored_dataset.h"
 #include "driver/worker/worker_data_report.h"
+#include "models/registry.h"
 #include "runtime/base/log.h"
 #include "runtime/plan/spread_tables.h"
 
@@ -147,6 +148,9 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
     notes.push_back(std::move(slow));
   for (const std::string& note : notes) log_warning(note);
   for (const std::string& note : spec.plan_notes) log_warning(note);
+  if (const std::string form = chosen_form(spec.model.name, spec.model.options, spec.own.models);
+      !form.empty())
+    log_info(spec.alone.name + ": " + form);
   if (spec.pipeline.schedule == ScheduleKind::SpreadTables)
     log_info(text_of_spread_tables(spec.pipeline));
   else if (spec.plan.empty() && spec.pipeline.stages.size() > 1)

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "models/registry.h"
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/plan/plan_rounds.h"
@@ -56,8 +57,9 @@ int print_dry_run(const Rounds& rounds) {
   check_schedule(spec);
   std::int64_t parameters = 0;
   for (const LayeredModel& network : spec.networks) parameters += network.num_parameters();
-  std::printf("model %s, %lld parameters; data %s\n", spec.alone.name.c_str(),
-              static_cast<long long>(parameters), sets.train->describe().c_str());
+  const std::string form = chosen_form(spec.model.name, spec.model.options, spec.own.models);
+  std::printf("model %s, %s%s%lld parameters; data %s\n", spec.alone.name.c_str(), form.c_str(),
+              form.empty() ? "" : ", ", static_cast<long long>(parameters), sets.train->describe().c_str());
   std::printf("schedule %s, %d ranks, %d microbatches of %d samples, %lld steps\n",
               to_string(spec.pipeline.schedule).c_str(), spec.pipeline.num_ranks(),
               spec.pipeline.microbatches, spec.options.microbatch,

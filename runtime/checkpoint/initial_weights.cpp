@@ -101,6 +101,17 @@ void add_limited(Problems& problems, const Problems& more, const std::string& wh
     problems.push_back({more.front().where, std::to_string(more.size()) + " " + what + " in all", {}});
 }
 
+/// A convolution whose kernel alone differs belongs to a model of another form.
+std::string hint_of_shapes(const std::string& name, const Shape& there, const Shape& wanted) {
+  if (wanted.size() == 4 && there.size() == 4 && there[0] == wanted[0] && there[1] == wanted[1])
+    return "the file's model has another form: ResNets take CIFAR's 3x3 stem up to 64 pixels, --stem "
+           "imagenet "
+           "has the 7x7 one at any --image-size and --stem cifar the 3x3 one";
+  return "--init-from-ignore '" + layer_pattern(name) +
+         "' starts it at random (a classifier of other classes); for the model as it was trained give its "
+         "options, such as --classes; the form of vgg16 and resnets goes by --image-size";
+}
+
 }  // namespace
 
 Result<OpenedWeights> OpenedWeights::open(const std::string& path) {
@@ -208,11 +219,7 @@ Problems check_weights(const WeightFiles& files, const LayeredModel& model,
         std::ostringstream text;
         text << there << " has shape " << c10::IntArrayRef(file->shape(there)) << ", the model has "
              << c10::IntArrayRef(wanted.shape);
-        unlike.push_back(
-            {file->path(), text.str(),
-             "--init-from-ignore '" + layer_pattern(name) +
-                 "' starts it at random (a classifier of other classes); for the model as it was "
-                 "trained give its options, such as --classes"});
+        unlike.push_back({file->path(), text.str(), hint_of_shapes(name, file->shape(there), wanted.shape)});
       }
     }
   }

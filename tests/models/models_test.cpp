@@ -38,6 +38,7 @@ TEST(Models, HaveTorchvisionsCounts) {
       {"vgg16_bn", 138365992, 58, 97},
       {"alexnet", 61100840, 16, 16},
       {"resnet18", 11689512, 62, 122},
+      {"resnet18", 11689512, 62, 122, {{"image-size", "32"}, {"stem", "imagenet"}, {"classes", "1000"}}},
       {"resnet50", 25557032, 161, 320},
       {"resnet101", 44549160, 314, 626},
       {"resnext50_32x4d", 25028904, 161, 320},
@@ -83,6 +84,27 @@ TEST(Models, HaveTorchvisionsCounts) {
     counted.insert(counts.name);
   }
   for (const std::string& name : model_names()) EXPECT_TRUE(counted.contains(name)) << name;
+}
+
+TEST(Models, RecordAStemThatDoesNotGoWithTheImageSize) {
+  struct Case {
+    const char *size, *stem, *form;
+    bool recorded;
+  };
+  for (const Case& one : {Case{"32", "auto", "stem cifar", false},
+                          {"32", "cifar", "stem cifar", false},
+                          {"64", "imagenet", "stem imagenet", true},
+                          {"0", "auto", "stem imagenet", false},
+                          {"65", "imagenet", "stem imagenet", false},
+                          {"96", "cifar", "stem cifar", true}}) {
+    const GivenOptions given{{"image-size", one.size}, {"stem", one.stem}};
+    EXPECT_EQ(chosen_form("resnet18", given), one.form) << one.size << one.stem;
+    std::string recorded;
+    for (const auto& [name, value] : recorded_options("resnet18", given))
+      if (name == "stem") recorded = "stem " + value;
+    EXPECT_EQ(recorded, one.recorded ? one.form : "") << one.size << one.stem;
+  }
+  EXPECT_EQ(chosen_form("vgg16", {}), "");
 }
 
 /// Compares some tensors of torchvision's state_dicts: for each kind of place, one whose shape identifies it.

@@ -53,6 +53,25 @@ TEST_F(InitialWeights, AreThoseOfTheFileOrCheckpointUnderAnyPlan) {
   EXPECT_TRUE(bytes("again") == bytes("w.safetensors")) << job.output;
 }
 
+/// torchvision's weights have the 7x7 stem at any size of images.
+TEST_F(InitialWeights, AStemThatDoesNotFitIsNamed) {
+  const std::string model = "train --model resnet18 --classes 4 --no-evaluation --steps 0 --image-size ";
+  const Ran large = run(model + "128 --save-weights w.safetensors");
+  ASSERT_EQ(large.code, 0) << large.output;
+  EXPECT_NE(large.output.find("resnet18: stem imagenet"), std::string::npos) << large.output;
+  const Ran refused = run(model + "64 --init-from w.safetensors --save-weights again");
+  EXPECT_EQ(refused.code, 4) << refused.output;
+  for (const char* part : {"resnet18: stem cifar", "conv1.weight has shape [64, 3, 7, 7]", "--stem imagenet"})
+    EXPECT_NE(refused.output.find(part), std::string::npos) << part << "\n" << refused.output;
+  write("job.yaml",
+        "model: resnet18\nimage-size: 64\nclasses: 4\nstem: imagenet\nstages: 2\nsteps: 0\nno-evaluation: "
+        "true\n"
+        "init_from: w.safetensors\nsave-weights: again\noutput-dir: job\n");
+  const Ran job = run("launch job.yaml");
+  EXPECT_EQ(job.code, 0) << job.output;
+  EXPECT_TRUE(bytes("again") == bytes("w.safetensors")) << job.output;
+}
+
 TEST_F(InitialWeights, OfAnotherModelAreToldByFileAndName) {
   make_weights();
   expect_refused(
