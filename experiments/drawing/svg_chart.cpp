@@ -11,6 +11,8 @@ namespace {
 using Points = std::vector<std::pair<double, double>>;
 
 constexpr int kLeft = 58, kRight = 14, kTop = 40, kBottom = 40;
+constexpr int kTitleLeft = 12, kLegendLine = 17;
+constexpr double kLegendMark = 18, kLegendGap = 12;
 constexpr std::size_t kMostPoints = 600;  // about one for a pixel
 constexpr std::size_t kFewDots = 24;      // more are drawn smaller, so that they stay apart
 
@@ -38,10 +40,54 @@ Points thinned(const Points& points) {
   return result;
 }
 
+constexpr double kCharacter = 7.3, kTitleCharacter = 8.4;  // widths in pixels
+
 /// Returns the width in pixels of a label.
 double text_width(const std::string& words) {
-  return 6.6 * static_cast<double>(words.size());
+  return kCharacter * static_cast<double>(words.size());
 }
+
+/// `words` as far as they fit into `pixels`.
+std::string fitted(const std::string& words, double pixels, double character = kCharacter) {
+  return clipped(words, static_cast<std::size_t>(std::max(pixels / character, 1.0)));
+}
+
+/// An entry of the legend: the series' name, with a mark like its line to the left.
+struct LegendEntry {
+  const Series* series;
+  std::string name;
+  LegendPlace place;  ///< of the mark; line 0 is the title's
+};
+
+/// The title, and the legend at its right where both fit. Otherwise the legend has lines of its own below,
+/// and the chart is as much higher.
+struct ChartHead {
+  ChartHead(const LineChart& chart, const std::vector<Series>& series) {
+    const double right = chart.width - kRight, unit = 8 + text_width(chart.y_label);
+    title = fitted(chart.title, right - kTitleLeft - unit, kTitleCharacter);
+    std::vector<double> widths;
+    double all = 0;
+    for (const Series& s : series) {
+      if (!chart.legend || s.name.empty() || s.points.empty()) continue;
+      entries.push_back({&s, fitted(s.name, right - kTitleLeft - kLegendMark), {}});
+      widths.push_back(kLegendMark + text_width(entries.back().name));
+      all += widths.back() + (entries.size() > 1 ? kLegendGap : 0);
+    }
+    const double title_end = kTitleLeft + kTitleCharacter * static_cast<double>(title.size()) + unit;
+    const bool one_line = title_end + kLegendGap + all <= right;
+    if (!one_line && !widths.empty()) std::ranges::fill(widths, std::ranges::max(widths));  // columns
+    const std::vector<LegendPlace> places =
+        legend_places(widths, one_line ? right - all : kTitleLeft, right, kLegendGap);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      entries[i].place = places[i];
+      if (!one_line) ++entries[i].place.line;
+    }
+    if (!entries.empty()) added = kLegendLine * entries.back().place.line;
+  }
+  std::string title;
+  std::vector<LegendEntry> entries;
+  int added = 0;  ///< height in pixels
+};
 
 struct Range {
   double low = INFINITY, high = -INFINITY;
@@ -62,7 +108,8 @@ struct Range {
 /// Maps values to pixels and draws the frame.
 class Frame {
  public:
-  Frame(const LineChart& chart, const std::vector<Series>& series) : chart_(chart) {
+  Frame(const LineChart& chart, const std::vector<Series>& series, const ChartHead& head)
+      : chart_(chart), head_(head), top_(kTop + head.added), bottom_(chart.height + head.added - kBottom) {
     for (const Series& s : series) {
       for (const auto& [px, py] : s.points) x_.take(px), y_.take(py);
       for (const auto& [px, low, high] : s.band) y_.take(low), y_.take(high);
@@ -79,9 +126,7 @@ class Frame {
   double x(double value) const {
     return kLeft + (value - x_.low) / (x_.high - x_.low) * (chart_.width - kLeft - kRight);
   }
-  double y(double value) const {
-    return chart_.height - kBottom - (value - y_.low) / (y_.high - y_.low) * (chart_.height - kTop - kBottom);
-  }
+  double y(double value) const { return bottom_ - (value - y_.low) / (y_.high - y_.low) * (bottom_ - top_); }
 
   std::string draw() const {
     std::string svg;
@@ -98,27 +143,29 @@ class Frame {
       const std::string label = printed("%.7g", clean(v, x_step));
       const double last = chart_.width - text_width(label) / 2;  // the label ends at the edge
       svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">", std::min(x(v), last),
-                     chart_.height - kBottom + 17) +
+                     bottom_ + 17) +
              label + "</text>";
     }
     for (double v : chart_.marks) {
       if (v < x_.low || v > x_.high) continue;
       svg += printed("<line class=\"mark\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"><title>", x(v), x(v),
-                     kTop, chart_.height - kBottom) +
+                     top_, bottom_) +
              escape_xml(chart_.mark_name) + printed(" %.6g</title></line>", v);
     }
     svg += printed("<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>", kLeft,
-                   chart_.width - kRight, chart_.height - kBottom, chart_.height - kBottom);
+                   chart_.width - kRight, bottom_, bottom_);
     svg += printed("<text class=\"tick\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", chart_.width - kRight,
-                   chart_.height - 6) +
+                   bottom_ + kBottom - 6) +
            escape_xml(chart_.x_label) + "</text>";
-    return svg + "<text class=\"title\" x=\"12\" y=\"20\">" + escape_xml(chart_.title) +
+    return svg + printed("<text class=\"title\" x=\"%d\" y=\"20\">", kTitleLeft) + escape_xml(head_.title) +
            "<tspan class=\"tick\" dx=\"8\">" + escape_xml(chart_.y_label) + "</tspan></text>";
   }
 
  private:
   static double clean(double value, double step) { return std::abs(value) < step * 1e-9 ? 0 : value; }
   const LineChart& chart_;
+  const ChartHead& head_;
+  const int top_, bottom_;
   Range x_, y_;
 };
 
@@ -165,21 +212,25 @@ std::string opening(int width, int height, const std::string& label) {
          escape_xml(label) + "\">";
 }
 
-/// Right-aligned names of what is drawn, each with a mark like it.
-std::string legend(const std::vector<Series>& series, int width) {
+std::string draw_legend(const ChartHead& head) {
   std::string svg;
-  double x = width - kRight;
-  for (auto s = series.rbegin(); s != series.rend(); ++s) {
-    if (s->name.empty() || s->points.empty()) continue;
-    x -= text_width(s->name);
-    svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"20\">", x) + escape_xml(s->name) + "</text>";
-    const bool dots = s->style == Series::Style::Dots || s->points.size() == 1,
-               faint = s->style == Series::Style::Faint;
-    svg += (dots ? printed("<circle cx=\"%.1f\" cy=\"16\" r=\"4\" fill=\"", x - 9)
-                 : printed("<rect x=\"%.1f\" y=\"%s\" width=\"14\" height=\"%s\"%s fill=\"", x - 18,
-                           faint ? "15.5" : "15", faint ? "1" : "2", faint ? " opacity=\"0.5\"" : "")) +
-           escape_xml(s->colour) + "\"/>";
-    x -= 30;
+  for (const LegendEntry& entry : head.entries) {
+    const Series& s = *entry.series;
+    const double x = entry.place.x;
+    const int y = 20 + kLegendLine * entry.place.line;
+    svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"%d\">", x + kLegendMark, y) + escape_xml(entry.name) +
+           (entry.name == s.name ? "" : "<title>" + escape_xml(s.name) + "</title>") + "</text>";
+    if (s.style == Series::Style::Dots || s.points.size() == 1) {
+      svg += printed("<circle cx=\"%.1f\" cy=\"%d\" r=\"4\"", x + 9, y - 4);
+    } else if (s.style == Series::Style::Faint) {
+      svg += printed("<rect x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"1\" opacity=\"0.5\"", x, y - 4.5);
+    } else if (s.style == Series::Style::Dashed) {
+      // Two dashes of 5: the line's own.
+      svg += printed("<path d=\"M%.1f %dh5v2h-5zm9 0h5v2h-5z\"", x, y - 5);
+    } else {
+      svg += printed("<rect x=\"%.1f\" y=\"%d\" width=\"14\" height=\"2\"", x, y - 5);
+    }
+    svg += " fill=\"" + escape_xml(s.colour) + "\"/>";
   }
   return svg;
 }
@@ -201,9 +252,10 @@ Points smoothed(const Points& points, double window) {
 std::string line_chart_svg(const LineChart& chart, const std::vector<Series>& series) {
   std::vector<Series> shown = series;
   for (Series& s : shown) s.points = thinned(finite(s.points));
-  const Frame frame(chart, shown);
-  std::string svg = opening(chart.width, chart.height, chart.title) + frame.draw() +
-                    (chart.legend ? legend(shown, chart.width) : "");
+  const ChartHead head(chart, shown);
+  const Frame frame(chart, shown, head);
+  std::string svg =
+      opening(chart.width, chart.height + head.added, chart.title) + frame.draw() + draw_legend(head);
   for (const Series& s : shown) svg += draw_band(frame, s);
   for (const Series& s : shown) svg += draw_series(frame, s);
   return svg + "</svg>";

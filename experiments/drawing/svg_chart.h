@@ -21,7 +21,7 @@ struct LineChart {
   std::string x_label;
   std::string y_label;
   int width = 540;
-  int height = 260;
+  int height = 260;  ///< a legend that does not fit beside the title adds its lines
   bool y_from_zero = false;
   bool legend = true;
   bool whole_x = false;       ///< x are counts: no ticks between two of them

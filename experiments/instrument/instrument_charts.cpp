@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kColours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
                                     "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f"};
 constexpr double kPanelWidth = 300, kPanelHeight = 230;
-constexpr double kLeft = 58, kRight = 12, kTop = 30, kBottom = 42;
+constexpr double kLeft = 58, kRight = 12, kTop = 30, kBottom = 42, kLegendLine = 14;
 
 struct Panel {
   std::string metric, title, unit;
@@ -127,13 +127,16 @@ class ChartMaker {
   void lines(const std::string& name, std::vector<Panel> panels) {
     std::erase_if(panels, [&](const Panel& panel) { return !has(panel.metric); });
     if (panels.empty()) return;
-    const double width = kPanelWidth * static_cast<double>(panels.size()), height = kPanelHeight + 46;
+    const double width = kPanelWidth * static_cast<double>(panels.size());
+    const std::vector<LegendPlace> legend =
+        legend_places(std::vector<double>(ranks_.size(), 69), kLeft, width, 9);
+    const double height = kPanelHeight + 46 + kLegendLine * legend.back().line;
     draw(name, width, height, [&](Canvas& canvas) {
       canvas.text(width / 2, 18, o_.title.empty() ? o_.label : o_.title,
                   {.size = 13, .anchor = Anchor::Middle, .bold = true});
       for (std::size_t p = 0; p < panels.size(); ++p)
         panel(canvas, panels[p], kPanelWidth * static_cast<double>(p));
-      legend(canvas, height - 10);
+      draw_legend(canvas, legend);
     });
   }
 
@@ -170,14 +173,13 @@ class ChartMaker {
     }
   }
 
-  void legend(Canvas& canvas, double y) {
-    double x = kLeft;
+  void draw_legend(Canvas& canvas, const std::vector<LegendPlace>& places) {
     std::size_t k = 0;
     for (int ranks : ranks_) {
+      const double x = places[k].x, y = kPanelHeight + 36 + kLegendLine * places[k].line;
       const Ink colour = ink(kColours[k++ % std::size(kColours)]);
       canvas.rectangle(x, y - 7, 14, 4, colour);
       canvas.text(x + 18, y - 2, std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks"), {.size = 9.5});
-      x += 78;
     }
   }
 

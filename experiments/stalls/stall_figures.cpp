@@ -66,6 +66,35 @@ double width_of(const Picture& picture) {
   return std::max(460.0, kLeft + kRight + 62 * static_cast<double>(picture.stacks.size()));
 }
 
+constexpr double kLegendLine = 13, kLegendMark = 11;
+
+struct LegendEntry {
+  std::string name;
+  LegendPlace place;
+};
+
+/// Returns the entries of the picture's legend. A picture of one thing has none.
+std::vector<LegendEntry> legend_of(const Picture& picture) {
+  std::vector<LegendEntry> entries;
+  for (const std::string& part : picture.parts) entries.push_back({part, {}});
+  for (const Dots& dots : picture.dots) entries.push_back({dots.name, {}});
+  if (entries.size() < 2) return {};
+  std::vector<double> widths;
+  for (LegendEntry& entry : entries) {
+    entry.name = clipped(entry.name, 70);
+    widths.push_back(kLegendMark + 4.6 * static_cast<double>(entry.name.size()));
+  }
+  const std::vector<LegendPlace> places = legend_places(widths, kLeft, width_of(picture) - 4, 9);
+  for (std::size_t i = 0; i < entries.size(); ++i) entries[i].place = places[i];
+  return entries;
+}
+
+/// Lines of the legend after the first come below the picture's usual height.
+double height_of(const Picture& picture) {
+  const std::vector<LegendEntry> legend = legend_of(picture);
+  return kHeight + (legend.empty() ? 0 : kLegendLine * legend.back().place.line);
+}
+
 class Painter {
  public:
   Painter(const Picture& picture, Canvas& canvas) : p_(picture), canvas_(canvas), width_(width_of(picture)) {}
@@ -158,14 +187,11 @@ class Painter {
   }
 
   void legend() {
-    std::vector<std::string> names = p_.parts;
-    for (const Dots& dots : p_.dots) names.push_back(dots.name);
-    if (names.size() < 2) return;
-    double x = kLeft;
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      canvas_.rectangle(x, kHeight - 18, 8, 8, colour(i));
-      canvas_.text(x + 11, kHeight - 10.5, names[i], {.size = 8.5});
-      x += 20 + 4.4 * static_cast<double>(names[i].size());
+    const std::vector<LegendEntry> entries = legend_of(p_);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const double x = entries[i].place.x, y = kHeight - 18 + kLegendLine * entries[i].place.line;
+      canvas_.rectangle(x, y, 8, 8, colour(i));
+      canvas_.text(x + kLegendMark, y + 7.5, entries[i].name, {.size = 8.5});
     }
   }
 
@@ -307,7 +333,7 @@ Result<std::vector<std::string>> write_figure(const std::string& folder, const F
   const Picture picture = picture_of(plan, points);
   for (const char* ending : {".svg", ".png"}) {
     files.push_back(base + ending);
-    Result<std::unique_ptr<Canvas>> canvas = make_canvas(files.back(), width_of(picture), kHeight);
+    Result<std::unique_ptr<Canvas>> canvas = make_canvas(files.back(), width_of(picture), height_of(picture));
     if (!canvas) return canvas.problems();
     Painter(picture, **canvas).paint();
     if (const Status done = (*canvas)->finish(); !done) return done.problems();

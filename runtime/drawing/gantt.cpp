@@ -126,8 +126,7 @@ class Gantt {
   struct LegendEntry {
     std::string colour;  ///< empty: words alone
     std::string name;
-    double x = 0;
-    int line = 0;
+    LegendPlace place{};
   };
 
   /// Lays out the legend of what is in the picture, in lines that fit.
@@ -143,14 +142,11 @@ class Gantt {
       entry(to_hex(tinted(kKinds[0].colour, static_cast<int>(i), options_.tints.size())), options_.tints[i]);
     if (grid_ && every_ > 1) entry("", "one rank of " + std::to_string(every_) + " shown");
     if (grid_) entry("", "cells: mean colour of their time");
-    double at = 12;
-    for (LegendEntry& e : legend_) {
-      const double wide = 36 + text_width(e.name);
-      if (at > 12 && at + wide - 19 > options_.width) at = 12, ++legend_lines_;
-      e.x = at;
-      e.line = legend_lines_ - 1;
-      at += wide;
-    }
+    std::vector<double> widths;
+    for (const LegendEntry& e : legend_) widths.push_back(17 + text_width(e.name));
+    const std::vector<LegendPlace> places = legend_places(widths, 12, options_.width, 19);
+    for (std::size_t i = 0; i < places.size(); ++i) legend_[i].place = places[i];
+    if (!places.empty()) legend_lines_ = places.back().line + 1;
   }
 
   bool has_idle_time() const {
@@ -164,11 +160,11 @@ class Gantt {
   std::string legend() const {
     std::string svg;
     for (const LegendEntry& e : legend_) {
-      const int baseline = top_ - 22 - kLegend * (legend_lines_ - 1 - e.line);
+      const int baseline = top_ - 22 - kLegend * (legend_lines_ - 1 - e.place.line);
       if (!e.colour.empty())
-        svg += printed("<rect x=\"%.1f\" y=\"%d\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>", e.x,
-                       baseline - 10, e.colour.c_str());
-      svg += printed("<text x=\"%.1f\" y=\"%d\" fill=\"#1f2933\">", e.colour.empty() ? e.x : e.x + 17,
+        svg += printed("<rect x=\"%.1f\" y=\"%d\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>",
+                       e.place.x, baseline - 10, e.colour.c_str());
+      svg += printed("<text x=\"%.1f\" y=\"%d\" fill=\"#1f2933\">", e.place.x + (e.colour.empty() ? 0 : 17),
                      baseline) +
              escape_xml(e.name) + "</text>";
     }

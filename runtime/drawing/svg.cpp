@@ -60,6 +60,27 @@ std::string short_number(double value) {
   return printed("%.6g", std::abs(value) < 1e-300 ? 0.0 : value);
 }
 
+std::string clipped(const std::string& text, std::size_t most) {
+  std::size_t characters = 0, cut = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) == 0x80) continue;  // inside of a character
+    if (++characters == std::max<std::size_t>(most, 1)) cut = i;
+  }
+  return characters <= most ? text : text.substr(0, cut) + "…";
+}
+
+std::vector<LegendPlace> legend_places(const std::vector<double>& widths, double left, double right,
+                                       double gap) {
+  std::vector<LegendPlace> places;
+  LegendPlace next{.x = left};
+  for (const double width : widths) {
+    if (next.x > left && next.x + width > right) next = {.x = left, .line = next.line + 1};
+    places.push_back(next);
+    next.x += width + gap;
+  }
+  return places;
+}
+
 Colour parse_colour(const char* hex) {
   const long value = std::strtol(hex + 1, nullptr, 16);
   return {static_cast<double>(value >> 16 & 255), static_cast<double>(value >> 8 & 255),

@@ -20,6 +20,19 @@ std::vector<double> ticks_between(double low, double high, int count);
 /// "1.5", "20", "1e+06": short.
 std::string short_number(double value);
 
+/// Returns `text`, or as many of its first characters as `most` allows with "…" after them.
+std::string clipped(const std::string& text, std::size_t most);
+
+/// The place of a legend's entry: where it begins, and its line from 0.
+struct LegendPlace {
+  double x = 0;
+  int line = 0;
+};
+/// Lays entries of these widths out from `left` on, `gap` apart, in as many lines as end before `right`.
+/// An entry that is wider than a line has one for itself.
+std::vector<LegendPlace> legend_places(const std::vector<double>& widths, double left, double right,
+                                       double gap);
+
 struct Colour {
   double red = 0, green = 0, blue = 0;  ///< 0..255
 };
