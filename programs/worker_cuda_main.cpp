@@ -25,6 +25,10 @@ int main(int argc, char** argv) {
   // Streams share this many queues of the device. A receive that waits must not stand before the computation
   // that its peer needs first, so there are as many as there can be.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  // Page-locked memory is taken at the start, in one piece of so many MiB: a driver may wait for all work of
+  // a GPU where it is taken later.
+  if (!std::getenv("PYTORCH_ALLOC_CONF"))
+    ::setenv("PYTORCH_CUDA_ALLOC_CONF", "pinned_reserve_segment_size_mb:256", 0);
   std::set_terminate(tell_and_end);
   millrace::Accelerator accelerator{.make_device = millrace::make_cuda_device};
 #ifdef MILLRACE_NCCL

@@ -1,5 +1,6 @@
 // The table of transports between processes, and which one joins which ranks.
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <set>
@@ -94,9 +95,11 @@ std::shared_ptr<Channel> make_shared(const CommunicatorOptions& options, std::sh
   return std::make_shared<RoutedChannel>(std::move(near), std::move(hosts), std::move(far));
 }
 
-/// NCCL joins devices, not processes: every rank needs one of its own.
+/// NCCL joins devices, not processes: every rank needs one of its own. NCCL_HOSTID is how NCCL tells hosts
+/// apart where it is set.
 bool has_own_device(const CommunicatorOptions& options, Store& store) {
-  const std::string mine = shared_memory_domain() + "/" + options.device;
+  const char* const named = std::getenv("NCCL_HOSTID");
+  const std::string mine = (named ? std::string(named) : host_identity()) + "/" + options.device;
   store.set("device/" + std::to_string(options.rank.value), mine);
   std::set<std::string> devices;
   for (int rank = 0; rank < options.size; ++rank)
@@ -151,7 +154,6 @@ std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& optio
     CommunicatorOptions host = options;
     host.backend = Backend::Auto;
     host.nccl = nullptr;
-    host.device.clear();
     auto on_host = make_communicator(host, make_prefix_store("host/", store));
     return make_nccl_communicator(options, std::move(on_host), std::move(store));
   }

@@ -14,13 +14,18 @@
 //   line is connected by an exchange of a few bytes when it is made.
 // - Calls may hang when a peer is gone. Communicators are non-blocking; the host polls events and the
 //   communicators' state, and gives up at the deadline.
+// - A call of CUDA may wait for all work of the device, a posted receive among it: the first use of a kernel
+//   does. Messages that are posted around such calls go through the host (through_host). If a call waits all
+//   the same, a thread of the fabric ends the messages at the deadline.
 #include "runtime/comm/nccl_communicator.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
@@ -40,6 +45,10 @@ using State = NcclApi::State;
 constexpr std::chrono::microseconds kPollSpin{200}, kNap{50};
 // A peer's abort() is read from the store, which may be a file or a server: seldom.
 constexpr std::chrono::milliseconds kAskForAborts{500};
+constexpr const char* kHeldUpHint =
+    "the first use of a kernel waits for all messages that its GPU was given: CUDA_MODULE_LOADING=EAGER "
+    "loads "
+    "kernels at the start";
 
 /// One NCCL communicator and the stream that it works on.
 struct Line {
@@ -51,9 +60,14 @@ struct Line {
 class Fabric {
  public:
   Fabric(const CommunicatorOptions& options, std::shared_ptr<Store> store)
-      : options_(options), api_(*options.nccl), store_(std::move(store)) {}
+      : options_(options),
+        api_(*options.nccl),
+        store_(std::move(store)),
+        watch_([this](std::stop_token stop) { watch(stop); }) {}
 
   ~Fabric() {
+    watch_.request_stop();
+    watch_.join();
     const std::lock_guard lock(mutex_);
     for (const Line& line : lines_) {
       if (aborted_.empty()) api_.destroy(line.comm);
@@ -74,6 +88,27 @@ class Fabric {
                    "nobody connected rank "
                        << rank() << (direction == Direction::Send ? " to rank " : " from rank ") << peer);
     return found->second;
+  }
+
+  void through_host(std::int64_t messages) {
+    while (!open_.empty()) open_.begin()->first->wait();
+    through_host_ = messages;
+    left_.clear();
+  }
+  /// Takes the next message or sum on the line. Returns whether it goes through the host.
+  bool takes_host(const Line& line) {
+    std::int64_t& left = left_.try_emplace(line.comm, through_host_).first->second;
+    return left > 0 && left-- > 0;
+  }
+
+  /// Notes a receive that was posted and not waited for; close() forgets it.
+  void open(Pending& exchange, const Transfer& receive) {
+    const std::lock_guard lock(mutex_);
+    open_.emplace(&exchange, receive.what.text() + " from rank " + std::to_string(receive.peer.value));
+  }
+  void close(Pending& exchange) {
+    const std::lock_guard lock(mutex_);
+    open_.erase(&exchange);
   }
 
   /// Joins two ranks, this one among them, in one direction; once.
@@ -139,18 +174,26 @@ class Fabric {
       const auto now = options_.clock.now();
       {
         const std::lock_guard lock(mutex_);
+        active_ = now;
         if (!aborted_.empty()) throw PeerError(message("aborted: " + aborted_));
         const NcclApi::Answer answer = api_.state(line.comm);
         if (answer.state == State::Failed)
           throw PeerError(message("NCCL: " + answer.text), "NCCL_DEBUG=WARN in the environment says more");
       }
-      if (now - start >= options_.deadline) throw PeerError(message("no message"), kLateHint);
+      if (now - start >= options_.deadline)
+        throw PeerError(message("no message"), std::string(kLateHint) + "; " + kHeldUpHint);
       if (now - asked >= kAskForAborts) {
         asked = now;
         ask_for_aborts();
       }
       pause(now - start);
     }
+  }
+
+  /// The rank's thread is here, and not in a call of CUDA.
+  void is_active() {
+    const std::lock_guard lock(mutex_);
+    active_ = clock().now();
   }
 
   void abort(const std::string& reason) noexcept {
@@ -168,6 +211,7 @@ class Fabric {
     const auto start = options_.clock.now();
     const std::string what = "connecting ranks " + name;
     std::vector<at::Tensor> tensors;  // until the messages are through
+    if (ways == Ways::All) load_kernels_of_sums(line, tensors.emplace_back(api_.scratch()));
     group({line}, what, [&](auto&& taken) {
       for (int peer = 0; peer < size; ++peer) {
         if (peer == index) continue;
@@ -182,7 +226,41 @@ class Fabric {
     });
   }
 
+  /// Uses the kernels of sums once, before any message of training is posted.
+  void load_kernels_of_sums(const Line& line, const at::Tensor& some) {
+    api_.follow(line.stream, api_.mark(nullptr));
+    api_.run(line.stream, [some] {
+      const at::NoGradGuard no_grad;
+      for (const at::ScalarType type : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble}) {
+        const at::Tensor one = some.to(type), part = one.narrow(0, 1, 2);  // kernels differ by alignment
+        for (const at::Tensor& each : {one, part})
+          for (const std::size_t parts : {2, 3}) sum_in_order(std::vector<at::Tensor>(parts, each), each);
+      }
+    });
+  }
+
   static constexpr const char* kAborted = "nccl/aborted";
+
+  /// Looks on while the rank's thread is elsewhere. A call of CUDA that waits for a posted receive is ended
+  /// at the deadline, or when another rank gives up: without its messages the call comes back. This thread
+  /// calls CUDA in abort() only, because that call may hold CUDA's lock.
+  void watch(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (!stop.stop_requested()) {
+      wake_.wait_for(lock, stop, kAskForAborts, [] { return false; });
+      const auto away = clock().now() - active_;
+      if (stop.stop_requested() || !aborted_.empty() || away < kAskForAborts) continue;
+      const std::string waits = open_.empty() ? "" : open_.begin()->second;
+      lock.unlock();
+      if (away >= options_.deadline && !waits.empty())
+        abort("the rank has done nothing for " +
+              std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(away).count()) +
+              " ms while it was to have " + waits + ". Its GPU may be held up: " + kHeldUpHint);
+      else
+        ask_for_aborts();
+      lock.lock();
+    }
+  }
 
   void pause(TimePoint::duration waited) {
     if (waited < kPollSpin)
@@ -231,7 +309,7 @@ class Fabric {
     std::string reason;
     try {
       reason = store_->get(kAborted, std::chrono::milliseconds(1));
-    } catch (const PeerError&) {
+    } catch (const std::exception&) {
       return;  // nobody aborted, or the store is gone: the deadline decides
     }
     abort_own(reason);
@@ -248,10 +326,17 @@ class Fabric {
   CommunicatorOptions options_;
   NcclApi& api_;  // options_ keeps it
   std::shared_ptr<Store> store_;
-  std::map<int, Line> out_, in_;  // by peer
-  std::mutex mutex_;              // guards what follows, and every use of a comm against abort()
+  std::map<int, Line> out_, in_;                // by peer
+  std::int64_t through_host_ = 0;               // see there
+  std::map<NcclApi::Comm, std::int64_t> left_;  // of them, by line that was used since
+  std::mutex mutex_;  // guards what follows, and every use of a comm against abort()
   std::vector<Line> lines_;
   std::string aborted_;  // the first reason; the comms are freed then
+  std::map<Pending*, std::string>
+      open_;  // receives that were posted and not waited for; the rank's thread writes
+  TimePoint active_ = clock().now();  // the rank's thread was here
+  std::condition_variable_any wake_;
+  std::jthread watch_;  // last
 };
 
 /// The end of a group of messages: an event on each line that it used. Keeps the tensors.
@@ -262,8 +347,20 @@ class NcclExchange final : public Pending {
     Line line;
     NcclApi::Event done;
   };
-  NcclExchange(std::shared_ptr<Fabric> fabric, std::vector<Part> parts, std::unique_ptr<Pending> on_host)
-      : fabric_(std::move(fabric)), parts_(std::move(parts)), on_host_(std::move(on_host)) {}
+  /// `near`: what `on_host` moves. A sender's tensor is kept as long as NCCL would keep it, so that steps
+  /// take the same memory either way.
+  NcclExchange(std::shared_ptr<Fabric> fabric, std::vector<Part> parts, std::vector<Transfer> near,
+               std::unique_ptr<Pending> on_host)
+      : fabric_(std::move(fabric)),
+        parts_(std::move(parts)),
+        near_(std::move(near)),
+        on_host_(std::move(on_host)) {
+    for (const Part& part : parts_)
+      if (part.transfer.direction == Direction::Receive) fabric_->open(*this, part.transfer);
+  }
+  NcclExchange(const NcclExchange&) = delete;
+  NcclExchange& operator=(const NcclExchange&) = delete;
+  ~NcclExchange() override { fabric_->close(*this); }
 
   void wait() override {
     const auto start = fabric_->clock().now();
@@ -273,13 +370,16 @@ class NcclExchange final : public Pending {
       });
     }
     parts_.clear();
+    fabric_->close(*this);
     if (on_host_) on_host_->wait();
     on_host_.reset();
+    near_.clear();
   }
 
  private:
   std::shared_ptr<Fabric> fabric_;
   std::vector<Part> parts_;
+  std::vector<Transfer> near_;
   std::unique_ptr<Pending> on_host_;
 };
 
@@ -336,6 +436,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {
+    fabric_->is_active();
     std::vector<Transfer> near;
     std::vector<NcclExchange::Part> far;
     for (const Transfer& transfer : transfers) {
@@ -346,12 +447,15 @@ class NcclCommunicator final : public Communicator {
         Transfer global = transfer;
         global.peer = RankId(members_.at(transfer.peer.value));
         const Line line = fabric_->line(global.direction, global.peer.value);
-        far.push_back({.transfer = std::move(global), .line = line});
+        if (fabric_->takes_host(line))
+          near.push_back(transfer);
+        else
+          far.push_back({.transfer = std::move(global), .line = line});
       }
     }
     auto on_host = near.empty() ? nullptr : host_->exchange(near);
     if (!far.empty()) post(far);
-    return std::make_unique<NcclExchange>(fabric_, std::move(far), std::move(on_host));
+    return std::make_unique<NcclExchange>(fabric_, std::move(far), std::move(near), std::move(on_host));
   }
 
   std::unique_ptr<Pending> all_reduce(at::Tensor tensor, std::string what) override {
@@ -359,6 +463,8 @@ class NcclCommunicator final : public Communicator {
     MILLRACE_CHECK(tensor.is_contiguous());
     if (size() == 1 || tensor.numel() == 0) return std::make_unique<NothingPending>();
     MILLRACE_CHECK(sums_.comm != nullptr, "nobody connected the ranks of " << name_ << " for: " << what);
+    fabric_->is_active();
+    if (fabric_->takes_host(sums_)) return host_->all_reduce(std::move(tensor), std::move(what));
     const at::NoGradGuard no_grad;
     const at::Tensor flat = tensor.view({-1});
     api().follow(sums_.stream, api().mark(nullptr));
@@ -396,6 +502,8 @@ class NcclCommunicator final : public Communicator {
     fabric_->abort(reason);
     host_->abort(reason);
   }
+
+  void through_host(std::int64_t messages) { fabric_->through_host(messages); }
 
  private:
   NcclApi& api() const { return fabric_->api(); }
@@ -480,6 +588,10 @@ std::unique_ptr<Communicator> make_nccl_communicator(const CommunicatorOptions& 
   for (int r = 0; r < options.size; ++r) members.push_back(r);
   return std::make_unique<NcclCommunicator>(std::make_shared<Fabric>(options, std::move(store)),
                                             std::move(host), std::move(members), "all");
+}
+
+void through_host(Communicator& communicator, std::int64_t messages) {
+  if (auto* const nccl = dynamic_cast<NcclCommunicator*>(&communicator)) nccl->through_host(messages);
 }
 
 }  // namespace millrace

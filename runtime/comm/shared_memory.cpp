@@ -603,12 +603,16 @@ class SharedMemoryChannel final : public Channel {
 
 }  // namespace
 
-std::string shared_memory_domain() {
+std::string host_identity() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  return boot;
+}
+
+std::string shared_memory_domain() {
   struct stat processes {};
   ::stat("/proc/self/ns/pid", &processes);
-  return boot + "/" + std::to_string(processes.st_ino) + "/" + std::to_string(::geteuid());
+  return host_identity() + "/" + std::to_string(processes.st_ino) + "/" + std::to_string(::geteuid());
 }
 
 std::shared_ptr<Channel> make_shared_memory_channel(const CommunicatorOptions& options,

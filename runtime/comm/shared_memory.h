@@ -10,6 +10,9 @@
 
 namespace millrace {
 
+/// Returns a name that is equal for all processes of a host, in whatever name space.
+std::string host_identity();
+
 /// Returns a name that is equal for processes that can share memory: host, boot, process-id name space and
 /// user.
 std::string shared_memory_domain();

@@ -16,6 +16,7 @@
 #include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/initial_weights.h"
+#include "runtime/comm/nccl_communicator.h"
 #include "runtime/train/job_batches.h"
 
 namespace millrace {
@@ -233,6 +234,7 @@ bool Evaluations::run_array(int array) {
   const Evaluation& evaluation = t_.sources[array].evaluation;
   const std::int64_t total = evaluation.microbatches;
   bool asked = false;
+  if (t_.num_arrays() > 1) first_uses_.start_anew();  // each array has sizes of its own
   evaluation.batches->seek(0);
   // Positions of the tags go up from evaluation to evaluation; those of the data start at 0 each time.
   const std::int64_t by = kEvaluationPosition + evaluated_;
@@ -253,6 +255,7 @@ bool Evaluations::run_array(int array) {
                                                 .first_position = by + chunk,
                                                 .extent_of = extents_of(shifted),
                                                 .evaluation_shift = evaluated_});
+    first_uses_.begin(t_.world.communicator, {evaluation.batches.get()}, next, end);
     runner.run(evaluation_actions(t_.plan, t_.layout(), static_cast<int>(next - chunk),
                                   static_cast<int>(end - chunk), t_.world.communicator),
                t_.done, by + chunk, [](const Action&) {});
@@ -263,6 +266,7 @@ bool Evaluations::run_array(int array) {
     asked = asked_to_stop() && (next < total || array + 1 < t_.num_arrays());
   }
   t_.stages->finish_sends();
+  through_host(t_.world.communicator, kAllMessages);  // as in the rest of the rest
   evaluated_ += total + chunk_;
   return asked;
 }

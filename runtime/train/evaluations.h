@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/rules/averaging_trigger.h"
+#include "runtime/train/first_uses.h"
 #include "runtime/train/stop.h"
 #include "runtime/train/training.h"
 
@@ -67,6 +68,7 @@ class Evaluations {
   std::unique_ptr<WeightsScore> score_;
   AnyRank vote_;  ///< its lag also bounds how far a fast first stage runs ahead of the others
   int chunk_;
+  FirstUses first_uses_;
   std::int64_t newest_ = -1;    ///< the step after which the newest evaluation was done
   std::int64_t owed_ = -1;      ///< the step whose evaluation the run before has left out
   std::int64_t evaluated_ = 0;  ///< microbatches, of all evaluations

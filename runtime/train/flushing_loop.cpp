@@ -92,6 +92,9 @@ void FlushingLoop::run_to(std::int64_t end) {
     }
     const std::vector<double> rates = t_.set_rates(t_.done);
     const std::int64_t position = t_.position_of(t_.done);
+    std::vector<const BatchSource*> sources;
+    for (const BatchSources& of_array : t_.sources) sources.push_back(of_array.train.get());
+    first_uses_.begin(t_.world.communicator, sources, position, t_.position_of(t_.done + 1));
     for (std::size_t turn = 0; turn < turns_.size(); ++turn) {
       t_.stages->set_turn(turn);
       if (t_.waits) t_.waits->set_turn(static_cast<int>(turn));
@@ -113,6 +116,7 @@ void FlushingLoop::leave_out_ended_jobs() {
   const std::vector<char> ended = t_.job_steps.ended_at(t_.done);
   if (ended == ended_) return;
   ended_ = ended;
+  first_uses_.start_anew();
   for (std::size_t job = 0; job < ended.size(); ++job)
     t_.stages->decision().jobs()[job].ended = ended[job] != 0;
   std::vector<char> left;  // by array

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/train/first_uses.h"
 #include "runtime/train/step_reports.h"
 
 namespace millrace {
@@ -26,6 +27,7 @@ class FlushingLoop {
   Training& t_;
   StepReports& reports_;
   RankRunner runner_;
+  FirstUses first_uses_;
   std::vector<std::vector<Action>> turns_;  ///< the actions of a step, by turn
   std::vector<char> ended_{};               ///< jobs that the actions do without; empty: none
   std::int64_t stretch_ = 1;                ///< steps, where arrays take their turns in_stretches()

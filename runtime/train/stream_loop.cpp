@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "runtime/base/log.h"
+#include "runtime/comm/nccl_communicator.h"
 #include "runtime/schedule/pair_order.h"
+#include "runtime/train/first_uses.h"
 #include "runtime/train/shared_schedules.h"
 
 namespace millrace {
@@ -12,6 +14,8 @@ namespace {
 
 // Minibatches of the lists that the loop makes at a time.
 constexpr std::int64_t kWindow = 256;
+// Microbatches whose sizes are looked at: where sizes vary at all, these do.
+constexpr std::int64_t kSizesLookedAt = 4096;
 
 /// Returns a schedule that is proved to end at any length, with every action at its place. Throws
 /// ConfigError.
@@ -43,11 +47,24 @@ std::shared_ptr<const ScheduleStream> stream_of(const Training& t) {
   return std::make_shared<const ScheduleStream>(make());
 }
 
+/// Returns how many messages between two ranks go through the host first: those that are posted until every
+/// rank has done two updates. Where sizes vary all do, because no two ranks are at the same microbatch.
+std::int64_t first_messages(const Training& t, int period) {
+  if (!t.world.communicator.is_ordered()) return 0;
+  const std::int64_t start = t.position_of(t.start),
+                     end = std::min(t.position_of(t.last_step()), start + kSizesLookedAt);
+  if (sizes_vary(*t.sources.front().train, start, end)) return kAllMessages;
+  const std::int64_t microbatches = 2 * std::int64_t{period} * microbatches_per_step(t.plan) +
+                                    std::int64_t{2 + kReceivesAhead} * period + t.plan.num_ranks();
+  return microbatches * std::max<std::int64_t>(1, std::ssize(t.layout().crossings));
+}
+
 }  // namespace
 
 StreamLoop::StreamLoop(Training& training, StepReports& reports, std::int64_t older_versions,
                        std::function<bool(std::int64_t)> rests_after)
     : t_(training), reports_(reports), stream_(stream_of(t_)), runner_(t_.runner_parts()) {
+  through_host_ = first_messages(t_, static_cast<int>(stream_->period()));
   const PipelineShape shape = shape_of(t_.plan, t_.layout(), 0);
   const int per_step = microbatches_per_step(t_.plan);
   runner_.end_before(t_.position_of(t_.last_step() - t_.start));
@@ -70,6 +87,10 @@ void StreamLoop::run_to(std::int64_t end) {
   const std::int64_t period = stream_->period(), per_step = microbatches_per_step(t_.plan);
   const std::int64_t window = std::max<std::int64_t>(1, kWindow / period) * period;
   const std::int64_t start = t_.start;
+  if (std::exchange(rested_, false)) {
+    through_host(t_.world.communicator, through_host_);
+    if (through_host_ != kAllMessages) through_host_ = 0;
+  }
   std::vector<double> rates = t_.set_rates(t_.done);
   t_.stages->begin(t_.position_of(start));
   const std::int64_t last = (end - start) * per_step;
@@ -99,6 +120,8 @@ void StreamLoop::rest() {
         t_.stages->lanes().front().executor(action.stage).post_receive(action);
     }
   }
+  through_host(t_.world.communicator, kAllMessages);
+  rested_ = true;
   t_.stages->pause(cut);
 }
 

@@ -29,6 +29,8 @@ class StreamLoop {
  private:
   Training& t_;
   StepReports& reports_;
+  std::int64_t through_host_;  ///< messages of the next run_to() that is behind a rest
+  bool rested_ = true;
   std::shared_ptr<const ScheduleStream> stream_;
   RankRunner runner_;
 };

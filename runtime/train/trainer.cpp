@@ -8,6 +8,7 @@
 #include "runtime/base/failpoint.h"
 #include "runtime/base/failure_text.h"
 #include "runtime/base/log.h"
+#include "runtime/comm/nccl_communicator.h"
 #include "runtime/train/evaluations.h"
 #include "runtime/train/flushing_loop.h"
 #include "runtime/train/job_batches.h"
@@ -116,6 +117,7 @@ void Trainer::Impl::open(const std::vector<TrainedArray>& arrays, std::unique_pt
   t.stop = std::make_unique<StopVote>(t.world.communicator, t.options.stop, stop_reach(t.plan, t.cycle));
   evaluations.emplace(t, std::move(score));
   connect_ranks(t, evaluations->chunk());
+  through_host(t.world.communicator, kAllMessages);
   checkpoints.emplace(t, outputs, *evaluations, arrays, std::move(settings));
   checkpoints->load();
   outputs.open();
@@ -199,7 +201,9 @@ void Trainer::Impl::run_to(std::int64_t step) {
 }
 
 void Trainer::Impl::rest() {
-  stream ? stream->rest() : training.stages->pause(0);
+  if (stream) return stream->rest();
+  through_host(training.world.communicator, kAllMessages);
+  training.stages->pause(0);
 }
 
 /// Evaluates the weights of the steps done, and keeps the best. Returns false if it was asked to stop.

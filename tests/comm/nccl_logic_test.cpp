@@ -6,6 +6,8 @@
 #include <ATen/ops/full.h>
 
 #include <functional>
+#include <thread>
+#include <utility>
 
 #include "tests/comm/fake_nccl.h"
 
@@ -99,6 +101,49 @@ TEST(NcclLogic, TensorsOfTheHostTakeTheHostsWay) {
   sent->wait();
   EXPECT_EQ(in[1].item<double>(), 7);
   EXPECT_EQ(pair.world->counts().groups, before.groups);
+}
+
+TEST(NcclLogic, TheFirstMessagesOfEachDirectionGoThroughTheHost) {
+  Pair pair;
+  for (std::size_t r : {0, 1}) through_host(pair[r], 1);
+  int groups = pair.world->counts().groups;
+  for (const int of_nccl : {0, 2}) {
+    at::Tensor in = number(0);
+    const Transfer there[] = {send(5, 1, 1)}, here[] = {receive(in, 1, 0)};
+    auto sent = pair[0].exchange(there);
+    pair[1].exchange(here)->wait();
+    sent->wait();
+    EXPECT_EQ(in[0].item<float>(), 5);
+    EXPECT_EQ(pair.world->counts().groups - std::exchange(groups, pair.world->counts().groups), of_nccl);
+    at::Tensor one = number(1), other = number(2);
+    auto sum = pair[0].all_reduce(one, "a sum");
+    pair[1].all_reduce(other, "a sum")->wait();
+    sum->wait();
+    EXPECT_EQ(one[0].item<float>(), 3);
+    EXPECT_EQ(pair.world->counts().groups - std::exchange(groups, pair.world->counts().groups), of_nccl);
+  }
+}
+
+TEST(NcclLogic, NoReceiveIsPostedWhereMessagesGoThroughTheHost) {
+  Pair pair;
+  at::Tensor in = number(0);
+  const Transfer there[] = {send(5, 1, 1)}, here[] = {receive(in, 1, 0)};
+  auto sent = pair[0].exchange(there), received = pair[1].exchange(here);
+  for (std::size_t r : {1, 0}) through_host(pair[r], kAllMessages);
+  EXPECT_EQ(in[0].item<float>(), 5);
+  received->wait();
+}
+
+TEST(NcclLogic, ARankThatIsHeldUpLosesItsMessagesAtTheDeadline) {
+  Pair pair(milliseconds(150));
+  at::Tensor in = number(0);
+  const Transfer here[] = {receive(in, 4, 1)};
+  auto pending = pair[0].exchange(here);
+  while (pair.world->counts().aborts == 0) std::this_thread::yield();  // as in a call of CUDA
+  const std::string text = what_of([&] { pending->wait(); });
+  EXPECT_NE(text.find("aborted: the rank has done nothing for "), std::string::npos) << text;
+  EXPECT_NE(text.find("while it was to have RECV_F4 from rank 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("CUDA_MODULE_LOADING=EAGER"), std::string::npos) << text;
 }
 
 TEST(NcclLogic, AnErrorOfNcclNamesTheActionAndThePeer) {

@@ -152,6 +152,7 @@ int& Quiet::depth() {
 }
 
 void add(Kind kind, const std::string& name, std::size_t bytes) {
+  if (kind == Kind::Operator) load_kernel(name);
   Table* const all = table();
   if (!all || Quiet::depth() > 0) return;
   const auto places = callers(all->program);

@@ -207,6 +207,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   STANDIN_ENTER("cudaMalloc");
   counts::add(counts::Kind::Allocation, "cudaMalloc", bytes);
+  if (settings().malloc_waits) drain_device();
   const auto device = static_cast<std::size_t>(current_device());
   {
     const std::lock_guard lock(memory_lock);
@@ -234,6 +235,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   STANDIN_ENTER("cudaHostAlloc");
   counts::add(counts::Kind::Allocation, "cudaHostAlloc", bytes);
+  if (settings().host_waits) drain_device();
   *memory = bytes > 0 ? take(bytes, -1) : nullptr;
   return bytes == 0 || *memory ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "counts.h"
 #include "standin.h"
 
 namespace {
@@ -222,7 +223,7 @@ void start(const Owned& comm, const std::vector<Operation>& ops) {
   for (const Operation& op : ops)
     if (comm->connected.insert({op.peer, op.sends}).second) missing.push_back({op.peer, op.sends});
   ++comm->outstanding;
-  if (missing.empty()) return launch(comm, ops);
+  if (missing.empty() && !standin::settings().nccl_slow) return launch(comm, ops);
   comm->state = ncclInProgress;
   std::thread([comm, ops, missing] {
     for (const auto& [peer, sends] : missing)
@@ -235,6 +236,7 @@ void start(const Owned& comm, const std::vector<Operation>& ops) {
       --comm->outstanding;
       return;
     }
+    if (standin::settings().nccl_slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     launch(comm, ops);
     ncclResult_t expected = ncclInProgress;
     comm->state.compare_exchange_strong(expected, ncclSuccess);
@@ -291,6 +293,7 @@ ncclResult_t post(bool sends, const void* memory, std::size_t count, ncclDataTyp
   if (comm->stream && comm->stream != stream)
     return refused("the communicator was used on another stream before");
   comm->stream = stream;
+  if (!sends) standin::counts::add(standin::counts::Kind::Wait, "a message of NCCL");
   posted.push_back({*comm,
                     {.sends = sends,
                      .memory = static_cast<unsigned char*>(const_cast<void*>(memory)),
@@ -455,6 +458,7 @@ ncclResult_t ncclGroupEnd() {
   if (depth == 0) return fails(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
   if (--depth > 0) return ncclSuccess;
   const std::vector<Posted> group = std::exchange(posted, {});
+  standin::counts::add(standin::counts::Kind::Wait, "a group of NCCL");
   if (const ncclResult_t error = std::exchange(group_error, ncclSuccess); error != ncclSuccess) return error;
   std::vector<std::pair<Owned, std::vector<Operation>>> parts;  // in the order of their first operations
   for (const Posted& one : group) {

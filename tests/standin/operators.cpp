@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "counts.h"
@@ -86,6 +87,7 @@ class Call {
     const c10::cuda::CUDAGuard guard(*device_);
     C10_CUDA_CHECK(standin::count_call("launch"));
     standin::counts::add(standin::counts::Kind::Operator, name_);
+    if (standin::settings().lazy) load_kernel_by_sizes();
     if (tells_the_host()) standin::counts::add(standin::counts::Kind::Wait, name_);
     const standin::counts::Quiet own;
     stream_ = c10::cuda::getCurrentCUDAStream(device_->index()).stream();
@@ -97,6 +99,15 @@ class Call {
   }
 
  private:
+  /// cuBLAS and cuDNN choose by the sizes of what they multiply.
+  void load_kernel_by_sizes() const {
+    if (name_.find("mm") == std::string::npos && name_.find("conv") == std::string::npos) return;
+    std::ostringstream name;
+    name << name_;
+    for (const auto& [tensor, cpu] : aliases_) name << tensor.sizes();
+    standin::load_kernel(name.str());
+  }
+
   struct Written {
     at::Tensor gpu, cpu;
   };

@@ -1,5 +1,5 @@
 // The environment of the stand-in, and the errors that it asks for.
-#include "standin.h"
+#include "entry.h"
 
 #include <unistd.h>
 
@@ -50,6 +50,8 @@ constexpr std::array kCanFail{
     CanFail{"ncclRecv", static_cast<cudaError_t>(3)},
     CanFail{"ncclCommInitRankConfig", static_cast<cudaError_t>(2)},
 };
+
+constexpr int kWaits = -1;  // as an error: none, but a wait for all work of the GPU
 
 struct Failure {
   std::string name;
@@ -126,6 +128,10 @@ const Settings& settings() {
     s.late = late && *late;
     s.seed = number("STANDIN_LATE", 0);
     s.races = number("STANDIN_RACES", 0) != 0;
+    s.lazy = number("STANDIN_LAZY", 0) != 0;
+    s.malloc_waits = number("STANDIN_MALLOC_WAITS", 0) != 0;
+    s.host_waits = number("STANDIN_HOST_WAITS", 0) != 0;
+    s.nccl_slow = number("STANDIN_NCCL_SLOW", 0) != 0;
     return s;
   }();
   return read;
@@ -145,7 +151,7 @@ cudaError_t count_call(const char* name) {
   if (const int error = sticky_now().load(std::memory_order_relaxed))
     return failed(static_cast<cudaError_t>(error));
   if (!any_failures.load(std::memory_order_relaxed)) return cudaSuccess;
-  const std::lock_guard lock(failures_lock);
+  std::unique_lock lock(failures_lock);
   static std::vector<Failure> wanted = failures();
   if (wanted.empty()) any_failures = false;
   const Failure* due = nullptr;
@@ -154,6 +160,12 @@ cudaError_t count_call(const char* name) {
     if (failure.name == name && here && ++failure.seen == failure.at) due = &failure;
   }
   if (!due) return cudaSuccess;
+  if (static_cast<int>(due->error) == kWaits) {
+    say("call " + std::to_string(due->at) + " of " + name + " waits, as STANDIN_FAIL wants");
+    lock.unlock();
+    drain_device();
+    return cudaSuccess;
+  }
   say("call " + std::to_string(due->at) + " of " + name + " fails, as STANDIN_FAIL wants");
   if (stays(due->error)) sticky_now() = due->error;
   return std::string_view(name).starts_with("nccl") ? due->error : failed(due->error);

@@ -20,6 +20,9 @@ struct Settings {
   bool late = false;                         ///< work waits for a random time, or until somebody asks for it
   std::uint64_t seed = 0;                    ///< of those times
   bool races = false;                        ///< the race detector watches
+  bool lazy = false;  ///< the first use of an operator on a GPU waits until the GPU has done all work
+  bool malloc_waits = false, host_waits = false;  ///< so does new memory of a GPU, or page-locked memory
+  bool nccl_slow = false;                         ///< NCCL takes a group some time after it was given
 };
 const Settings& settings();
 
@@ -63,6 +66,10 @@ void note(cudaStream_t stream, const std::string& name, const std::vector<Access
 /// on that stream of the device.
 void note_given_out(const Access& memory);
 void note_taken_back(int device, cudaStream_t stream, const Access& memory);
+
+/// With STANDIN_LAZY: a kernel that the calling thread's GPU has not used before is loaded, which waits until
+/// that GPU has done all work.
+void load_kernel(const std::string& name);
 
 struct Block {
   std::uintptr_t begin = 0;

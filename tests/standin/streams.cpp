@@ -199,6 +199,17 @@ void drain_device() {
   }
 }
 
+void load_kernel(const std::string& name) {
+  if (!settings().lazy) return;
+  static std::mutex lock;
+  static std::set<std::pair<int, std::string>> loaded;  // by GPU
+  {
+    const std::lock_guard guard(lock);
+    if (!loaded.insert({current_device(), name}).second) return;
+  }
+  drain_device();
+}
+
 }  // namespace standin
 
 using namespace standin;
