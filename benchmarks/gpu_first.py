@@ -57,6 +57,8 @@ def parts(options, gpus):
         Part("smoke", "one training on the GPU", [*([STANDIN] if standin else []), MILLRACE, "train", "--model", "resnet18", "--image-size", "32",
              "--classes", "10", "--microbatch", "4", "--data", "synthetic:32", "--steps", "3", "--no-evaluation", "--device", "cuda"], 120),
         Part("check", "the GPU beside the CPU: the checks that say most", [*check, "--quick"], 300, table=True),
+        Part("nccl", "two ranks of the real NCCL on one GPU", [*check, "--only", "NCCL on one GPU"], 150, table=True,
+             only_gpu="its NCCL is no real one"),
         Part("one", "a step by one rank, beside PyTorch's eager step", [*peers, "one"], 180, table=True),
     ]
     if gpus >= 2:

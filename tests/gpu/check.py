@@ -57,6 +57,10 @@ MLP = "--model mlp --width 32 --depth 6 --microbatches 8"
 LM = "--model transformer_lm " + TRANSFORMER + " --microbatches 4"
 RESNET = "--model resnet18 " + IMAGES + " --microbatches 4"
 TIMEOUT_S = 240
+NOT_FINITE = 6  # exit code
+TIED = "--model bert_base " + TRANSFORMER + " --microbatches 4"
+# What a driver may wait for: tests/standin/README.md.
+HAZARDS = {"STANDIN_LAZY": "1", "STANDIN_MALLOC_WAITS": "1", "STANDIN_HOST_WAITS": "1"}
 DEVICE = "cuda"  # --device
 PREFIX = []  # --standin
 # The CPU's kernels for processors without AVX: another order of sums.
@@ -101,10 +105,13 @@ def losses(folder):
     return found
 
 
+def with_masks(flags):
+    """Of masks that a GPU draws itself the CPU knows nothing."""
+    return flags if "--dropout-masks" in flags else flags + " --dropout-masks host"
+
+
 def train(millrace, flags, folder, out, environment=None):
-    # Of masks that a GPU draws itself the CPU knows nothing.
-    masks = [] if "--dropout-masks" in flags else ["--dropout-masks", "host"]
-    run([millrace, "train", *flags.split(), *masks, "--no-evaluation", "--threads", "1", "--output-dir", out], folder,
+    run([millrace, "train", *with_masks(flags).split(), "--no-evaluation", "--threads", "1", "--output-dir", out], folder,
         environment)
     found = losses(os.path.join(folder, out))
     if not found:
@@ -125,8 +132,8 @@ def judged(apart, tolerance):
     return f"{apart:.1e} apart"
 
 
-def weights(folder, name):
-    """The tensors of the files that --save-weights wrote, by name."""
+def weights(folder, name, buffers=False):
+    """The tensors of the files that --save-weights wrote, by job and name; running statistics, too, with `buffers`."""
     found = {}
     for file in sorted(os.listdir(folder)):
         if not (file.startswith(name + ".") and file.endswith(".safetensors")):
@@ -135,10 +142,48 @@ def weights(folder, name):
             header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
             data = opened.read()
         for key in sorted(header):
-            if key != "__metadata__" and header[key]["dtype"] == "F32" and "running_" not in key:
+            if key != "__metadata__" and header[key]["dtype"] == "F32" and (buffers or "running_" not in key):
                 first, last = header[key]["data_offsets"]
-                found[key] = numpy.frombuffer(data[first:last], numpy.float32).astype(numpy.float64)
+                found[file[len(name):], key] = numpy.frombuffer(data[first:last], numpy.float32).astype(numpy.float64)
     return found
+
+
+def without_training(flags):
+    """The flags of a step that leaves the weights as they were drawn."""
+    flags = re.sub(r"--(steps|schedule|stages|replicas|clip-norm|clip-value) [\w.-]+|--zero-1|--recompute|--checkpoint-at-end", "", flags)
+    rates = re.search(r"--lr((?: \d[\d.e-]*)+)", flags)
+    return flags.replace(rates[0], "--lr" + " 0" * len(rates[1].split())) if rates else flags + " --lr 0"
+
+
+DRAWN = {}  # by flags
+
+
+def as_drawn(millrace, flags, folder):
+    """The weights before the first step."""
+    flags = " ".join(without_training(flags).split())
+    if flags not in DRAWN:
+        train(millrace, flags + " --steps 1 --device cpu --save-weights before.safetensors", folder, "before")
+        DRAWN[flags] = weights(folder, "before", True)
+    return DRAWN[flags]
+
+
+def judged_weights(millrace, flags, folder, expected, found, tolerance):
+    """What training changed: of each tensor the difference of two runs, of the change's norm. Rounding that the model magnifies is allowed
+    as judged_gradient says; `expected` and `found` are names of --save-weights, `flags` those of the run on the CPU. Tolerance 0: bits."""
+    one, other = weights(folder, expected, True), weights(folder, found, True)
+    if not one or one.keys() != other.keys():
+        raise Failed(f"weights: {len(one)} tensors of {expected}, {len(other)} of {found}")
+    if all(numpy.array_equal(one[key], other[key]) for key in one):
+        return "weights equal"
+    if tolerance == 0:
+        raise Failed("weights differ: " + ", ".join(name for _, name in (key for key in one if not numpy.array_equal(one[key], other[key])))[:300])
+    before = as_drawn(millrace, flags, folder)
+    moved = {key: numpy.linalg.norm(one[key] - before[key]) for key in one}
+    apart = max(numpy.linalg.norm(one[key] - other[key]) / moved[key] for key in one if moved[key] > 0)
+    if apart <= max(tolerance, 1e-4):
+        return f"weights {apart:.1e} of their change apart"
+    train(millrace, flags + " --device cpu --save-weights other.safetensors", folder, "other-weights", OTHER_ROUNDING)
+    return judged_gradient(before, one, weights(folder, "other", True), other).replace("gradient", "weights")
 
 
 def judged_gradient(before, cpu, other, gpu):
@@ -149,7 +194,7 @@ def judged_gradient(before, cpu, other, gpu):
     for name in cpu:
         moved = numpy.linalg.norm(cpu[name] - before[name])
         if moved > 0:  # a bias before batch normalisation has none
-            names.append(name)
+            names.append(name[-1])
             differences.append(numpy.linalg.norm(gpu[name] - cpu[name]) / moved)
             bounds.append(max(1e-4, AMPLIFIED * numpy.linalg.norm(other[name] - cpu[name]) / moved))
     if not differences:
@@ -187,30 +232,32 @@ def same(flags, more, tolerance, base="--device cpu"):
     def check(millrace, folder, environment=None):
         steps = "" if "--steps" in flags else " --steps 3"
         base_flags = flags + steps + " " + base.replace("DEVICE", DEVICE)
-        expected = train(millrace, base_flags, folder, "expected")
-        found = train(millrace, flags + steps + f" --device {DEVICE} " + more, folder, "found", environment)
+        expected = train(millrace, base_flags + " --save-weights expected.safetensors", folder, "expected")
+        found = train(millrace, flags + steps + f" --device {DEVICE} {more} --save-weights found.safetensors", folder, "found", environment)
         apart, allowed = difference(expected, found), tolerance
         if apart > allowed >= 2e-3:
             allowed = max(allowed, AMPLIFIED * difference(expected, train(millrace, base_flags, folder, "other", OTHER_ROUNDING)))
-        return judged(apart, allowed)
+        return judged(apart, allowed) + ", " + judged_weights(millrace, flags + steps, folder, "expected", "found", tolerance)
     return check
 
 
 def checkpoints(millrace, folder):
     """What a GPU saved the CPU goes on with, and the other way round."""
     flags = RESNET + " --steps"
-    whole = train(millrace, flags + " 4 --device cpu", folder, "whole")
+    whole = train(millrace, flags + " 4 --device cpu --save-weights whole.safetensors", folder, "whole")
+    told = ""
     apart = 0
     for number, (first, second) in enumerate(((DEVICE, "cpu"), ("cpu", DEVICE), (DEVICE, DEVICE))):
         out = f"{number}{first}{second}"
         train(millrace, f"{flags} 2 --device {first} --checkpoint-at-end", folder, out)
-        found = train(millrace, f"{flags} 4 --device {second} --resume {out}", folder, out + "2")
+        found = train(millrace, f"{flags} 4 --device {second} --resume {out} --save-weights {out}.safetensors", folder, out + "2")
         apart = max(apart, difference(whole[-len(found):], found))
-    return judged(apart, 2e-3)
+        told += ", " + judged_weights(millrace, flags + " 4", folder, "whole", out, 2e-3)
+    return judged(apart, 2e-3) + told
 
 
 def device_masks(model):
-    """Masks that the device draws: the same in every run and plan, others than the CPU's, of the same share."""
+    """Masks that the device draws: the same in every run and plan, others than the CPU's, of the same share and size."""
     def check(millrace, folder):
         flags = f"{model} --steps 4 --lr 0 --dropout-masks device --device " + DEVICE
         one = train(millrace, flags, folder, "one")
@@ -225,7 +272,17 @@ def device_masks(model):
             raise Failed("the device drew what the CPU draws: were the masks copied?")
         if not other <= 0.2:
             raise Failed(f"losses are {other:.2e} from those with the CPU's masks: another share is dropped")
-        return f"plans {apart:.1e} apart, the CPU's masks {other:.1e}"
+        # What is kept is divided by the share that is kept: without that a step moves the weights less.
+        steps = f"{MLP} --microbatch 32 --dropout 0.5 --steps 1"
+        for masks in ("host", "device"):
+            train(millrace, f"{steps} --dropout-masks {masks} --device {DEVICE} --save-weights {masks}.safetensors", folder, masks + "-step")
+        before, moved = as_drawn(millrace, steps, folder), []
+        for masks in ("host", "device"):
+            after = weights(folder, masks)
+            moved.append(numpy.sqrt(sum(((after[key] - before[key]) ** 2).sum() for key in before)))
+        if not 0.8 < moved[1] / moved[0] < 1.25:
+            raise Failed(f"a step moves the weights by {moved[1]:.3g}, with the CPU's masks by {moved[0]:.3g}")
+        return f"plans {apart:.1e} apart, the CPU's masks {other:.1e}, moved {moved[1] / moved[0]:.3f} times as far"
     return check
 
 
@@ -257,24 +314,31 @@ def exported(millrace, folder):
     return same(f"--model {os.path.join(folder, 'mlp.pt2')} --microbatches 4 --microbatch 6", "--stages 2", 1e-5)(millrace, folder)
 
 
-def processes(backend, shape="--stages 2", model=MLP, ranks=2, tolerance=1e-5, more="--no-evaluation"):
-    """Some processes, as many on a GPU as there have to be, against threads of one on the CPU."""
+def processes(backend, shape="--stages 2", model=MLP, ranks=2, tolerance=1e-5, more="--no-evaluation", steps=4, environment=None, one_gpu=False):
+    """Some processes, as many on a GPU as there have to be. With a tolerance against threads of one on the CPU; bit by bit against threads
+    of one on the same device."""
     def check(millrace, folder):
-        flags = f"{model} {shape} --steps 3"
-        expected = train(millrace, flags + " --device cpu", folder, "expected")
+        flags = f"{model} {shape} --steps {steps}"
+        expected = train(millrace, f"{flags} --device {'cpu' if tolerance else DEVICE} --save-weights expected.safetensors", folder, "expected")
         store = os.path.join(folder, "store")
         os.mkdir(store)
-        started = [subprocess.Popen(PREFIX + [millrace, "train", *flags.split(), *more.split(), "--threads", "1", "--device", DEVICE,
-                                   "--backend", backend, "--output-dir", os.path.join(folder, "found")], cwd=folder, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, text=True,
-                                  env=dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks),
+        started = [subprocess.Popen(PREFIX + [millrace, "train", *with_masks(flags).split(), *more.split(), "--threads", "1", "--timeout", "60", "--device", DEVICE,
+                                   "--backend", backend, "--output-dir", "found", "--save-weights", "found.safetensors"], cwd=folder,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  env=dict(os.environ, **{key: value.format(rank=rank) for key, value in (environment or {}).items()}, RANK=str(rank), LOCAL_RANK=str(rank * (not one_gpu)), WORLD_SIZE=str(ranks),
                                            MILLRACE_STORE=store))
                    for rank in range(ranks)]
-        told = [rank.communicate(timeout=TIMEOUT_S)[0] for rank in started]
+        try:
+            told = [rank.communicate(timeout=TIMEOUT_S)[0] for rank in started]
+        except subprocess.TimeoutExpired:
+            for rank in started:
+                rank.kill()
+            raise Failed(f"longer than {TIMEOUT_S} s")
         if any(rank.returncode for rank in started):
             raise Failed("\n".join(told)[-1500:])
         must_be_silent("\n".join(told))
-        return judged(difference(expected, losses(os.path.join(folder, "found"))), tolerance)
+        return judged(difference(expected, losses(os.path.join(folder, "found"))), tolerance) + ", " + judged_weights(
+            millrace, flags, folder, "expected", "found", tolerance)
     return check
 
 
@@ -303,14 +367,24 @@ def spans_in_time(millrace, folder):
     return f"{compared} spans"
 
 
-def launched(millrace, folder):
+def nccl_on_one_gpu(millrace, folder):
+    told = []
+    for number, flags in enumerate(("--stages 2", "--stages 2 --schedule zb-h1", "--replicas 2")):
+        os.mkdir(own := os.path.join(folder, str(number)))
+        told.append(flags + ": " + processes("nccl", flags, one_gpu=True, environment={
+            "NCCL_HOSTID": "host{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"})(millrace, own))
+    return "; ".join(told)
+
+
+def launched(millrace, folder, environment=None):
     flags = MLP + " --steps 3"
-    expected = train(millrace, flags + " --stages 2 --device cpu", folder, "expected")
+    expected = train(millrace, flags + " --stages 2 --save-weights expected.safetensors --device " + DEVICE, folder, "expected")
     with open(os.path.join(folder, "job.yaml"), "w") as file:
         file.write("model: mlp\nwidth: 32\ndepth: 6\nmicrobatches: 8\nstages: 2\nsteps: 3\nthreads: 1\n"
-                   "no-evaluation: true\ndevice: " + DEVICE + "\noutput-dir: found\n")
-    run([millrace, "launch", "job.yaml"], folder)
-    return judged(difference(expected, losses(os.path.join(folder, "found"))), 1e-5)
+                   "no-evaluation: true\ndevice: " + DEVICE + "\noutput-dir: found\nsave-weights: found.safetensors\n")
+    run([millrace, "launch", "job.yaml"], folder, environment)
+    return judged(difference(expected, losses(os.path.join(folder, "found"))), 0) + ", " + judged_weights(
+        millrace, flags, folder, "expected", "found", 0)
 
 
 def planned(millrace, folder):
@@ -336,15 +410,15 @@ def planned(millrace, folder):
 
 
 def diverged(millrace, folder):
-    """A loss that is no number ends a run on the GPU with the code that it has on the CPU."""
+    """A loss that is no number ends a run on the GPU as it does on the CPU."""
     codes = []
     for side, device in (("cpu", "cpu"), ("gpu", DEVICE)):
-        ran = subprocess.run(PREFIX + [millrace, "train", *MLP.split(), "--steps", "50", "--lr", "1e30", "--no-evaluation", "--device",
+        ran = subprocess.run(PREFIX + [millrace, "train", *MLP.split(), "--steps", "50", "--lr", "1e6", "--no-evaluation", "--device",
                               device], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
-        codes.append((ran.returncode, ran.stderr.strip().splitlines()[-1:]))
-    if codes[0][0] != codes[1][0]:
-        raise Failed(f"{codes}")
-    return f"exit code {codes[0][0]} both"
+        codes.append((ran.returncode, ran.stderr.strip()[-400:]))
+    if any(code != NOT_FINITE or "loss" not in said for code, said in codes):
+        raise Failed(f"expected exit code {NOT_FINITE} and a word on the loss: {codes}")
+    return f"exit code {NOT_FINITE} both"
 
 
 def out_of_memory(millrace, folder):
@@ -358,8 +432,10 @@ def out_of_memory(millrace, folder):
 
 # What says most in the first minutes.
 QUICK = ("model mlp", "model resnet18", "model transformer_lm", "model gnmt", "model bert_base", "model dcgan", "schedule 1f1b", "schedule zb-h1",
-         "schedule interleaved", "schedule pipedream", "replicas", "replicas, zero-1", "sync-batch-norm", "processes auto",
-         "replicas in processes", "processes gloo", "launch", "four GPUs", "spans in time", "exported", "profile, plan, train",
+         "schedule interleaved", "schedule pipedream", "replicas", "replicas, zero-1", "sync-batch-norm", "processes auto", "NCCL on one GPU",
+         "replicas in processes", "processes gloo", "launch", "hazards gpipe", "hazards 1f1b", "hazards zb-h1", "hazards launch",
+         "hazards pipedream", "hazards lengths", "hazards evaluation", "hazards replicas", "slow NCCL", "ties over three stages",
+         "statistics in processes", "a sum of three in processes", "pipedream in processes", "tables in processes", "parts of tensors in processes", "four GPUs", "spans in time", "exported", "profile, plan, train",
          "recompute, bits", "bfloat16 transformer_lm", "float16 skipped steps", "fused mlp", "fused resnet18", "checkpoints", "evaluation", "diverged", "out of memory")
 
 
@@ -400,10 +476,28 @@ def checks():
     listed["processes gloo"] = processes("gloo")
     listed["replicas in processes"] = processes("auto", "--replicas 2")
     listed["three replicas in processes"] = processes("auto", "--replicas 3", "--model mlp --width 1024 --depth 4 --microbatch 512 --microbatches 3 --data synthetic:1536", 3)
+    listed["a sum of three in processes"] = processes("auto", "--replicas 3", MLP.replace("es 8", "es 3"), 3, tolerance=0)
     listed["zero-1 in processes"] = processes("auto", "--replicas 2 --rule adam --zero-1 --checkpoint-at-end")
-    listed["ties in processes"] = processes("auto", model="--model bert_base " + TRANSFORMER + " --microbatches 4 --dropout-masks host")
+    listed["ties in processes"] = processes("auto", model=TIED)
+    listed["ties over three stages"] = processes("auto", "--stages 3", TIED, 3)
     listed["batch norm in processes"] = processes("auto", "--replicas 2 --sync-batch-norm", RESNET, tolerance=2e-3)
+    listed["statistics in processes"] = processes("auto", "--replicas 2", RESNET, tolerance=2e-3)
+    listed["pipedream in processes"] = processes("auto", "--stages 2 --replicas 2 --schedule pipedream", ranks=4, steps=60)
+    if DEVICE == "cuda" and not PREFIX:  # NCCL takes the two for ranks of two hosts, which talk by sockets
+        listed["NCCL on one GPU"] = nccl_on_one_gpu
+    listed["tables in processes"] = processes("auto", "--replicas 2 --spread-tables", f"--model dlrm {MODELS['dlrm']}")
+    # The gradient of a concatenation's part is a view.
+    listed["parts of tensors in processes"] = processes("auto", model=f"--model unet3d {MODELS['unet3d']} --microbatches 4", tolerance=2e-3)
     listed["evaluation in processes"] = processes("auto", more="--evaluate-every 1")
+    if PREFIX:
+        for schedule in ("gpipe", "1f1b", "zb-h1", "dualpipev"):
+            listed["hazards " + schedule] = processes("auto", f"--stages 2 --schedule {schedule}", environment=HAZARDS)
+        listed["hazards launch"] = lambda millrace, folder: launched(millrace, folder, HAZARDS)
+        listed["hazards pipedream"] = processes("auto", "--stages 2 --schedule pipedream", steps=60, environment=HAZARDS)
+        listed["hazards lengths"] = processes("auto", model="--model gnmt " + MODELS["gnmt"] + " --microbatches 4", environment=HAZARDS)
+        listed["hazards evaluation"] = processes("auto", "--stages 2 --schedule zb-v", more="--evaluate-every 2", environment=HAZARDS)
+        listed["hazards replicas"] = processes("auto", "--stages 2 --replicas 2", ranks=4, environment=HAZARDS)
+        listed["slow NCCL"] = processes("auto", "--stages 2 --replicas 2", ranks=4, environment={"STANDIN_NCCL_SLOW": "1"})
     listed["spans in time"] = spans_in_time
     listed["launch"] = launched
     listed["four GPUs"] = four_gpus

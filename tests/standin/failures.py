@@ -107,6 +107,37 @@ def hung(bench):
             pass
 
 
+def ranks_fail(wanted, *words):
+    """A check: two ranks that nobody launched. The first says each of `words`."""
+    def check(bench):
+        ranks = [bench.start(MLP.replace("--steps 6", "--steps 400") + " --stages 2 --device cuda --backend nccl --timeout 20",
+                             {"STANDIN_FAIL": wanted, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MILLRACE_STORE": bench.folder})
+                 for rank in range(2)]
+        try:
+            bench.ended(ranks[0], 5, *words)
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.communicate()
+    return check
+
+
+def name_spaces(bench):
+    """Two ranks with process numbers of their own, as in two containers, on one GPU: NCCL would refuse them."""
+    ranks = [subprocess.Popen(["unshare", "-pf", bench.run, bench.millrace, *CUDA.split(), "--stages", "2"], cwd=bench.folder,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              env=dict(os.environ, RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE="2", MILLRACE_STORE=bench.folder))
+             for rank in range(2)]
+    for rank, words in zip(ranks, (["ranks share a GPU"], [])):
+        bench.ended(rank, 0, *words)
+
+
+def held_up(bench):
+    """A call of CUDA that waits for all work while a receive is posted, as the first use of a kernel does."""
+    bench.ends(bench.job(deadline=3), {"STANDIN_FAIL": "launch:300:-1@0"}, 5, "call 300 of launch waits",
+               r"rank 0: .*the rank has done nothing for \d+ ms while it was to have .*from rank 1", "CUDA_MODULE_LOADING=EAGER")
+
+
 def communicators(bench):
     """A rank in the middle of three has a communicator for each of its four directions: a fifth is never made."""
     for number, code in ((4, 5), (5, 0)):
@@ -132,9 +163,12 @@ CHECKS = {
     "NCCL does not start": in_a_launch("ncclCommInitRankConfig:1", 5, "joining 0-1: NCCL"),
     "NCCL does not send": in_a_launch("ncclSend:6", 5, "NCCL"),
     "a kernel of a rank of a launch": in_a_launch("launch:60@1", 1, "rank 1", "unspecified launch failure"),
+    "a rank that fails tells the others": ranks_fail("launch:900@1", "aborted: rank 1: .*unspecified launch failure"),
+    "a rank that is held up": held_up,
     "a rank is killed": killed,
     "a rank hangs": hung,
     "communicators of a rank": communicators,
+    "a GPU for two name spaces": name_spaces,
     "no GPU": sets_up({"STANDIN_GPUS": "0"}, 2, "no GPU is visible"),
     "another LibTorch": sets_up({"STANDIN_TORCH_VERSION": "1.13.0"}, 1, "built with LibTorch 1.13.0, and this is 2"),
     "a real driver beside it": version_of_driver,

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Takes each wait, record and copy that orders a GPU's work out of our code, one at a time, and says which of these faults the
-stand-in finds.
+"""Takes each wait, record and copy that orders a GPU's work out of our code, and other things that a GPU's run needs, one at a time. Says
+which of these faults the stand-in finds.
 
 All faults are built in at once, in place, and the environment chooses one (MUTANT); the files are put back before anything runs. A fault is
-found when a check of tests/gpu/check.py fails, with the race detector or with late streams. Exit code 1 if less than 95 % are found.
+found when a check fails: one of tests/gpu/check.py, with the race detector or with late streams; or one of failures.py ("failures: ..."); or
+of benchmarks/gpu_calls.py ("calls: PLAN"). Exit code 1 if less than 95 % are found.
 --list only says whether each fault still has its place in the code.
 Usage: mutations.py PYTHON [--only WORD,...] [--list]   PYTHON: the one that tests/reference/install prints. Needs build/cuda and a clean tree."""
 import argparse
@@ -17,8 +18,8 @@ PROCESSES = "processes auto,launch,replicas in processes"
 STAGED = "processes gloo"
 DEVICE, LIBRARY, NCCL, CHANNEL, LOCAL = (f"runtime/{name}.cpp" for name in (
     "device/cuda_device", "comm/nccl_library", "comm/nccl_communicator", "comm/staged_channel", "comm/local_communicator"))
-BORDERS, TIES, SHARDS, RUNNER = (f"runtime/{name}.cpp" for name in (
-    "stage/stage_borders", "stage/tied_exchange", "stage/state_shards", "train/rank_runner"))
+BORDERS, TIES, SHARDS, RUNNER, TRAFFIC, FIRST = (f"runtime/{name}.cpp" for name in (
+    "stage/stage_borders", "stage/tied_exchange", "stage/state_shards", "train/rank_runner", "train/traffic", "train/first_uses"))
 # What is lost, file, text, what stands there instead, checks. A text that ends in ';' is a statement, another one an expression.
 FAULTS = [
     ("threads: the copy of what is sent", LOCAL, "t.tensor.clone()", "at::Tensor(t.tensor)", THREADS),
@@ -52,8 +53,8 @@ FAULTS = [
     ("NCCL: the wait for a sum", NCCL, "if (!done_) return;", "return;", "replicas in processes"),
     ("NCCL: tensors kept until their sum is done", NCCL, "what_(std::move(what)) {}", "what_(std::move(what)) { tensors_.clear(); }",
      "three replicas in processes"),
-    ("NCCL: tensors kept until their messages are through", NCCL, "return std::make_unique<NcclExchange>(fabric_, std::move(far), std::move(on_host));",
-     "for (auto& part : far) part.transfer.tensor.reset(); return std::make_unique<NcclExchange>(fabric_, std::move(far), std::move(on_host));",
+    ("NCCL: tensors kept until their messages are through", NCCL, "return std::make_unique<NcclExchange>(fabric_, std::move(far), std::move(near), std::move(on_host));",
+     "for (auto& part : far) part.transfer.tensor.reset(); return std::make_unique<NcclExchange>(fabric_, std::move(far), std::move(near), std::move(on_host));",
      PROCESSES),
     ("staged: the wait before a send", CHANNEL, "staged.tensor.copy_(transfer.tensor);", "staged.tensor.copy_(transfer.tensor, true);", STAGED),
     ("staged: the wait for a message", CHANNEL, "message_->wait();", "", STAGED),
@@ -78,6 +79,37 @@ FAULTS = [
      'static_cast<void>(parts_.replicas->all_reduce(sums, "mean of running statistics, stage "));', "batch norm in processes"),
     ("times: the wait for a span's end", RUNNER, "open_.back().end->wait();", "", "schedule 1f1b,evaluation"),
     ("times: the wait for the first mark", RUNNER, "anchor_->wait();", "", "spans in time"),
+    ("NCCL: the question again whether a group is taken", NCCL, "if (answer.state == State::Done) break;", "break;", "slow NCCL"),
+    ("NCCL: the order of a sum of three", NCCL, "api().run(sums_.stream, [=] { sum_in_order(received, flat); });",
+     "api().run(sums_.stream, [=] { sum_in_order({received.rbegin(), received.rend()}, flat); });", "a sum of three in processes"),
+    ("NCCL: what tells the peers", NCCL, 'store_->set(kAborted, "rank " + std::to_string(rank()) + ": " + text);', "",
+     "failures: a rank that fails"),
+    ("NCCL: the end of messages that nobody sends", NCCL, "for (const Line& line : lines_) api_.abort(line.comm);", "",
+     "failures: a rank that is held up"),
+    ("messages: the copy of what is not contiguous", BORDERS, "source.contiguous()", "at::Tensor(source)", "parts of tensors in processes"),
+    ("messages: the place in a joined one", BORDERS, "begin += size;", "", "tables in processes"),
+    ("pairs: the ends of ties", TRAFFIC, "world.messages.merge(tied_pairs(t.plan, t.layouts[array]));", "", "ties over three stages"),
+    ("pairs: evaluations", TRAFFIC, "world.messages.merge(evaluation_pairs(t, array, evaluation_chunk));", "", "other pairs in an evaluation"),
+    ("batch norm: the share of each replica", "runtime/stage/running_statistics.cpp",
+     "sums.div_(static_cast<double>(parts_.replicas->size()));", "", "statistics in processes"),
+    ("pipedream: the share of each replica", "runtime/train/lane.cpp", "own.gradient_scale = 1.0 / held.replicas;", "",
+     "pipedream in processes"),
+    ("device: the share that masks keep", "runtime/layers/dropout_mask.cpp",
+     "own.bernoulli_(1 - p, seeded_generator(mask.device(), seeds[i])).div_(1 - p);",
+     "own.bernoulli_(1 - p, seeded_generator(mask.device(), seeds[i]));", "masks of the device"),
+    ("device: the wait for all work", DEVICE, "c10::cuda::device_synchronize();", "", "profile"),
+    ("staged: page-locked memory", CHANNEL, "at::TensorOptions(tensor.scalar_type()).pinned_memory(!tensor.device().is_cpu())",
+     "at::TensorOptions(tensor.scalar_type())", "calls: staged"),
+    ("weights: gradients that begin at zero", "runtime/stage/parameter_store.cpp", "flat_gradient_.zero_();", "", "schedule 1f1b"),
+    ("first uses: the first steps through the host", FIRST, "through_host(world, is_new ? kAllMessages : 0);", "through_host(world, 0);",
+     "hazards 1f1b"),
+    ("first uses: new sizes through the host", FIRST, "through_host(world, is_new ? kAllMessages : 0);",
+     "through_host(world, runs_ < kFirstRuns ? kAllMessages : 0);", "hazards lengths"),
+    ("first uses: the first messages of a stream", "runtime/train/stream_loop.cpp",
+     "through_host(t_.world.communicator, through_host_);", "through_host(t_.world.communicator, 0);", "hazards pipedream"),
+    ("first uses: an evaluation through the host", "runtime/train/evaluations.cpp",
+     "first_uses_.begin(t_.world.communicator, {evaluation.batches.get()}, next, end);", "through_host(t_.world.communicator, 0);",
+     "hazards evaluation"),
 ]
 WAYS = ({"STANDIN_RACES": "1"}, {"STANDIN_LATE": "1"}, {"STANDIN_LATE": "2"}, {"STANDIN_LATE": "3"})
 MACRO = '#include <cstdlib>\n#define MUTANT(n) (::std::getenv("MUTANT") && ::std::atoi(::std::getenv("MUTANT")) == (n))\n'
@@ -102,7 +134,12 @@ def with_faults(sound, faults):
 
 def checks_pass(python, only, way, mutant):
     environment = dict(os.environ, STANDIN_BYTES="8000000000", STANDIN_GPUS="4", MUTANT=str(mutant), **way)
-    command = [python, "tests/gpu/check.py", "build/cuda/bin/millrace", "--standin", "build/cuda/standin/run", "--only", only]
+    millrace, run = "build/cuda/bin/millrace", "build/cuda/standin/run"
+    command = [python, "tests/gpu/check.py", millrace, "--standin", run, "--only", only]
+    if only.startswith("failures: "):
+        command = [python, "tests/standin/failures.py", millrace, run, "--only", only.removeprefix("failures: ")]
+    if only.startswith("calls: "):
+        command = [python, "benchmarks/gpu_calls.py", millrace, run, "--models", "mlp", "--require", "--plans", only.removeprefix("calls: ")]
     try:
         return subprocess.run(command, env=environment, capture_output=True, timeout=400).returncode == 0
     except subprocess.TimeoutExpired:
@@ -147,7 +184,7 @@ def main():
     found, passes = 0, {}
     for number, (name, file, _, _, only) in faults:
         way = None
-        for one in WAYS:
+        for one in ({},) if ": " in only or "hazards" in only else WAYS:
             key = (only, str(one))
             if key not in passes:
                 passes[key] = checks_pass(given.python, only, one, 0)
