@@ -1,4 +1,4 @@
-// What a reader of a data set does not take as samples: counted by reason, so that nothing is lost silently.
+// Counts, by reason, what a reader of a data set does not take as samples, so that nothing is lost silently.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ class LeftOut {
  public:
   /// Counts one more. `reason` is a plural, such as "files that are not images". `name` says which one.
   void add(std::string_view reason, std::string name);
-  std::int64_t count() const;
+  std::int64_t count() const;  ///< returns the sum over all reasons
   /// Returns a sentence for each reason, in the order in which they first occurred:
   /// "left out: 5 files that are not images: a.txt, b.txt, c.txt and 2 more".
   std::vector<std::string> notes() const;

@@ -54,16 +54,17 @@ Result<std::shared_ptr<const Dataset>> running_text(TokenSourcePtr text, std::in
 Result<std::shared_ptr<const Dataset>> bert_pairs(TokenSourcePtr text, const BertTokens& tokens,
                                                   const LanguageOptions& options);
 
+/// The files of a split of BERT's records, and entries of its folder that are no records.
+struct RecordFiles {
+  std::vector<std::string> paths;
+  LeftOut left_out;
+};
 /// Makes a data set of BERT's instances in TFRecord files, which MLPerf's and the DLIO kit's generators
 /// write. Their features are int64 input_ids, input_mask, segment_ids, masked_lm_positions, masked_lm_ids,
 /// next_sentence_labels and float masked_lm_weights. They are padded with zeros, which are cut off here, and
 /// are masked already. Fields and counts are those of bert_pairs(). Every file is read once when it is
 /// opened, which checks the sums of frames and payloads, the features and the numbers. Records whose mask is
 /// all zeros are left out. Problems name file and byte.
-struct RecordFiles {
-  std::vector<std::string> paths;
-  LeftOut left_out;
-};
 Result<std::shared_ptr<const Dataset>> bert_records(const RecordFiles& files, const LanguageOptions& options);
 /// Returns all files of FOLDER/SPLIT/, or those of FOLDER named SPLIT*.tfrecord*, sorted by name. Training
 /// takes part-NNNNN-of-NNNNN in FOLDER where there are none of these.

@@ -27,8 +27,8 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, error);
 }
 
-/// Returns the entries of a folder in the order of their names, as text. What is no data by its name goes to
-/// `left_out`.
+/// Returns the entries of a folder in the order of their names, as text. Entries that are no data by
+/// their names go to `left_out`.
 Result<std::vector<fs::directory_entry>> sorted_entries(const fs::path& folder, LeftOut& left_out) {
   std::error_code error;
   std::vector<fs::directory_entry> entries;

@@ -70,7 +70,7 @@ struct FieldFile {
   std::string field;     ///< in lower case
   bool is_image() const { return field.find('.') == std::string::npos && is_image_name("x." + field); }
   bool is_label() const { return field == "cls"; }
-  /// Whether it looks like an image or a label whose name has a dot too many.
+  /// Returns whether it looks like an image or a label whose name has a dot too many.
   bool ends_like_one() const {
     const std::size_t dot = field.rfind('.');
     if (dot == std::string::npos) return false;

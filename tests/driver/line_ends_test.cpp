@@ -15,7 +15,7 @@
 namespace millrace {
 namespace {
 
-/// What a reader makes of a file, as text; the problems if it refuses it.
+/// Returns the content that a reader found in a file, as text, or its problems.
 using Read = std::function<std::string(const std::string& path, const std::string& text)>;
 
 std::string vocabulary(const std::string& text, TokenKind kind) {

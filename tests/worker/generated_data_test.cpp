@@ -1,4 +1,4 @@
-// What `data generate` writes is what `train` reads, as it stands.
+// Each set of `data generate` is trained on for a step, as it was written.
 #include "tests/worker/job_fixture.h"
 
 namespace millrace {
