@@ -6,11 +6,10 @@
 #include <span>
 #include <utility>
 
-#include "runtime/base/json.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/saved/checkpoint_folder.h"
-#include "runtime/saved/tensor_file.h"
+#include "runtime/saved/manifest.h"
 
 namespace millrace {
 namespace {
@@ -18,32 +17,12 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kStep = "step-";
 
-/// The problems of the shards' sizes. Nothing is read.
-Problems check_sizes(const fs::path& folder, const ManifestHead& manifest) {
-  Problems problems;
-  for (const ShardEntry& shard : manifest.shards) {
-    std::error_code error;
-    const auto bytes = fs::file_size(folder / shard.file, error);
-    if (error)
-      problems.push_back({(folder / shard.file).string(), "is missing: " + error.message(), {}});
-    else if (static_cast<std::int64_t>(bytes) != shard.digest.bytes)
-      problems.push_back(
-          {(folder / shard.file).string(),
-           "has " + std::to_string(bytes) + " bytes, the manifest says " + std::to_string(shard.digest.bytes),
-           {}});
-  }
-  return problems;
-}
-
-/// The problems of the shards' content.
-Problems check_content(const fs::path& folder, const ManifestHead& manifest) {
-  Problems problems = check_shards(folder, manifest);
-  if (!problems.empty()) return problems;
-  for (const ShardEntry& shard : manifest.shards) {
-    const Result<TensorFile> file = TensorFile::open((folder / shard.file).string());
-    if (!file) append(problems, file.problems());
-  }
-  return problems;
+/// What resume finds wrong with a checkpoint.
+Problems damage_of(const fs::path& folder, const ManifestHead& manifest, Check check) {
+  if (check == Check::Hashes)
+    if (Problems damage = check_shards(folder, manifest); !damage.empty()) return damage;
+  const Result<OpenedStep> opened = open_saved_step(folder);
+  return opened ? Problems{} : opened.problems();
 }
 
 ListedCheckpoint listed(const fs::path& folder, const std::string& branch, Check check) {
@@ -61,9 +40,7 @@ ListedCheckpoint listed(const fs::path& folder, const std::string& branch, Check
     return one;
   }
   const Result<ManifestHead> manifest = read_manifest_head(folder);
-  one.damage = !manifest               ? manifest.problems()
-               : check == Check::Sizes ? check_sizes(folder, *manifest)
-                                       : check_content(folder, *manifest);
+  one.damage = manifest ? damage_of(folder, *manifest, check) : manifest.problems();
   if (!one.damage.empty()) one.state = CheckpointState::Damaged;
   if (!manifest) return one;
   one.run = manifest->run;
@@ -76,13 +53,9 @@ ListedCheckpoint listed(const fs::path& folder, const std::string& branch, Check
 std::multimap<std::int64_t, std::string> best_in(const fs::path& folder) {
   std::multimap<std::int64_t, std::string> best;
   const Result<ManifestHead> manifest = read_manifest_head(folder);
-  const Json* list = manifest ? manifest->json.find("best") : nullptr;
-  if (!list || !list->is_array()) return best;
-  for (const Json& one : list->items()) {
-    const Json *metric = one.find("metric"), *step = one.find("step");
-    if (metric && metric->is_string() && step && step->kind() == Json::Kind::Int)
-      best.emplace(step->as_int(), metric->as_string());
-  }
+  const Result<CheckpointInfo> info = manifest ? read_info(*manifest) : manifest.problems();
+  if (!info) return best;
+  for (const BestSoFar& one : info->best) best.emplace(one.step, one.metric);
   return best;
 }
 

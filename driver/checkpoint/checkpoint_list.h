@@ -34,7 +34,7 @@ struct ListedCheckpoint {
   std::vector<std::string> best;  ///< metrics of which the newest checkpoint records it as the best
 };
 
-/// Whether shards are only compared with the manifest's sizes, or read and hashed.
+/// Whether only the manifest, sizes and headers are read, as resume reads them, or all bytes are hashed, too.
 enum class Check { Sizes, Hashes };
 
 /// Lists what `path` holds: a step folder, a folder of step folders, or an output folder with `checkpoints`

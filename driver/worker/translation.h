@@ -19,8 +19,8 @@
 #include "models/translate/gnmt_stages.h"
 #include "models/translate/gnmt_translation.h"
 #include "models/translate/s2vt_captions.h"
-#include "runtime/checkpoint/settings.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/saved/settings.h"
 
 namespace millrace {
 
@@ -59,6 +59,7 @@ class InputLines {
   std::optional<LineReader> file_;
   char* buffer_ = nullptr;
   std::size_t room_ = 0;
+  bool begun_ = false;
 };
 
 struct TranslationCounts {

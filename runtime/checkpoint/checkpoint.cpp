@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <limits>
 
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/full.h>
@@ -14,13 +13,11 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
-#include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
 #include "runtime/saved/checkpoint_folder.h"
-#include "runtime/saved/hash.h"
 #include "runtime/saved/rescued.h"
 
 namespace millrace {
@@ -31,190 +28,14 @@ void throw_if(const Status& status) {
   if (!status) throw CheckpointError(to_string(status.problems()));
 }
 
-// ---- the manifest
-
-Json json_of(const AveragingState& averaging) {
-  Json losses = Json::array();
-  // JSON has no NaN and no Inf.
-  for (double loss : averaging.losses) losses.push_back(std::isfinite(loss) ? Json(loss) : Json("none"));
-  return Json::object({{"losses", losses}, {"from", averaging.from}, {"evaluated", averaging.evaluated}});
-}
-
-Json json_of(const LossScaleState& state) {
-  return Json::object({{"scale", state.scale},
-                       {"since_growth", state.since_growth},
-                       {"skipped", state.skipped},
-                       {"skipped_in_a_row", state.skipped_in_a_row}});
-}
-
-/// The manifest with the shards of some stages.
-Json manifest_of(const CheckpointInfo& info, const std::vector<std::pair<int, FileDigest>>& digests) {
-  Json shards = Json::array(), settings = Json::object();
-  for (const auto& [stage, digest] : digests) {
-    shards.push_back(Json::object(
-        {{"file", shard_name(stage)}, {"bytes", digest.bytes}, {"xxh3_128", digest.hash.hex()}}));
-  }
-  for (const auto& [key, value] : info.settings) settings[key] = value;
-  Json manifest = Json::object({{"format", kCheckpointFormat},
-                                {"run", info.run},
-                                {"parent", info.parent},
-                                {"model", info.model},
-                                {"step", info.step},
-                                {"position", info.position},
-                                {"updates", info.updates},
-                                {"plan", info.plan_fingerprint},
-                                {"settings", settings}});
-  if (info.loss_scale) manifest["loss_scale"] = json_of(*info.loss_scale);
-  if (info.averaging) manifest["averaging"] = json_of(*info.averaging);
-  if (!info.tied.empty()) {
-    Json tied = Json::object();
-    for (const auto& [name, saved] : info.tied) tied[name] = saved;
-    manifest["tied"] = tied;
-  }
-  if (!info.best.empty()) {
-    Json best = Json::array();
-    for (const BestSoFar& one : info.best)
-      if (one.step >= 0)
-        best.push_back(Json::object(
-            {{"metric", one.metric}, {"value", one.value}, {"step", one.step}, {"since", one.since}}));
-    manifest["best"] = best;
-  }
-  if (info.lacks_evaluation) manifest["lacks_evaluation"] = true;
-  if (!info.jobs.empty()) {
-    Json jobs = Json::array();
-    for (const JobProgress& job : info.jobs) {
-      Json one = Json::object({{"step", job.step}, {"position", job.position}, {"updates", job.updates}});
-      if (job.is_new) one["new"] = true;
-      if (job.averaging) one["averaging"] = json_of(*job.averaging);
-      if (job.loss_scale) one["loss_scale"] = json_of(*job.loss_scale);
-      jobs.push_back(std::move(one));
-    }
-    manifest["jobs"] = jobs;
-  }
-  manifest["shards"] = shards;
-  return manifest;
-}
-
-std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDigest>& digests) {
-  std::vector<std::pair<int, FileDigest>> of_stages;
-  for (std::size_t s = 0; s < digests.size(); ++s) of_stages.emplace_back(static_cast<int>(s), digests[s]);
-  return sealed_manifest(manifest_of(info, of_stages));
-}
-
-LossScaleState loss_scale_from(const Json& json, Problems& problems) {
-  ObjectReader in(json, problems);
-  LossScaleState state{.scale = in.number("scale"),
-                       .since_growth = in.integer("since_growth"),
-                       .skipped = in.integer("skipped"),
-                       .skipped_in_a_row = in.integer("skipped_in_a_row")};
-  in.finish();
-  if (!(state.scale > 0)) problems.push_back({json.where(), "a scale must be above 0", {}});
-  return state;
-}
-
-/// Reads a job's AveragingState. `step` is the job's own. A checkpoint that does not record `evaluated` has
-/// seen all evaluations up to that step.
-AveragingState averaging_from(const Json& json, std::int64_t step, Problems& problems) {
-  ObjectReader in(json, problems);
-  AveragingState state;
-  if (const Json* losses = in.array("losses")) {
-    for (const Json& loss : losses->items())
-      state.losses.push_back(loss.is_number() ? loss.as_double() : std::numeric_limits<double>::quiet_NaN());
-  }
-  state.from = in.integer("from");
-  state.evaluated = in.integer("evaluated", step);
-  in.finish();
-  return state;
-}
-
-BestSoFar best_from(const Json& json, Problems& problems) {
-  ObjectReader in(json, problems);
-  BestSoFar best{.metric = in.string("metric"),
-                 .value = in.number("value"),
-                 .step = in.integer("step"),
-                 .since = in.integer("since")};
-  in.finish();
-  return best;
-}
-
-JobProgress progress_from(const Json& json, const CheckpointInfo& array, Problems& problems) {
-  ObjectReader in(json, problems);
-  JobProgress job{.step = in.integer("step"),
-                  .position = in.integer("position"),
-                  .updates = in.integer("updates"),
-                  .is_new = in.boolean("new", false)};
-  if (const Json* averaging = in.optional_object("averaging"))
-    job.averaging = averaging_from(*averaging, job.step, problems);
-  if (const Json* scale = in.optional_object("loss_scale"))
-    job.loss_scale = loss_scale_from(*scale, problems);
-  in.finish();
-  if (job.step < 0 || job.position < 0 || job.updates < 0 || job.step > array.step ||
-      job.position > array.position)
-    problems.push_back({json.where(), "a job is at most as far as its array", {}});
-  return job;
-}
-
-CheckpointInfo read_members(const Json& json, Problems& problems) {
-  CheckpointInfo info;
-  ObjectReader in(json, problems);
-  in.string("format");
-  info = {.run = in.string("run"),
-          .parent = in.string("parent"),
-          .model = in.string("model"),
-          .step = in.integer("step"),
-          .position = in.integer("position"),
-          .updates = in.integer("updates"),
-          .plan_fingerprint = in.string("plan")};
-  const Json* settings = in.object("settings");
-  if (const Json* scale = in.optional_object("loss_scale"))
-    info.loss_scale = loss_scale_from(*scale, problems);
-  if (const Json* averaging = in.optional_object("averaging"))
-    info.averaging = averaging_from(*averaging, info.step, problems);
-  if (const Json* tied = in.optional_object("tied")) {
-    for (const auto& [name, saved] : tied->members())
-      info.tied.emplace_back(name, saved.is_string() ? saved.as_string() : "");
-  }
-  if (const Json* best = in.optional_array("best")) {
-    for (const Json& one : best->items()) info.best.push_back(best_from(one, problems));
-  }
-  info.lacks_evaluation = in.boolean("lacks_evaluation", false);
-  if (const Json* jobs = in.optional_array("jobs")) {
-    for (const Json& job : jobs->items()) info.jobs.push_back(progress_from(job, info, problems));
-  }
-  in.array("shards");
-  in.string("sha256");
-  in.finish();
-  if (!problems.empty()) return info;
-  for (const auto& [key, value] : settings->members())
-    info.settings.emplace_back(key, value.is_string() ? value.as_string() : value.dump());
-  const Json* count = settings->find("jobs");
-  const std::size_t listed = info.jobs.size();
-  if (listed > 0 && !(count && count->is_string() && count->as_string() == std::to_string(listed)))
-    problems.push_back({json.where(), "jobs are listed that the settings do not have", {}});
-  return info;
-}
-
 Result<Checkpoint> open_step(const fs::path& folder) {
-  const Result<ManifestHead> manifest = read_manifest_head(folder);
-  if (!manifest) return manifest.problems();
-  Problems problems;
-  Checkpoint checkpoint{.info = read_members(manifest->json, problems),
+  Result<OpenedStep> opened = open_saved_step(folder);
+  if (!opened) return opened.problems();
+  Checkpoint checkpoint{.info = std::move(opened->info),
                         .path = folder.string(),
-                        .manifest_sha256 = manifest->sha256};
-  if (!problems.empty()) return problems;
-  for (const ShardEntry& entry : manifest->shards) {
-    const fs::path path = folder / entry.file;
-    Result<SafetensorsFile> shard = SafetensorsFile::open(path.string());
-    if (!shard) return shard.problems();
-    if (shard->bytes() != entry.digest.bytes) {
-      return Problem{path.string(),
-                     "has " + std::to_string(shard->bytes()) + " bytes, the manifest says " +
-                         std::to_string(entry.digest.bytes),
-                     "the checkpoint is incomplete; use an older one"};
-    }
-    checkpoint.digests.push_back(entry.digest);
-    checkpoint.shards.push_back(std::move(*shard));
-  }
+                        .manifest_sha256 = std::move(opened->head.sha256)};
+  for (const ShardEntry& entry : opened->head.shards) checkpoint.digests.push_back(entry.digest);
+  for (TensorFile& shard : opened->shards) checkpoint.shards.emplace_back(std::move(shard));
   return checkpoint;
 }
 
@@ -224,8 +45,8 @@ std::string skipped_text(const fs::path& step, const std::string& why) {
 
 // ---- saving
 
-/// Returns the digests of all ranks' shards on all ranks.
-std::vector<FileDigest> share_digests(Communicator& world, int num_stages,
+/// Returns the shards of all ranks on all ranks, by stage.
+std::vector<ShardEntry> share_digests(Communicator& world, int num_stages,
                                       const std::vector<std::pair<int, FileDigest>>& mine) {
   at::Tensor table = at::zeros({num_stages, 3}, at::kLong);  // one rank writes each stage, so sums gather
   std::int64_t* values = table.mutable_data_ptr<std::int64_t>();
@@ -236,11 +57,12 @@ std::vector<FileDigest> share_digests(Communicator& world, int num_stages,
   }
   if (world.size() > 1) world.all_reduce(table, "digests of the shards")->wait();
   values = table.mutable_data_ptr<std::int64_t>();
-  std::vector<FileDigest> all;
+  std::vector<ShardEntry> all;
   for (int s = 0; s < num_stages; ++s) {
-    all.push_back({.bytes = values[s * 3],
-                   .hash = {.high = static_cast<std::uint64_t>(values[s * 3 + 1]),
-                            .low = static_cast<std::uint64_t>(values[s * 3 + 2])}});
+    all.push_back({.file = shard_name(s),
+                   .digest = {.bytes = values[s * 3],
+                              .hash = {.high = static_cast<std::uint64_t>(values[s * 3 + 1]),
+                                       .low = static_cast<std::uint64_t>(values[s * 3 + 2])}}});
   }
   return all;
 }
@@ -381,11 +203,11 @@ std::optional<RankProblem> save_checkpoint(Communicator& world, const std::strin
     }
   });
   if (!problem) {
-    const std::vector<FileDigest> digests = share_digests(world, num_stages, written);
+    const std::vector<ShardEntry> shards = share_digests(world, num_stages, written);
     problem = run_together(world, options.deadline, what, [&] {
       if (publishes)
-        throw_if(publish_checkpoint(folder, temporary, manifest_text(info, digests), options.keep,
-                                    options.host ? Shards::OfThisHost : Shards::All));
+        throw_if(publish_checkpoint(folder, temporary, sealed_manifest(manifest_of(info, shards)),
+                                    options.keep, options.host ? Shards::OfThisHost : Shards::All));
     });
   }
   if (problem && publishes) {
@@ -400,12 +222,12 @@ void save_rescued(const std::string& folder, const CheckpointInfo& info, int ran
   const fs::path temporary = rescue_folder(folder, info.step, info.run);
   throw_if(make_private_folder(folder));
   throw_if(make_private_folder(temporary));
-  std::vector<std::pair<int, FileDigest>> written;
+  std::vector<ShardEntry> shards;
   for (const StageTensors& part : mine) {
-    written.emplace_back(part.stage,
-                         write_safetensors(temporary / rescued_shard_name(rank, part.stage), part.tensors));
+    const fs::path file = temporary / rescued_shard_name(rank, part.stage);
+    shards.push_back({shard_name(part.stage), write_safetensors(file, part.tensors)});
   }
-  throw_if(write_rescued_part(temporary, rank, num_stages, manifest_of(info, written)));
+  throw_if(write_rescued_part(temporary, rank, num_stages, manifest_of(info, shards)));
 }
 
 const SafetensorsFile* Checkpoint::find(const std::string& name) const {

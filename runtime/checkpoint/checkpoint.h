@@ -13,52 +13,14 @@
 
 #include "runtime/base/result.h"
 #include "runtime/checkpoint/safetensors.h"
-#include "runtime/checkpoint/settings.h"
 #include "runtime/checkpoint/together.h"
 #include "runtime/comm/communicator.h"
-#include "runtime/rules/averaging_trigger.h"
-#include "runtime/rules/best_so_far.h"
-#include "runtime/rules/precision.h"
 #include "runtime/saved/checkpoint_folder.h"
+#include "runtime/saved/manifest.h"
 #include "runtime/stage/parameter_store.h"
 #include "runtime/stage/update_rule.h"
 
 namespace millrace {
-
-/// The progress of one job of an array.
-struct JobProgress {
-  std::int64_t step = 0;      ///< own steps done
-  std::int64_t position = 0;  ///< microbatches that it has consumed
-  std::int64_t updates = 0;
-  bool is_new = false;  ///< it has not begun, and the checkpoint has none of its tensors
-  std::optional<AveragingState> averaging{};   ///< set if evaluations decide when averages begin
-  std::optional<LossScaleState> loss_scale{};  ///< set if the loss is scaled
-
-  bool has_state() const { return averaging || loss_scale; }
-  bool operator==(const JobProgress&) const = default;
-};
-
-struct CheckpointInfo {
-  std::string run;     ///< id of the run that saved it
-  std::string parent;  ///< id of the run that it went on from, with the step ("3f2a... step 40"); empty: none
-  std::string model;
-  std::int64_t step = 0;      ///< steps done
-  std::int64_t position = 0;  ///< microbatches consumed
-  std::int64_t updates = 0;   ///< updates of the update rule
-  std::string plan_fingerprint;
-  Settings settings;
-  // The state of a single job, as in JobProgress.
-  std::optional<LossScaleState> loss_scale;
-  std::optional<AveragingState> averaging;
-  /// Further names of tied parameters in PyTorch's state_dict, each with the name of the tensor that is
-  /// saved.
-  std::vector<std::pair<std::string, std::string>> tied;
-  std::vector<BestSoFar> best;    ///< of the metrics that the run watches
-  bool lacks_evaluation = false;  ///< the run was stopped before the evaluation that follows `step` was done
-  /// The progress of each job of an array, if some job has not come as far as the run or has_state(); else
-  /// empty.
-  std::vector<JobProgress> jobs;
-};
 
 /// Returns all tensors that a stage needs to go on: weights, buffers and rule state by full name ("NAME" and
 /// "rule/STATE/NAME"). Collective over replicas that share the rule's state; only the first of them gets all

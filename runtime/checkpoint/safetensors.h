@@ -27,12 +27,10 @@ FileDigest write_safetensors(const std::string& path, const NamedTensors& tensor
 class SafetensorsFile : public TensorFile {
  public:
   static Result<SafetensorsFile> open(const std::string& path);
+  explicit SafetensorsFile(TensorFile&& file) : TensorFile(std::move(file)) {}
 
   at::ScalarType type(const std::string& name) const;
   at::Tensor tensor(const std::string& name) const;  ///< a copy
-
- private:
-  explicit SafetensorsFile(TensorFile&& file) : TensorFile(std::move(file)) {}
 };
 
 }  // namespace millrace

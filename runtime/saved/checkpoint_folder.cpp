@@ -12,6 +12,7 @@
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
+#include "runtime/saved/manifest.h"
 
 namespace millrace {
 namespace {
@@ -287,6 +288,11 @@ Status publish_checkpoint(const fs::path& folder, const fs::path& temporary, con
                      "is --output-dir on a file system that all hosts share?"};
   }
   if (Status written = write_file_atomically(temporary / kManifest, manifest); !written) return written;
+  // Every file was synced as it was written; this finds what --resume would refuse.
+  if (const Result<OpenedStep> back = open_saved_step(temporary, shards); !back)
+    return Problem{temporary.string(),
+                   "cannot be read back, so it is not published: " + to_string(back.problems()),
+                   "earlier checkpoints stay as they are"};
   if (Status placed = replace_folder(temporary, folder / step_name(head->step)); !placed) return placed;
   if (Status written = write_latest(folder, {step_name(head->step), head->run}); !written) return written;
   std::error_code ignored;

@@ -84,8 +84,10 @@ struct Retention {
 /// Whether a published folder holds all shards, or only those of one host's ranks.
 enum class Shards { All, OfThisHost };
 
-/// Publishes a checkpoint: writes the manifest into `temporary`, renames that folder into place, points
-/// `latest` to it, and removes this run's oldest checkpoints as `keep` says. The shards must be there.
+/// Publishes a checkpoint: writes the manifest into `temporary` and reads it and the shards' headers back as
+/// resume does. Then it renames the folder into place, points `latest` to it, and removes this run's oldest
+/// checkpoints as `keep` says. The shards must be there. Problem, before anything is renamed: resume would
+/// refuse it.
 Status publish_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& temporary,
                           const std::string& manifest, const Retention& keep, Shards shards = Shards::All);
 

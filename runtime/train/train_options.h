@@ -11,11 +11,11 @@
 #include "runtime/base/failpoint.h"
 #include "runtime/base/masks_from.h"
 #include "runtime/base/scalar_sink.h"
-#include "runtime/checkpoint/settings.h"
 #include "runtime/rules/best_so_far.h"
 #include "runtime/rules/nonfinite.h"
 #include "runtime/rules/precision.h"
 #include "runtime/rules/update_options.h"
+#include "runtime/saved/settings.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/train/stop_flag.h"
 

@@ -12,8 +12,10 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 
+#include <bit>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <random>
 #include <thread>
 
@@ -437,6 +439,113 @@ TEST_F(Checkpoints, AllRanksTakeTheSameOneWhoeverCannotReadIt) {
     }
   });
   EXPECT_EQ(refused, 2);
+}
+
+/// Every number of a manifest: the value that is read is the one that was written, or the save is refused and
+/// says which member is wrong.
+TEST_F(Checkpoints, EveryNumberIsReadAsItWasWrittenOrTheSaveIsRefused) {
+  ASSERT_FALSE(save("aa", 5));
+  CheckpointInfo whole = info("aa", 9);
+  whole.settings.emplace_back("jobs", "1");
+  whole.best = {{.metric = "perplexity", .value = 2.5, .step = 4, .since = 1}};
+  const LossScaleState scale{.scale = 1024, .since_growth = 1, .skipped = 2, .skipped_in_a_row = 3};
+  const AveragingState averaging{.losses = {0.5, 0.25}, .from = 3, .evaluated = 8};
+  whole.loss_scale = scale;
+  whole.averaging = averaging;
+  whole.jobs = {{.step = 9, .position = 36, .updates = 9, .averaging = averaging, .loss_scale = scale}};
+  using Info = CheckpointInfo;
+  struct Real {
+    const char* member;
+    double& (*of)(Info&);
+  };
+  struct Count {
+    const char* member;
+    std::int64_t& (*of)(Info&);
+  };
+  const Real reals[] = {
+      {"value", [](Info& i) -> double& { return i.best[0].value; }},
+      {"losses", [](Info& i) -> double& { return i.averaging->losses[0]; }},
+      {"scale", [](Info& i) -> double& { return i.loss_scale->scale; }},
+      {"losses", [](Info& i) -> double& { return i.jobs[0].averaging->losses[1]; }},
+      {"scale", [](Info& i) -> double& { return i.jobs[0].loss_scale->scale; }},
+  };
+  const Count counts[] = {
+      {"step", [](Info& i) -> std::int64_t& { return i.step; }},
+      {"position", [](Info& i) -> std::int64_t& { return i.position; }},
+      {"updates", [](Info& i) -> std::int64_t& { return i.updates; }},
+      {"step", [](Info& i) -> std::int64_t& { return i.best[0].step; }},
+      {"since", [](Info& i) -> std::int64_t& { return i.best[0].since; }},
+      {"from", [](Info& i) -> std::int64_t& { return i.averaging->from; }},
+      {"evaluated", [](Info& i) -> std::int64_t& { return i.averaging->evaluated; }},
+      {"since_growth", [](Info& i) -> std::int64_t& { return i.loss_scale->since_growth; }},
+      {"skipped", [](Info& i) -> std::int64_t& { return i.loss_scale->skipped; }},
+      {"skipped_in_a_row", [](Info& i) -> std::int64_t& { return i.loss_scale->skipped_in_a_row; }},
+      {"job", [](Info& i) -> std::int64_t& { return i.jobs[0].step; }},
+      {"job", [](Info& i) -> std::int64_t& { return i.jobs[0].position; }},
+      {"updates", [](Info& i) -> std::int64_t& { return i.jobs[0].updates; }},
+  };
+  int refused = 0;
+  /// Saves the changed manifest. Returns it as resume reads it; nothing: it was refused.
+  const auto through = [&](const Info& changed, const std::string& member) -> std::optional<Info> {
+    std::optional<RankProblem> problem;
+    const std::int64_t before = open_checkpoint(folder_.string())->info.step;
+    run_as_threads(make_local_communicators(1, milliseconds(10'000)), [&](Communicator& world) {
+      problem = save_checkpoint(world, folder_.string(), changed, 1, {{0, {{"w1", values(1)}}}}, {});
+    });
+    const Result<Checkpoint> opened = open_checkpoint(folder_.string());
+    EXPECT_TRUE(opened) << member << ": " << to_string(opened.problems());
+    if (!problem) return opened ? std::optional(opened->info) : std::nullopt;
+    ++refused;
+    EXPECT_NE(problem->what.find("cannot be read back"), std::string::npos) << problem->what;
+    EXPECT_NE(problem->what.find("manifest.json:"), std::string::npos) << problem->what;
+    if (opened) {
+      EXPECT_EQ(opened->info.step, before) << member << ": `latest` stays";
+    }
+    return std::nullopt;
+  };
+  const auto bits = [](double value) {
+    return std::isnan(value) ? ~0ULL : std::bit_cast<std::uint64_t>(value);
+  };
+  using Double = std::numeric_limits<double>;
+  for (const Real& real : reals) {
+    for (const double value : {Double::quiet_NaN(), Double::infinity(), -Double::infinity(), -0.0, 0.0,
+                               Double::max(), Double::lowest(), Double::denorm_min(), 0.1, 1e22}) {
+      Info changed = whole;
+      real.of(changed) = value;
+      std::optional<Info> read = through(changed, real.member);
+      if (!read) {
+        EXPECT_FALSE(value > 0) << real.member << " " << value;
+        EXPECT_STREQ(real.member, "scale") << value << ": any other number is one";
+      } else {
+        EXPECT_EQ(bits(real.of(*read)), bits(value)) << real.member << " " << value;
+      }
+    }
+  }
+  using Int = std::numeric_limits<std::int64_t>;
+  for (const Count& count : counts) {
+    for (const std::int64_t value : {Int::min(), std::int64_t{-2}, std::int64_t{-1}, std::int64_t{0},
+                                     (std::int64_t{1} << 53) + 1, Int::max()}) {
+      Info changed = whole;
+      count.of(changed) = value;
+      std::optional<Info> read = through(changed, count.member);
+      if (read) {
+        EXPECT_EQ(count.of(*read), value) << count.member;
+      }
+    }
+  }
+  EXPECT_GT(refused, 20) << "counts below 0";
+  // A manifest of before this rule.
+  const ManifestHead old{
+      .json = *parse_json(
+          R"({"format": "f", "run": "aa", "parent": "", "model": "m", "step": 3, "position": 3, "updates": 3,
+          "plan": "", "settings": {}, "averaging": {"losses": ["none", 1.5], "from": -1, "evaluated": 2},
+          "best": [{"metric": "perplexity", "value": "Infinity", "step": 2, "since": 0}],
+          "shards": [], "sha256": ""})",
+          "old")};
+  const Result<CheckpointInfo> read = read_info(old);
+  ASSERT_TRUE(read) << to_string(read.problems());
+  EXPECT_EQ(read->best[0].value, Double::infinity());
+  EXPECT_TRUE(std::isnan(read->averaging->losses[0]));
 }
 
 TEST_F(Checkpoints, NonFiniteTensorsAreNamed) {

@@ -9,27 +9,34 @@
 #include "driver/hosts/delivered_checkpoint.h"
 #include "driver/hosts/own_shards.h"
 #include "runtime/base/files.h"
+#include "runtime/saved/manifest.h"
 #include "tests/driver/temporary_folder.h"
 
 namespace millrace {
 namespace {
 namespace fs = std::filesystem;
 
-/// Larger than a piece of a frame.
+/// A safetensors file that is larger than a piece of a frame.
 std::string shard_content(std::int64_t step, int stage) {
-  return std::string(600'000 + stage, static_cast<char>('a' + step % 20 + stage));
+  const std::int64_t bytes = 600'000 + stage;
+  const std::string end = std::to_string(bytes);
+  const std::string header =
+      "{\"w\":{\"dtype\":\"U8\",\"shape\":[" + end + "],\"data_offsets\":[0," + end + "]}}";
+  std::string text(8, '\0');
+  text[0] = static_cast<char>(header.size());
+  return text + header +
+         std::string(static_cast<std::size_t>(bytes), static_cast<char>('a' + step % 20 + stage));
 }
 
 std::string manifest_of(std::int64_t step) {
-  Json shards = Json::array();
+  std::vector<ShardEntry> shards;
   for (int stage = 0; stage < 3; ++stage) {
     const std::string content = shard_content(step, stage);
-    shards.push_back(Json::object({{"file", shard_name(stage)},
-                                   {"bytes", static_cast<std::int64_t>(content.size())},
-                                   {"xxh3_128", xxh3(content.data(), content.size()).hex()}}));
+    shards.push_back(
+        {shard_name(stage),
+         {.bytes = static_cast<std::int64_t>(content.size()), .hash = xxh3(content.data(), content.size())}});
   }
-  return sealed_manifest(
-      Json::object({{"format", kCheckpointFormat}, {"run", "aa"}, {"step", step}, {"shards", shards}}));
+  return sealed_manifest(manifest_of(CheckpointInfo{.run = "aa", .model = "m", .step = step}, shards));
 }
 
 class Collecting : public ::testing::Test {

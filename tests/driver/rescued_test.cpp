@@ -6,8 +6,7 @@
 #include <cstring>
 
 #include "runtime/base/files.h"
-#include "runtime/saved/checkpoint_folder.h"
-#include "runtime/saved/tensor_file.h"
+#include "runtime/saved/manifest.h"
 #include "tests/driver/temporary_folder.h"
 
 namespace millrace {
@@ -27,15 +26,8 @@ class Rescued : public testing::Test {
     const std::int64_t value = 10 * step + stage;
     file.add(&value, sizeof value);
     const FileDigest digest = file.commit();
-    Json shards = Json::array();
-    shards.push_back(Json::object(
-        {{"file", shard_name(stage)}, {"bytes", digest.bytes}, {"xxh3_128", digest.hash.hex()}}));
-    const Json manifest = Json::object({{"format", kCheckpointFormat},
-                                        {"run", "feed"},
-                                        {"model", model},
-                                        {"step", step},
-                                        {"shards", shards}});
-    ASSERT_TRUE(write_rescued_part(folder, rank, kStages, manifest));
+    const CheckpointInfo info{.run = "feed", .model = model, .step = step};
+    ASSERT_TRUE(write_rescued_part(folder, rank, kStages, manifest_of(info, {{shard_name(stage), digest}})));
   }
   std::optional<std::int64_t> published(bool accepts = true) {
     const auto step = publish_rescued(checkpoints(), [&](std::int64_t) { return accepts; });

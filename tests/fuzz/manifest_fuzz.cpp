@@ -1,5 +1,5 @@
 // The manifest of a checkpoint: read, and what a host makes of one that a launcher sends.
-#include "runtime/saved/checkpoint_folder.h"
+#include "runtime/saved/manifest.h"
 #include "tests/fuzz/fuzz_harness.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -19,6 +19,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       require(hash_from(shard.digest.hash.hex()) == shard.digest.hash);
     }
     require(head->sha256.size() == 64);
+    const Result<CheckpointInfo> info = read_info(*head);
+    if (!info) require_explained(info);
   }
   return 0;
 }

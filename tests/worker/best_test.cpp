@@ -93,6 +93,27 @@ TEST_F(Best, CheckpointStaysBesideTheNewestAlsoOverAResume) {
   EXPECT_EQ(summary->find("best")->find("loss")->find("value")->as_double(), losses.at(best));
 }
 
+/// exp() of a loss overflows: the best perplexity is infinite, and the run goes on from its checkpoint all
+/// the same.
+TEST_F(Best, AnInfiniteValueIsKeptByAndResumedFrom) {
+  const std::string keeps =
+      "train --model transformer_lm --hidden 16 --feed-forward 16 --vocabulary 50 --length 8 --heads 2 "
+      "--data "
+      "synthetic:16 --microbatch 2 --threads 1 --lr 1000 --evaluate-every 1 --checkpoint-every 1 --keep-best "
+      "perplexity --output-dir out --steps ";
+  const Ran begun = run(keeps + "2");
+  ASSERT_EQ(begun.code, 0) << begun.output;
+  ASSERT_NE(bytes("out/checkpoints/step-00000002/manifest.json").find("\"Infinity\""), std::string::npos)
+      << "the test needs a rate for which the perplexity overflows";
+  EXPECT_EQ(run("checkpoint verify out").code, 0);
+  const Ran resumed = run(keeps + "3 --resume out");
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  const Result<Json> summary = read_json((folder_ / "out/summary.json").string());
+  ASSERT_TRUE(summary && summary->find("best"));
+  EXPECT_EQ(summary->find("best")->find("perplexity")->find("value")->dump(), "\"Infinity\"");
+  EXPECT_EQ(summary->find("best")->find("perplexity")->find("step")->as_int(), 1);
+}
+
 TEST_F(Best, CheckpointOfAnAbandonedBranchIsSetAside) {
   const std::string keeps =
       std::string(kShortRun) + "--keep-best loss --checkpoint-every 2 --keep-checkpoints 0 ";
