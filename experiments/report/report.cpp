@@ -28,6 +28,7 @@
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
+#include "runtime/rules/best_so_far.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/trace/trace_windows.h"
 
@@ -447,8 +448,11 @@ class Page {
   std::string metric_tiles() const {
     std::string html;
     for (const MetricCurve& curve : metric_curves(run_)) {
-      const bool falls = curve.name == "perplexity" || curve.name.ends_with("_error");
-      const auto by_value = [](const auto& point) { return point.second; };
+      const Result<bool> higher = higher_is_better(curve.name);
+      const bool falls = higher ? !*higher : curve.name.ends_with("_error");
+      const auto by_value = [&](const auto& point) {
+        return !std::isnan(point.second) ? point.second : falls ? INFINITY : -INFINITY;
+      };
       const auto& best = falls ? *std::ranges::min_element(curve.evaluations, {}, by_value)
                                : *std::ranges::max_element(curve.evaluations, {}, by_value);
       html += html_tile(
@@ -693,7 +697,7 @@ class Page {
     std::map<std::int64_t, std::pair<double, int>> sums;
     for (const RankRun& rank : run_.ranks) {
       for (const StepLine& step : rank.steps) {
-        if (!step.loss) continue;
+        if (!step.loss || !std::isfinite(*step.loss)) continue;
         auto& [sum, count] = sums[done_after(run_, rank, step)];
         sum += *step.loss;
         ++count;

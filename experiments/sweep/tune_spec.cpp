@@ -4,6 +4,7 @@
 
 #include "driver/cli/flag_target.h"
 #include "experiments/sweep/partition.h"
+#include "runtime/rules/best_so_far.h"
 
 namespace millrace {
 namespace {
@@ -51,6 +52,12 @@ SearchOptions read_search(ObjectReader& in) {
   return search;
 }
 
+/// Returns the better direction of a metric. "final_loss" and metrics of users' own heads go by their names.
+Goal default_goal(const std::string& metric) {
+  const Result<bool> higher = higher_is_better(metric);
+  return (higher ? *higher : !metric.ends_with("loss")) ? Goal::Max : Goal::Min;
+}
+
 }  // namespace
 
 Result<TuneSpec> load_tune(const std::string& path) {
@@ -63,7 +70,7 @@ Result<TuneSpec> load_tune(const std::string& path) {
   spec.search = read_search(in);
   spec.steps = in.whole("iteration", 1, kMostSteps, static_cast<int>(spec.steps));
   spec.metric = in.string("metric", spec.metric);
-  spec.goal = read_choice(in, "goal", spec.metric.ends_with("loss") ? Goal::Min : Goal::Max);
+  spec.goal = read_choice(in, "goal", default_goal(spec.metric));
   spec.mode = read_choice(in, "mode", SweepMode::Serial);
   spec.keep = read_choice(in, "checkpoints", KeptCheckpoints::Best);
   spec.at_once = in.has("at_once") ? in.whole("at_once", 1, kMostTrials) : 0;

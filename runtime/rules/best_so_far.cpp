@@ -12,15 +12,22 @@ struct KnownMetric {
   std::string_view name;
   bool higher_is_better;
 };
-constexpr KnownMetric kMetrics[] = {
-    {"loss", false},    {"nll", false},     {"perplexity", false},     {"top1", true}, {"top5", true},
-    {"accuracy", true}, {"mean_iou", true}, {"masked_accuracy", true}, {"dice", true}, {kBleuMetric, true}};
+constexpr KnownMetric kMetrics[] = {{"loss", false}, {"nll", false},     {"perplexity", false},
+                                    {"top1", true},  {"top5", true},     {"accuracy", true},
+                                    {"auc", true},   {"mean_iou", true}, {"part", true},
+                                    {"dice", true},  {kBleuMetric, true}};
+
+/// Returns "dice" for "dice_2", the metric of one class, and "part" for "part2", that of one part.
+std::string_view family_of(std::string_view name) {
+  const std::string_view family = name.substr(0, name.find_last_not_of("0123456789") + 1);
+  if (family.size() == name.size()) return name;
+  return family == "dice_" ? "dice" : family == "part" ? family : name;
+}
 
 }  // namespace
 
 Result<bool> higher_is_better(std::string_view metric) {
-  std::string_view name = metric.substr(metric.rfind('.') + 1);  // npos + 1 is 0
-  if (name.starts_with("dice_")) name = "dice";                  // of one class
+  const std::string_view name = family_of(metric.substr(metric.rfind('.') + 1));  // npos + 1 is 0
   std::string known;
   for (const KnownMetric& one : kMetrics) {
     if (one.name == name) return one.higher_is_better;

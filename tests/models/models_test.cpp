@@ -10,7 +10,9 @@
 #include "runtime/base/error.h"
 #include "runtime/layers/initialise.h"
 #include "runtime/model/stage_layout.h"
+#include "runtime/model/stage_program.h"
 #include "runtime/plan/plan.h"
+#include "runtime/rules/best_so_far.h"
 
 namespace millrace {
 namespace {
@@ -105,6 +107,31 @@ TEST(Models, RecordAStemThatDoesNotGoWithTheImageSize) {
     EXPECT_EQ(recorded, one.recorded ? one.form : "") << one.size << one.stem;
   }
   EXPECT_EQ(chosen_form("vgg16", {}), "");
+}
+
+/// Every number that an evaluation reports can be kept by, with a direction. Mean scores of a discriminator
+/// and penalties that only training has are no goals.
+TEST(Models, HaveMetricsOfWhichTheBetterDirectionIsKnown) {
+  const std::set<std::string> lower{"loss", "nll", "perplexity"};
+  const std::set<std::string> none{"errD.D_x", "errD.D_G_z1", "errG.D_G_z2", "activations.activation",
+                                   "activations.change"};
+  std::set<std::string> seen;
+  for (const std::string& name : model_names()) {
+    const auto model = make_model(name, {});
+    ASSERT_TRUE(model) << to_string(model.problems());
+    for (const auto& [metric, value] : head_values(*model, std::vector<double>(num_head_sums(*model), 1.0))) {
+      const Result<bool> higher = higher_is_better(metric);
+      EXPECT_EQ(higher.has_value(), !none.contains(metric)) << name << " " << metric;
+      const std::string own = metric.substr(metric.rfind('.') + 1);
+      if (higher) {
+        EXPECT_EQ(*higher, !lower.contains(own)) << name << " " << metric;
+      }
+      seen.insert(own);
+    }
+  }
+  for (const char* metric : {"loss", "nll", "perplexity", "top1", "top5", "accuracy", "auc", "mean_iou",
+                             "part2", "dice", "dice_1"})
+    EXPECT_TRUE(seen.contains(metric)) << metric;
 }
 
 /// Compares some tensors of torchvision's state_dicts: for each kind of place, one whose shape identifies it.

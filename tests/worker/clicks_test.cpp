@@ -27,8 +27,10 @@ class ClickJobs : public Jobs {
 };
 
 TEST_F(ClickJobs, AreTrainedAndEvaluatedAsInOneProcess) {
-  const Ran one = run(train("--steps 6 --evaluate-every 6 --output-dir one --save-weights one.safetensors"));
+  const Ran one = run(
+      train("--steps 6 --evaluate-every 6 --output-dir one --save-weights one.safetensors --keep-best auc"));
   ASSERT_EQ(one.code, 0) << one.output;
+  EXPECT_TRUE(fs::exists(folder_ / "one/best/latest"));
   EXPECT_NE(bytes("one/summary.json").find("\"auc\""), std::string::npos);
   ASSERT_NE(auc(one.output), "") << one.output;
   write("job.yaml",
