@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "runtime/base/files.h"
-#include "runtime/base/json.h"
+#include "runtime/base/json_number.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
@@ -40,8 +40,7 @@ std::optional<double> last_loss(const fs::path& folder, std::size_t ranks) {
     for (const std::string& line : last_lines(folder / run_files::kSteps.of(static_cast<int>(rank)))) {
       const Result<Json> json = parse_json(line, "a line of steps");
       if (!json || !json->is_object() || !json->find("step")) continue;
-      const Json* loss = json->find("loss");
-      if (loss && loss->is_number()) return loss->as_double();
+      if (const std::optional<double> loss = number_in(*json, "loss")) return loss;
       break;  // this rank logs none
     }
   }
@@ -72,8 +71,7 @@ std::int64_t last_logged_loss(const fs::path& log) {
   for (const std::string& line : last_lines(log)) {
     const Result<Json> json = parse_json(line, "a line of steps");
     if (!json || !json->is_object() || !json->find("step")) continue;
-    const Json* loss = json->find("loss");
-    return loss && loss->is_number() ? integer_member(*json, "step") : -1;
+    return number_in(*json, "loss") ? integer_member(*json, "step") : -1;
   }
   return -1;
 }

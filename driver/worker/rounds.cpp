@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "runtime/base/files.h"
+#include "runtime/base/json_number.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/units.h"
 #include "runtime/plan/plan_rounds.h"
@@ -16,8 +17,7 @@ namespace fs = std::filesystem;
 
 /// 0 where there is none.
 double number(const Json& json, const char* key) {
-  const Json* found = json.find(key);
-  return found && found->is_number() ? found->as_double() : 0;
+  return number_in(json, key).value_or(0);
 }
 
 double sum_of(const std::vector<Json>& summaries, const char* key) {
@@ -46,8 +46,8 @@ Json mean_losses(const Json& jobs) {
     double sum = 0;
     int finite = 0;
     for (const Json& job : jobs.items()) {
-      const Json& loss = job.find("losses")->items()[step];
-      if (loss.is_number()) sum += loss.as_double(), ++finite;
+      const std::optional<double> loss = number_in(job.find("losses")->items()[step]);
+      if (loss && std::isfinite(*loss)) sum += *loss, ++finite;
     }
     losses.push_back(finite > 0 ? Json(sum / finite) : Json());
   }
@@ -58,7 +58,7 @@ Json mean_of_last(const Json& jobs) {
   double sum = 0;
   int finite = 0;
   for (const Json& job : jobs.items()) {
-    if (const Json* loss = job.find("loss"); loss && loss->is_number()) sum += loss->as_double(), ++finite;
+    if (const auto loss = number_in(job, "loss"); loss && std::isfinite(*loss)) sum += *loss, ++finite;
   }
   return finite > 0 ? Json(sum / finite) : Json();
 }

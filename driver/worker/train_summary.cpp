@@ -1,6 +1,5 @@
 #include "driver/worker/train_summary.h"
 
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -22,14 +21,6 @@
 
 namespace millrace {
 
-namespace {
-
-Json finite_or_null(double value) {
-  return std::isfinite(value) ? Json(value) : Json();
-}
-
-}  // namespace
-
 Json settings_of(const TrainSpec& spec, std::size_t job) {
   Json settings = Json::object({});
   for (const auto& [flag, values] : spec.lists) settings[flag] = values[job];
@@ -45,18 +36,18 @@ Json jobs_of(const TrainSpec& spec, const RunReport& report) {
     Json losses = Json::array(), evaluation;
     const bool has_losses = !job.losses.empty() && spec.options.has_losses();
     if (has_losses)
-      for (double loss : job.losses) losses.push_back(finite_or_null(loss));
+      for (double loss : job.losses) losses.push_back(loss);
     if (!report.evaluations.empty()) {
       evaluation = Json::object({});
       const EvaluationReport& last = report.evaluations.back();
-      for (const auto& [name, value] : last.jobs[b]) evaluation[name] = finite_or_null(value);
+      for (const auto& [name, value] : last.jobs[b]) evaluation[name] = value;
     }
     jobs.push_back(
         Json::object({{"job", static_cast<std::int64_t>(b) + spec.options.first_job.value_or(0)},
                       {"settings", settings_of(spec, b)},
                       {"first_step", job.first_step},
                       {"step", job.steps},
-                      {"loss", has_losses ? finite_or_null(job.losses.back()) : Json()},
+                      {"loss", has_losses ? Json(job.losses.back()) : Json()},
                       {"status", job.nonfinite_step < 0 ? "ok" : "nonfinite"},
                       {"nonfinite_step", job.nonfinite_step < 0 ? Json() : Json(job.nonfinite_step)},
                       {"losses", losses},

@@ -12,6 +12,7 @@
 #include "experiments/runs/run_counters.h"
 #include "experiments/runs/run_data.h"
 #include "runtime/base/files.h"
+#include "runtime/base/json_number.h"
 #include "runtime/base/numbers.h"
 
 namespace millrace {
@@ -177,8 +178,9 @@ void add_scores(EventLog& log, const RunData& run) {
     const Json* step = evaluation.find("step");
     if (!step || step->kind() != Json::Kind::Int) continue;
     for (const auto& [name, value] : evaluation.members()) {
-      if (value.is_number() && name != "step" && name != "after_step" && name != "samples")
-        add("evaluation_" + name, step->as_int(), value.as_double());
+      const std::optional<double> number = number_in(value);
+      if (number && name != "step" && name != "after_step" && name != "samples")
+        add("evaluation_" + name, step->as_int(), *number);
     }
   }
   for (const RunScore& score : run.scores) add("bleu", score.after_step, score.bleu);

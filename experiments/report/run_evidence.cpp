@@ -14,7 +14,7 @@
 #include "experiments/drawing/html_page.h"
 #include "experiments/drawing/svg_chart.h"
 #include "experiments/report/report.h"
-#include "runtime/base/json.h"
+#include "runtime/base/json_number.h"
 #include "runtime/base/median.h"
 #include "runtime/base/text.h"
 #include "runtime/drawing/svg.h"
@@ -76,7 +76,7 @@ std::vector<std::pair<double, double>> losses_by_step(const RunData& run) {
   std::vector<std::pair<double, double>> points;
   const RankRun* rank = loss_rank(run);
   for (std::size_t i = 0; rank && i < rank->steps.size(); ++i) {
-    if (rank->steps[i].loss)
+    if (rank->steps[i].loss && std::isfinite(*rank->steps[i].loss))
       points.emplace_back(static_cast<double>(done_after(run, *rank, rank->steps[i])), *rank->steps[i].loss);
   }
   return points;
@@ -205,10 +205,11 @@ std::vector<MetricCurve> metric_curves(const RunData& run) {
     for (const auto& [name, value] : evaluation.members()) {
       const bool other = name == "step" || name == "after_step" || name == "samples" || name == "loss" ||
                          name == "seconds" || name.find(".job") != std::string::npos;
-      if (other || !value.is_number()) continue;
+      const std::optional<double> number = number_in(value);
+      if (other || !number) continue;
       auto found = std::ranges::find(curves, name, &MetricCurve::name);
       if (found == curves.end()) found = curves.insert(curves.end(), {.name = name});
-      found->evaluations.emplace_back(step->as_double(), value.as_double());
+      found->evaluations.emplace_back(step->as_double(), *number);
     }
   }
   const RankRun* rank = loss_rank(run);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/base/files.h"
+#include "runtime/base/json_number.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
@@ -24,14 +25,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kMostTable = 1 << 30;  // bytes of jobs.csv
 
 double number_at(const Json& line, std::string_view key) {
-  const Json* value = line.find(key);
-  return value && value->is_number() ? value->as_double() : 0;
-}
-
-std::optional<double> optional_at(const Json& line, std::string_view key) {
-  const Json* value = line.find(key);
-  if (!value || !value->is_number()) return std::nullopt;
-  return value->as_double();
+  return number_in(line, key).value_or(0);
 }
 
 std::int64_t integer_at(const Json& line, std::string_view key, std::int64_t fallback = 0) {
@@ -41,15 +35,16 @@ std::int64_t integer_at(const Json& line, std::string_view key, std::int64_t fal
 
 StepLine step_of(const Json& line) {
   StepLine step{
-      .step = integer_at(line, "step"), .loss = optional_at(line, "loss"), .lr = optional_at(line, "lr")};
+      .step = integer_at(line, "step"), .loss = number_in(line, "loss"), .lr = number_in(line, "lr")};
   for (const auto& [name, value] : line.members()) {
     if (name == "samples_per_s") break;  // what follows is no metric
-    if (value.is_number() && name != "step" && name != "loss" && name.find(".job") == std::string::npos)
-      step.metrics.emplace_back(name, value.as_double());
+    const std::optional<double> number = number_in(value);
+    if (number && name != "step" && name != "loss" && name.find(".job") == std::string::npos)
+      step.metrics.emplace_back(name, *number);
   }
   step.samples_per_s = number_at(line, "samples_per_s");
   step.step_s = number_at(line, "step_s");
-  step.ended_s = optional_at(line, "ended_s");
+  step.ended_s = number_in(line, "ended_s");
   step.forward_s = number_at(line, "forward_s");
   step.backward_s = number_at(line, "backward_s");
   step.send_s = number_at(line, "send_s");
@@ -62,7 +57,7 @@ StepLine step_of(const Json& line) {
   step.peak_memory_bytes = integer_at(line, "peak_memory_bytes");
   step.resident_memory_bytes = integer_at(line, "resident_memory_bytes");
   step.weight_versions = static_cast<int>(integer_at(line, "weight_versions"));
-  step.slow = optional_at(line, "slow");
+  step.slow = number_in(line, "slow");
   step.stashed_microbatches = static_cast<int>(integer_at(line, "stashed_microbatches"));
   return step;
 }
@@ -188,7 +183,7 @@ class Reader {
       if (!one.is_object()) continue;
       JobRun& job = job_of(integer_at(one, "job"));
       job.steps = integer_at(one, "step");
-      job.loss = optional_at(one, "loss");
+      job.loss = number_in(one, "loss");
       if (const Json* step = one.find("nonfinite_step"); step && step->kind() == Json::Kind::Int)
         job.nonfinite_step = step->as_int();
       const Json* settings = one.find("settings");
@@ -199,7 +194,7 @@ class Reader {
       if (metrics && metrics->is_object())
         for (const auto& [name, value] : metrics->members())
           if (name != "step" && name != "samples")
-            job.metrics.emplace_back(name, value.is_number() ? value.as_double() : NAN);
+            job.metrics.emplace_back(name, number_in(value).value_or(NAN));
     }
     const Result<std::string> text = read_regular_file(folder_ / run_files::kJobs, kMostTable);
     if (!text) return;
@@ -316,7 +311,7 @@ class Reader {
           rank.commands.emplace_back(steps.empty() ? 0 : steps.rbegin()->first + 1, command->as_string());
       } else if (json->find("after_step")) {
         const std::int64_t after = integer_at(*json, "after_step");
-        if (const std::optional<double> bleu = optional_at(*json, "bleu")) scores_[after] = *bleu;
+        if (const std::optional<double> bleu = number_in(*json, "bleu")) scores_[after] = *bleu;
         const Json* of = json->find("of");
         if (of && of->is_string() && of->as_string() == "evaluation") {
           evaluations_[after] = *json;

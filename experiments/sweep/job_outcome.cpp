@@ -7,6 +7,7 @@
 #include "experiments/runs/run_data.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
+#include "runtime/base/json_number.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/schedule_kinds.h"
@@ -16,18 +17,21 @@ namespace {
 
 constexpr const char* kJobsTable = "jobs.csv";  // of a job array: a line for each step and job
 
+/// Adds the numbers of an evaluation. One that is not finite stays one: the metric is there.
+void add_metrics(JobOutcome& outcome, const Json& evaluation) {
+  for (const auto& [name, value] : evaluation.members()) {
+    const std::optional<double> number = number_in(value);
+    if (number && name != "step" && name != "samples") outcome.metrics.emplace_back(name, *number);
+  }
+}
+
 JobOutcome from_summary(const Json& json) {
   JobOutcome outcome{.final_loss = NAN};
-  if (const Json* loss = json.find("final_loss"); loss && loss->is_number())
-    outcome.final_loss = loss->as_double();
-  if (const Json* steps = json.find("steps"); steps && steps->is_number())
-    outcome.steps = static_cast<std::int64_t>(steps->as_double());
+  outcome.final_loss = number_in(json, "final_loss").value_or(NAN);
+  outcome.steps = static_cast<std::int64_t>(number_in(json, "steps").value_or(0));
   const Json* evaluations = json.find("evaluations");
   if (!evaluations || !evaluations->is_array() || evaluations->size() == 0) return outcome;
-  for (const auto& [name, value] : evaluations->items().back().members()) {
-    if (name != "step" && name != "samples" && value.is_number())
-      outcome.metrics.emplace_back(name, value.as_double());
-  }
+  add_metrics(outcome, evaluations->items().back());
   return outcome;
 }
 
@@ -55,17 +59,13 @@ JobOutcome outcome_of(const std::string& folder) {
 
 std::optional<double> step_time_of(const std::string& folder) {
   const Result<Json> json = read_json((std::filesystem::path(folder) / run_files::kSummary).string());
-  const Json* step = json ? json->find("median_step_s") : nullptr;
-  return step && step->is_number() ? std::optional(step->as_double()) : std::nullopt;
+  return json ? number_in(*json, "median_step_s") : std::nullopt;
 }
 
 JobWork work_of(const std::string& folder) {
   const Result<Json> json = read_json((std::filesystem::path(folder) / run_files::kSummary).string());
   if (!json || !json->is_object()) return {};
-  const auto number = [&](const char* key) {
-    const Json* value = json->find(key);
-    return value && value->is_number() ? value->as_double() : 0;
-  };
+  const auto number = [&](const char* key) { return number_in(*json, key).value_or(0); };
   const Json* name = json->find("schedule");
   const Result<ScheduleKind> kind =
       parse_schedule_kind(name && name->is_string() ? name->as_string() : "", "schedule");
@@ -95,7 +95,8 @@ std::vector<std::pair<double, double>> losses_of(const std::string& folder, int 
   const RankRun* rank = run ? loss_rank(*run) : nullptr;
   if (!rank) return losses;
   for (const StepLine& step : rank->steps) {
-    if (step.loss) losses.emplace_back(static_cast<double>(step.step), *step.loss);
+    if (step.loss && std::isfinite(*step.loss))
+      losses.emplace_back(static_cast<double>(step.step), *step.loss);
   }
   return losses;
 }
@@ -107,13 +108,9 @@ JobOutcome outcome_of(const std::string& folder, int member) {
   if (json && !jobs && member == 0) return from_summary(*json);  // an array of one is no array
   if (!jobs || !jobs->is_array() || member >= static_cast<int>(jobs->size())) return outcome;
   const Json& job = jobs->items()[member];
-  if (const Json* loss = job.find("loss"); loss && loss->is_number()) outcome.final_loss = loss->as_double();
-  if (const Json* values = job.find("evaluation"); values && values->is_object()) {
-    for (const auto& [name, value] : values->members()) {
-      if (name != "step" && name != "samples" && value.is_number())
-        outcome.metrics.emplace_back(name, value.as_double());
-    }
-  }
+  outcome.final_loss = number_in(job, "loss").value_or(NAN);
+  if (const Json* values = job.find("evaluation"); values && values->is_object())
+    add_metrics(outcome, *values);
   const Json* status = job.find("status");
   if (status && status->is_string() && status->as_string() != "ok") {
     outcome.exit_code = static_cast<int>(ExitCode::Numeric);
@@ -134,10 +131,7 @@ std::vector<KernelRow> kernels_of(const std::string& folder) {
       const Json* value = one.find(key);
       return value && value->is_string() ? value->as_string() : "";
     };
-    const auto number = [&](const char* key) {
-      const Json* value = one.find(key);
-      return value && value->is_number() ? value->as_double() : 0;
-    };
+    const auto number = [&](const char* key) { return number_in(one, key).value_or(0); };
     rows.push_back(
         {text("layer"), text("kind"), text("inputs"), text("kernel"), number("loop_s"), number("fused_s")});
   }
