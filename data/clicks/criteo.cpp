@@ -12,6 +12,7 @@
 #include "data/files/little_endian.h"
 #include "data/files/npy.h"
 #include "data/files/zip.h"
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
@@ -181,7 +182,7 @@ Result<std::vector<ClickRow>> read_text(const std::string& path, const ClickFiel
                     columns = 1 + dense + fields.num_categories();
   std::vector<ClickRow> rows;
   std::int64_t number = 0;
-  for (std::string line : split(*text, '\n')) {
+  for (std::string line : split(without_mark(*text), '\n')) {
     ++number;
     if (line.ends_with('\r')) line.pop_back();
     if (line.empty()) continue;

@@ -12,6 +12,7 @@
 #include "data/files/left_out.h"
 #include "data/loading/samples.h"
 #include "data/points/point_datasets.h"
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
@@ -44,7 +45,7 @@ std::vector<double> numbers_of(const fs::path& path, int columns) {
   if (!text) throw DataError(to_string(text.problems()));
   std::vector<double> all;
   std::int64_t number = 0;
-  for (const std::string& line : split(*text, '\n')) {
+  for (const std::string& line : split(without_mark(*text), '\n')) {
     ++number;
     const char *at = line.data(), *end = line.data() + line.size();
     int found = 0;
@@ -171,7 +172,7 @@ Result<std::map<std::string, std::string>> categories_in(const fs::path& folder)
     return problems;
   }
   std::map<std::string, std::string> categories;
-  for (const std::string& line : split(*text, '\n')) {
+  for (const std::string& line : split(without_mark(*text), '\n')) {
     std::string plain = line;
     std::ranges::replace_if(
         plain, [](char c) { return c == '\t' || c == '\r'; }, ' ');

@@ -14,6 +14,7 @@
 #include "data/readers/decode_image.h"
 #include "data/readers/image_dataset.h"
 #include "data/readers/image_set.h"
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/files.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
@@ -359,8 +360,8 @@ Result<std::vector<std::string>> read_class_names(const std::string& path) {
   }
   const Result<std::string> text = read_regular_file(path, 16 * kMiB);
   if (!text) return text.problems();
-  std::vector<std::string> names = split(*text, '\n');
-  if (names.back().empty()) names.pop_back();
+  std::vector<std::string> names = split(without_mark(*text), '\n');
+  while (!names.empty() && (names.back().empty() || names.back() == "\r")) names.pop_back();
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (names[i].ends_with('\r')) names[i].pop_back();
     if (names[i].empty())

@@ -10,6 +10,7 @@
 #include "data/files/data_kinds.h"
 #include "data/readers/decode_image.h"
 #include "data/readers/image_set.h"
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
@@ -87,8 +88,7 @@ Result<Table> read_table(const std::string& path) {
   Problems problems;
   std::optional<Columns> columns;
   std::map<std::string, std::size_t> line_of;
-  std::string_view rest = *text;
-  if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);
+  std::string_view rest = without_mark(*text);
   for (std::size_t number = 1; !rest.empty() && problems.size() < kMostListed; ++number) {
     const std::size_t end = rest.find('\n');
     std::string_view line = rest.substr(0, end);

@@ -5,6 +5,7 @@
 
 #include "data/text/line_reader.h"
 #include "data/text/unicode.h"
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 
@@ -45,7 +46,7 @@ Status check_utf8(std::string_view text, const std::string& name) {
 
 Result<BpeCodes> BpeCodes::parse(std::string_view text, const std::string& name, std::int64_t merges) {
   if (const Status status = check_utf8(text, name); !status) return status.problems();
-  while (text.ends_with('\n') || text.ends_with('\r')) text.remove_suffix(1);
+  text = without_mark(without_blank_end(text));
   BpeCodes codes;
   codes.end_is_a_symbol_ = true;
   Problems problems;
@@ -97,6 +98,7 @@ Status BpeCodes::restrict_to(std::string_view text, const std::string& name, std
     return Problem{name, "a vocabulary goes with codes of version 0.2, these are 0.1",
                    "learn codes again, or leave the vocabulary out"};
   if (const Status status = check_utf8(text, name); !status) return status.problems();
+  text = without_mark(without_blank_end(text));
   Problems problems;
   TextMap<bool> vocabulary;
   for_each_line(text, [&](std::string_view line, std::uint64_t number) {

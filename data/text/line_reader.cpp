@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/error.h"
 #include "runtime/base/lfs_pointer.h"
 
@@ -47,7 +48,7 @@ LineReader::LineReader(const std::filesystem::path& path)
   while (end_ < kLfsBegin.size() && fill()) continue;
   if (const auto pointer = lfs_pointer(path_, {buffer_.data(), end_}))
     throw DataError(pointer->where + ": " + pointer->what, pointer->hint);
-  if (end_ >= 3 && std::memcmp(buffer_.data(), "\xEF\xBB\xBF", 3) == 0) begin_ = 3;
+  begin_ = end_ - without_mark({buffer_.data(), end_}).size();
 }
 
 LineReader::LineReader(LineReader&&) noexcept = default;

@@ -7,6 +7,8 @@
 #include "data/text/line_reader.h"
 #include "data/text/segmenter.h"
 #include "data/text/unicode.h"
+#include "data/text/word_counts.h"
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
 
@@ -138,7 +140,7 @@ Result<Vocabulary> Vocabulary::parse(std::string_view text, TokenKind kind, cons
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bad), '\n');
     return Problem{place_of_line(name, static_cast<std::uint64_t>(line)), "is not UTF-8", {}};
   }
-  const std::vector<std::string_view> lines = lines_of(text);
+  const std::vector<std::string_view> lines = lines_of(without_mark(without_blank_end(text)));
   if (lines.empty()) return Problem{name, "is empty", "a vocabulary has a token a line"};
   if (kind == TokenKind::Bpe) {
     Result<std::vector<std::string>> tokens = bpe_tokens(lines, name, pad_to);

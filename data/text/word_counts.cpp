@@ -34,6 +34,10 @@ std::vector<std::pair<std::string, std::int64_t>> WordCounts::by_count() const {
   return sorted;
 }
 
+std::string_view without_blank_end(std::string_view text) {
+  return text.substr(0, text.find_last_not_of("\r\n") + 1);
+}
+
 std::string_view stripped_line(std::string_view line) {
   const std::size_t begin = line.find_first_not_of("\r\n ");
   if (begin == std::string_view::npos) return {};

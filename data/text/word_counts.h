@@ -38,6 +38,9 @@ class WordCounts {
 
 /// Returns `line` without carriage returns, line feeds and spaces at its ends.
 std::string_view stripped_line(std::string_view line);
+/// Returns `text` without blank lines at its end. Codes, vocabularies and class names may end with them; a
+/// blank line elsewhere in such a file is an error.
+std::string_view without_blank_end(std::string_view text);
 
 /// Calls `use` with each word between spaces of `line`.
 template <class Use>

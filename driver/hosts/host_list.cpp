@@ -8,6 +8,7 @@
 #include <optional>
 #include <sstream>
 
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
@@ -110,7 +111,7 @@ Result<std::vector<HostEntry>> read_host_file(const std::string& path) {
   std::vector<HostEntry> hosts;
   Problems problems;
   bool repeats = false;
-  for (const std::string& line : split(*text, '\n')) {
+  for (const std::string& line : split(without_mark(*text), '\n')) {
     const std::string word = word_of_line(line);
     if (word.empty()) continue;
     Result<HostEntry> host = parse_host(word);

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "data/loading/weighed_dataset.h"
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
@@ -24,7 +25,7 @@ Result<std::vector<double>> parse_class_weights(const std::string& text, const s
   std::map<std::int64_t, double> by_class;
   int number = 0;
   bool first = true;
-  for (const std::string& raw : split(text, '\n')) {
+  for (const std::string& raw : split(without_mark(text), '\n')) {
     ++number;
     const std::string line = trimmed(raw);
     if (line.empty() || line.front() == '#') continue;

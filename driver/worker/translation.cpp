@@ -16,6 +16,7 @@
 #include "data/text/in_order.h"
 #include "data/text/text_inputs.h"
 #include "models/translate/gnmt_pipeline.h"
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
@@ -214,6 +215,7 @@ bool InputLines::next(std::string_view& line) {
   if (bytes < 0) return false;
   line = {buffer_, static_cast<std::size_t>(bytes)};
   if (line.ends_with('\n')) line.remove_suffix(1);
+  if (!std::exchange(begun_, true)) line = without_mark(line);
   return true;
 }
 

@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/json.h"
 
 namespace millrace {
@@ -55,11 +56,8 @@ class Reader {
       : text_(text), name_(name), limits_(limits), furthest_(text.data()) {}
 
   Result<Json> read() {
-    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // which the parser would skip
-    const bool marked = text_.starts_with(kByteOrderMark);
-    if (marked) fail(0, "the text begins with a byte order mark, expected a value");
     const CountingIterator first(text_.data(), &furthest_), last(text_.data() + text_.size(), &furthest_);
-    if (!marked && nlohmann::json::sax_parse(first, last, this)) return std::move(root_);
+    if (nlohmann::json::sax_parse(first, last, this)) return std::move(root_);
     return Problem{place(problem_at_), problem_, {}};
   }
 
@@ -236,7 +234,7 @@ class Reader {
 Result<Json> parse_json(std::string_view text, const std::string& name, const ReadLimits& limits) {
   if (text.size() > limits.bytes)
     return Problem{name, "is larger than " + std::to_string(limits.bytes) + " bytes", {}};
-  return Reader(text, name, limits).read();
+  return Reader(without_mark(text), name, limits).read();
 }
 
 }  // namespace millrace

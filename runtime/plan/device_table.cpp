@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/numbers.h"
@@ -61,7 +62,7 @@ Result<DeviceTable> DeviceTable::parse(std::string_view text, const std::string&
   table.name_ = name;
   Problems problems;
   int line = 0;
-  for (std::string& row : split(text, '\n')) {
+  for (std::string& row : split(without_mark(text), '\n')) {
     ++line;
     if (row.ends_with('\r')) row.pop_back();
     if (row.empty()) continue;

@@ -6,6 +6,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/numbers.h"
@@ -174,7 +175,7 @@ double PipeDreamNode::activation_bytes() const {
 }
 
 Result<PipeDreamGraph> parse_pipedream_graph(std::string_view text, const std::string& name) {
-  return GraphReader(name).read(text);
+  return GraphReader(name).read(without_mark(text));
 }
 
 Result<PipeDreamGraph> read_pipedream_graph(const std::string& path) {

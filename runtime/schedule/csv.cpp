@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/schedule/generators.h"
 #include "runtime/schedule/op_names.h"
 
@@ -116,7 +117,7 @@ class Reader {
   // ---------------------------------------------------------------------------------------------
 
   void split() {
-    if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // a byte-order mark
+    text_ = without_mark(text_);
     for (int line = 1; !text_.empty(); ++line) {
       const std::size_t end = text_.find('\n');
       std::string_view row = text_.substr(0, end);

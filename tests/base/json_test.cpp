@@ -38,7 +38,7 @@ TEST(Json, RejectsWithPosition) {
       {"[9223372036854775808]", "f:1:21", "64 bits"},
       {"[1e-999]", "f:1:8", "out of range"},
       {"\"ab", "f:1:4", "ends inside a string"},
-      {"\xEF\xBB\xBF[1]", "f:1:1", "byte order mark"},
+      {"\xEF\xBB\xBF[,1]", "f:1:2", "found ','"},
       {"[\"\xff\"]", "f:1:3", "ill-formed UTF-8"},
   };
   for (const Bad& bad : cases) {
