@@ -1,6 +1,8 @@
 #include "driver/launch/batch_job.h"
 
+#include <linux/magic.h>
 #include <poll.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +21,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
+#include "runtime/base/json.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/private_folder.h"
 #include "runtime/base/text.h"
@@ -32,6 +35,8 @@ constexpr std::chrono::seconds kSlurmDeadline{60};
 constexpr int kFollowMs = 500;        // how late output is shown
 constexpr int kPollsPerQuestion = 4;  // Slurm's controller is asked every two seconds
 constexpr int kMostSilentAnswers = 30;
+
+constexpr const char* kBatchJob = "batch.json";  // in the output folder
 
 using Options = std::vector<std::pair<std::string, std::string>>;
 
@@ -54,6 +59,12 @@ Options options_of(const JobSpec& job) {
   options.emplace_back(job.hosts.requeue ? "requeue" : "no-requeue", "");
   // To the script, which is the launcher: a minute before the time limit.
   if (job.hosts.requeue) options.emplace_back("signal", "B:TERM@60");
+  if (!job.hosts.entries.empty()) {
+    std::string nodes;
+    for (const HostEntry& host : job.hosts.entries) nodes += (nodes.empty() ? "" : ",") + host.name;
+    options.emplace_back("nodes", std::to_string(job.hosts.entries.size()));
+    options.emplace_back("nodelist", nodes);
+  }
   const auto drop = [&](const std::string& name) {
     std::erase_if(options, [&](const auto& option) { return option.first == name; });
   };
@@ -120,16 +131,15 @@ class BatchState {
   /// Asks, and tells the user what has changed. Returns false if Slurm has said nothing for a minute: a
   /// controller that is started again answers after a while.
   bool ask() {
-    const Result<std::string> answer =
-        answer_of({"scontrol", "--oneliner", "show", "job", id_}, kSlurmDeadline);
+    const Result<BatchRecord> answer = ask_slurm(id_);
     if (!answer) {
       if (++silent_ < kMostSilentAnswers) return true;
       say("Slurm says nothing of batch job " + id_ + ": " + to_string(answer.problems()));
       return false;
     }
     silent_ = 0;
-    record_ = batch_record(*answer);
-    const std::string now = record_.state == "PENDING" ? "PENDING (" + record_.reason + ")" : record_.state;
+    record_ = *answer;
+    const std::string now = record_.text();
     if (now != std::exchange(shown_, now)) say("batch job " + id_ + " is " + now);
     return true;
   }
@@ -138,13 +148,10 @@ class BatchState {
 
   /// Tells the launcher inside to save and end; cancels a job that does not run yet, or `at_once`.
   void stop(bool at_once) const {
-    const bool tell = record_.is_running && !at_once;
     say("batch job " + id_ +
-        (tell ? " is told to save and end; a second signal cancels it" : " is cancelled"));
-    const Result<std::string> told =
-        tell ? answer_of({"scancel", "--batch", "--signal=INT", id_}, kSlurmDeadline)
-             : answer_of({"scancel", id_}, kSlurmDeadline);
-    if (!told) say(to_string(told.problems()));
+        (record_.is_running && !at_once ? " is told to save and end; a second signal cancels it"
+                                        : " is cancelled"));
+    if (const Status told = stop_batch_job(id_, record_, at_once); !told) say(to_string(told.problems()));
   }
 
  private:
@@ -177,7 +184,34 @@ Result<std::string> submit_batch_job(const JobSpec& job, const std::vector<std::
   const std::string id = split(split(*answer, '\n').front(), ';').front();
   if (!number_of<std::int64_t>(id))
     return Problem{"sbatch", "answered '" + escaped(id) + "', no number of a job", {}};
+  const Json record = Json::object({{"format", "millrace-batch-1"}, {"scheduler", "slurm"}, {"job", id}});
+  if (Status written = write_file_atomically(fs::path(job.output_dir) / kBatchJob, record.dump() + "\n");
+      !written)
+    say(to_string(written.problems()));
+  if (struct statfs info{}; ::statfs(job.output_dir.c_str(), &info) == 0 && info.f_type == TMPFS_MAGIC)
+    say("warning: " + job.output_dir +
+        " is in the memory of this machine: other nodes do not see it. Hint: give an " +
+        "--output-dir on a file system that all nodes share");
   return id;
+}
+
+std::string submitted_batch_job(const fs::path& folder) {
+  const Result<Json> json = read_json((folder / kBatchJob).string());
+  const Json* id = json && json->is_object() ? json->find("job") : nullptr;
+  return id && id->is_string() && number_of<std::int64_t>(id->as_string()) ? id->as_string() : "";
+}
+
+Result<BatchRecord> ask_slurm(const std::string& id) {
+  const Result<std::string> answer = answer_of({"scontrol", "--oneliner", "show", "job", id}, kSlurmDeadline);
+  if (!answer) return answer.problems();
+  return batch_record(*answer);
+}
+
+Status stop_batch_job(const std::string& id, const BatchRecord& record, bool at_once) {
+  const Result<std::string> told = record.is_running && !at_once
+                                       ? answer_of({"scancel", "--batch", "--signal=INT", id}, kSlurmDeadline)
+                                       : answer_of({"scancel", id}, kSlurmDeadline);
+  return told ? Status(Ok{}) : told.problems();
 }
 
 int follow_batch_job(const JobSpec& job, const std::string& id) {
@@ -193,11 +227,22 @@ int follow_batch_job(const JobSpec& job, const std::string& id) {
       return static_cast<int>(ExitCode::Peer);
     out.pass_on();
     err.pass_on();
-    if (state.is_over()) return state.exit_code();
+    if (state.is_over()) {
+      std::error_code ignored;
+      if (state.exit_code() != 0 && !fs::exists(output_of(job, id, "out"), ignored))
+        say("batch job " + id + " has left no output: do its nodes see " +
+            fs::absolute(job.output_dir).string() +
+            "? Hint: give an --output-dir on a file system that all share");
+      return state.exit_code();
+    }
     if (came.empty()) continue;
     state.stop(stopped || came.size() > 1);
     stopped = true;
   }
+}
+
+std::string BatchRecord::text() const {
+  return state == "PENDING" ? "PENDING (" + escaped(reason) + ")" : escaped(state);
 }
 
 BatchRecord batch_record(const std::string& line) {

@@ -2,6 +2,7 @@
 // LibTorch-free.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@ namespace millrace {
 /// Options of the job (`slurm:`) replace those of the same name that follow from its ranks.
 std::string batch_script(const JobSpec& job, const std::vector<std::string>& launch);
 
-/// Writes the script to OUT/job.sbatch and submits it. Returns the job's number. Problem: what sbatch says.
+/// Writes the script to OUT/job.sbatch, submits it, and notes the job's number in OUT/batch.json. Returns
+/// that number. Problem: what sbatch says.
 Result<std::string> submit_batch_job(const JobSpec& job, const std::vector<std::string>& launch);
 
 /// Passes on what the batch job prints until it ends, and returns its exit code. SIGINT and SIGTERM tell the
@@ -29,8 +31,17 @@ struct BatchRecord {
   std::string task;    ///< its number in the array; "3-9": those tasks wait; empty: it is of no array
   bool is_running = false, is_over = false;
   int exit_code = 0;  ///< 128 + n for signal n; of a job that is over
+
+  std::string text() const;  ///< "RUNNING", "PENDING (Resources)"
 };
 BatchRecord batch_record(const std::string& line);
+
+/// Returns the number of the batch job that was submitted with this output folder; empty: there is none.
+std::string submitted_batch_job(const std::filesystem::path& folder);
+/// Asks Slurm for a job. Problem: what scontrol says, for example that it knows the job no more.
+Result<BatchRecord> ask_slurm(const std::string& id);
+/// Tells the launcher inside to save and end; cancels a job that does not run yet, or `at_once`.
+Status stop_batch_job(const std::string& id, const BatchRecord& record, bool at_once);
 
 /// Puts the batch job of this process back into the queue. Problem: what scontrol says.
 Status requeue_batch_job();

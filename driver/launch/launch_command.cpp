@@ -566,6 +566,12 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
     problems.push_back({*from, "is not there", "init_from: give a safetensors file or a checkpoint"});
   }
   if (const Status unused = check_output(job); !unused) append(problems, unused.problems());
+  if (const std::string left = earlier_run(job.output_dir);
+      job.hosts.requeue && job.find("overwrite") && !left.empty() && !is_in_slurm_allocation())
+    problems.push_back(
+        {job.output_dir,
+         "holds an earlier run (" + left + "), and a job that comes back to the queue would delete its own",
+         "remove that run, or give another --output-dir; --requeue goes on without --overwrite"});
   fs::path folder = fs::absolute(job.output_dir, ignored);
   while (!folder.empty() && !fs::exists(folder, ignored) && folder.has_relative_path())
     folder = folder.parent_path();
@@ -616,7 +622,7 @@ Status check_started_once() {
 
 /// Outside an allocation of Slurm the job becomes a batch job, which gets one.
 bool becomes_batch_job(const JobSpec& job) {
-  return job.hosts.on == "slurm" && job.hosts.entries.empty() && !is_in_slurm_allocation();
+  return job.hosts.on == "slurm" && !is_in_slurm_allocation();
 }
 
 /// The hosts of a job that lists none are those of the allocation.
@@ -636,9 +642,11 @@ std::vector<std::string> words_of_launch(const std::vector<std::string>& args) {
   return words;
 }
 
-/// The command that the batch job runs.
-std::vector<std::string> batch_command(const std::vector<std::string>& args) {
+/// The command that the batch job runs. One that comes back to the queue must not delete what it goes on
+/// from.
+std::vector<std::string> batch_command(const JobSpec& job, const std::vector<std::string>& args) {
   std::vector<std::string> words = words_of_launch(args);
+  if (job.hosts.requeue) std::erase(words, "--overwrite");
   // The job may name no engine when its script is printed.
   if (std::ranges::none_of(
           words, [](const std::string& word) { return word == "--on" || word.starts_with("--on="); }))
@@ -648,10 +656,10 @@ std::vector<std::string> batch_command(const std::vector<std::string>& args) {
 
 int run_batch(const JobSpec& job, const LaunchFlags& flags, const std::vector<std::string>& args) {
   if (flags.dry_run) {
-    std::printf("%s\n%s", to_yaml(job).c_str(), batch_script(job, batch_command(args)).c_str());
+    std::printf("%s\n%s", to_yaml(job).c_str(), batch_script(job, batch_command(job, args)).c_str());
     return 0;
   }
-  const Result<std::string> id = submit_batch_job(job, batch_command(args));
+  const Result<std::string> id = submit_batch_job(job, batch_command(job, args));
   if (!id) return exit_with(ExitCode::Usage, id.problems());
   print_without_waiting(STDERR_FILENO, "millrace launch: batch job " + *id + " of Slurm, output in " +
                                            job.output_dir + "/slurm-" + *id + ".out and .err\n");
@@ -797,7 +805,7 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
   if (const Status once = check_started_once(); !once && !flags.dry_run)
     return exit_with(ExitCode::Usage, once.problems());
   if (flags.print) {
-    const Result<std::string> text = printed_job(*job, *flags.print, batch_command(args));
+    const Result<std::string> text = printed_job(*job, *flags.print, batch_command(*job, args));
     if (!text) return exit_with(ExitCode::Usage, text.problems());
     std::fputs(text->c_str(), stdout);
     return 0;

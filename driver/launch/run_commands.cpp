@@ -12,6 +12,8 @@
 
 #include "driver/cli/command_support.h"
 #include "driver/cli/flag_target.h"
+#include "driver/launch/batch_job.h"
+#include "driver/launch/console.h"
 #include "driver/launch/explanation.h"
 #include "driver/launch/run_state.h"
 #include "driver/launch/shell_words.h"
@@ -123,12 +125,33 @@ int show_runs(const LookFlags& flags, const std::string& folder) {
   return 0;
 }
 
+/// A batch job that Slurm knows, and that is not over.
+struct LiveBatchJob {
+  std::string id;
+  BatchRecord record;
+};
+
+std::optional<LiveBatchJob> live_batch_job(const std::string& folder) {
+  const std::string id = submitted_batch_job(folder);
+  const Result<BatchRecord> record = id.empty() ? Result<BatchRecord>(Problem{}) : ask_slurm(id);
+  if (!record || record->state.empty() || record->is_over) return std::nullopt;
+  return LiveBatchJob{id, *record};
+}
+
 int show_status(const LookFlags& flags, const std::string& folder) {
   if (const Status there = check_folder(folder); !there) return exit_with(ExitCode::Usage, there.problems());
   const RunState state = read_run_state(folder);
-  if (state.phase == RunPhase::None) return exit_with(ExitCode::Usage, {no_run(folder)});
-  if (flags.format == OutputFormat::Json)
-    return std::printf("%s\n", json_of(folder, state).dump(2).c_str()), 0;
+  const std::optional<LiveBatchJob> batch = live_batch_job(folder);
+  if (state.phase == RunPhase::None && !batch) return exit_with(ExitCode::Usage, {no_run(folder)});
+  if (flags.format == OutputFormat::Json) {
+    Json json = json_of(folder, state);
+    if (batch) json["batch_job"] = Json::object({{"job", batch->id}, {"state", batch->record.text()}});
+    return std::printf("%s\n", json.dump(2).c_str()), 0;
+  }
+  if (batch)
+    std::printf("%s: batch job %s of Slurm is %s\n", folder.c_str(), batch->id.c_str(),
+                batch->record.text().c_str());
+  if (state.phase == RunPhase::None) return 0;
   std::string first = folder + ": " + to_string(state.phase);
   if (state.holder && state.holder->pid > 0)
     first += ", process " + std::to_string(state.holder->pid) + " on " + state.holder->host;
@@ -297,9 +320,38 @@ bool has_open(std::int64_t pid, const fs::path& lock) {
   return false;
 }
 
+constexpr milliseconds kSlurmPoll{1000};
+
+/// Ends a run that a batch job runs on another host, or will run.
+int end_batch_job(const StopFlags& flags, const std::string& folder, LiveBatchJob batch, bool at_once) {
+  SteadyClock clock;
+  const TimePoint until = clock.now() + milliseconds(static_cast<std::int64_t>(flags.wait_s * 1e3));
+  if (const Status told = stop_batch_job(batch.id, batch.record, at_once); !told)
+    return exit_with(ExitCode::RunFailed, told.problems());
+  while (std::optional<LiveBatchJob> now = live_batch_job(folder)) {
+    if (clock.now() >= until)
+      return exit_with(ExitCode::Peer,
+                       {{folder,
+                         "batch job " + now->id + " is " + now->record.text() + " after " +
+                             printed("%.0f s", flags.wait_s),
+                         "give it more time with --wait, or `millrace kill " + quoted(folder) + "`"}});
+    clock.sleep_until(clock.now() + kSlurmPoll);
+  }
+  const RunState state = read_run_state(folder);
+  std::printf(
+      "%s: batch job %s has ended; %s at step %s%s\n", folder.c_str(), batch.id.c_str(),
+      to_string(state.phase).c_str(), step_text(state).c_str(),
+      state.checkpoint.empty() ? "; no checkpoint" : ("; newest checkpoint " + state.checkpoint).c_str());
+  return 0;
+}
+
 int end_run(const StopFlags& flags, const std::string& folder, bool at_once) {
   if (const Status there = check_folder(folder); !there) return exit_with(ExitCode::Usage, there.problems());
   const std::optional<LockHolder> holder = lock_holder(folder);
+  if (!holder || holder->host != host_name()) {
+    if (std::optional<LiveBatchJob> batch = live_batch_job(folder))
+      return end_batch_job(flags, folder, *std::move(batch), at_once);
+  }
   if (!holder) {
     if (read_run_state(folder).phase == RunPhase::None) return exit_with(ExitCode::Usage, {no_run(folder)});
     std::printf("%s: no run goes on here\n", folder.c_str());
@@ -307,10 +359,10 @@ int end_run(const StopFlags& flags, const std::string& folder, bool at_once) {
   }
   const auto pid = static_cast<pid_t>(holder->pid);
   if (holder->host != host_name())
-    return exit_with(ExitCode::Usage,
-                     {{folder, "is held by process " + std::to_string(pid) + " on " + holder->host,
-                       "there: `millrace " + std::string(at_once ? "kill " : "stop ") + quoted(folder) +
-                           "`; of a batch job: `scancel --batch --signal=INT JOB`"}});
+    return exit_with(
+        ExitCode::Usage,
+        {{folder, "is held by process " + std::to_string(pid) + " on " + holder->host,
+          "there: `millrace " + std::string(at_once ? "kill " : "stop ") + quoted(folder) + "`"}});
   const fs::path lock = fs::path(folder) / run_files::kLock;
   if (pid <= 1 || !has_open(pid, lock))
     return exit_with(

@@ -157,6 +157,7 @@ TEST(PrintedJobs, AreScriptsAndCommands) {
   EXPECT_NE(slurm.find("#SBATCH --partition=gpu\n"), std::string::npos) << slurm;
   EXPECT_NE(slurm.find("#SBATCH --cpus-per-task=3\n"), std::string::npos) << slurm;
   EXPECT_EQ(slurm.find("--ntasks=4"), std::string::npos) << "ntasks-per-node says it";
+  EXPECT_NE(slurm.find("#SBATCH --nodes=2\n#SBATCH --nodelist=node1,node2\n"), std::string::npos) << slurm;
   EXPECT_TRUE(slurm.ends_with("exec /opt/millrace launch job.yaml\n")) << slurm;
   const std::string torchrun = printed(job, PrintedForm::Torchrun);
   EXPECT_NE(torchrun.find("--nnodes=2 --node-rank=1 --nproc-per-node=2 --master-addr=node1"),

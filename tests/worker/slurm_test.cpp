@@ -60,6 +60,7 @@ trains() { grep -q '"step":' $1/status.rank0.json; }
 TEST_F(Slurm, BatchJobsAndAllocationsTrainAsOneProcess) {
   on_cluster(R"sh(
 keep batch $millrace launch job.yaml --on slurm --output-dir batch
+keep listed $millrace launch job.yaml --on slurm --hosts node3,node1,node2 --output-dir listed
 keep inside salloc -N2 -n3 $millrace launch job.yaml --on slurm --output-dir inside
 keep again salloc -N2 -n3 $millrace launch job.yaml --on slurm --output-dir again --max-restarts 2 --set no_evaluation=true \
   --set env.MILLRACE_FAILPOINTS=forward:rank=1:hit=40:action=kill  # in step 9; a later process does fewer
@@ -71,6 +72,9 @@ keep refused $millrace launch job.yaml --on slurm --output-dir refused --set slu
   EXPECT_NE(bytes("batch.txt").find("3 ranks done"), std::string::npos)
       << "the story of the batch job is shown";
   EXPECT_NE(bytes("batch/job.sbatch").find("#SBATCH --nodes=3\n"), std::string::npos);
+  expect_code("listed", 0);
+  EXPECT_EQ(losses("listed"), losses("one"));
+  EXPECT_NE(bytes("listed/job.sbatch").find("#SBATCH --nodelist=node3,node1,node2\n"), std::string::npos);
   expect_code("inside", 0);
   EXPECT_EQ(losses("inside"), losses("one"));
   expect_code("again", 0);
@@ -198,6 +202,34 @@ scontrol show job $id >after.txt
   expect_code("detached", 0);
   EXPECT_LT(again.size(), whole.size()) << bytes("after.txt");
   EXPECT_NE(whole.find(again.substr(1)), std::string::npos) << bytes("after.txt");
+}
+
+TEST_F(Slurm, DetachedJobsAreEndedFromWhereTheyWereSubmitted) {
+  on_cluster(R"sh(
+keep told $millrace launch long.yaml --on slurm --detach --output-dir told
+until_true trains told
+keep running $millrace status told
+keep stopped $millrace stop told
+keep waits $millrace launch long.yaml --on slurm --detach --output-dir waits --set slurm.begin=now+1hour
+keep waiting $millrace status waits
+keep killed $millrace kill waits
+keep gone $millrace status waits
+keep refused $millrace launch long.yaml --on slurm --requeue --overwrite --output-dir told
+squeue -h >queue.txt
+)sh");
+  for (const char* name : {"told", "running", "stopped", "waits", "waiting", "killed"}) expect_code(name, 0);
+  EXPECT_NE(bytes("running.txt").find(" of Slurm is RUNNING\ntold: running, process "), std::string::npos)
+      << bytes("running.txt");
+  EXPECT_NE(bytes("stopped.txt").find("has ended; stopped at step "), std::string::npos)
+      << bytes("stopped.txt");
+  EXPECT_TRUE(fs::exists(folder_ / "told/checkpoints/latest"));
+  EXPECT_NE(bytes("waiting.txt").find(" of Slurm is PENDING (BeginTime)\n"), std::string::npos)
+      << bytes("waiting.txt");
+  expect_code("gone", 2);
+  expect_code("refused", 2);
+  EXPECT_NE(bytes("refused.txt").find("would delete its own"), std::string::npos) << bytes("refused.txt");
+  EXPECT_TRUE(fs::exists(folder_ / "told/checkpoints/latest"));
+  EXPECT_EQ(bytes("queue.txt"), "");
 }
 
 TEST_F(Slurm, AKilledRankAndALostNodeAreNamed) {
