@@ -131,7 +131,7 @@ class ResultFiles {
     for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
       if (it.depth() > 0) it.disable_recursion_pending();
       const fs::path path = it->path().lexically_relative(folder_);
-      if (transfer_of(path.string(), ranks_, -1) != Transfer::Whole || it->is_symlink(error)) continue;
+      if (result_form(path.string(), ranks_, -1) != ResultForm::Whole || it->is_symlink(error)) continue;
       const fs::file_time_type time = it->last_write_time(error);
       const auto [before, is_new] = seen_.try_emplace(path, time);
       if (error || (!is_new && before->second == time)) continue;

@@ -50,7 +50,7 @@ std::string log_piece(const fs::path& path, std::int64_t offset) {
 
 }  // namespace
 
-Transfer transfer_of(std::string_view path, const std::vector<int>& ranks, int loss_rank) {
+ResultForm result_form(std::string_view path, const std::vector<int>& ranks, int loss_rank) {
   const auto has = [&](int rank) { return std::ranges::find(ranks, rank) != ranks.end(); };
   std::string_view name = path;
   if (const std::size_t slash = path.find('/'); slash != std::string_view::npos) {
@@ -58,16 +58,16 @@ Transfer transfer_of(std::string_view path, const std::vector<int>& ranks, int l
     if (rank_in(run_files::kRounds, folder)) name = path.substr(slash + 1);
   }
   for (const RankFiles& files : {run_files::kSteps, run_files::kCounters})
-    if (const auto rank = rank_in(files, name)) return has(*rank) ? Transfer::Growing : Transfer::None;
+    if (const auto rank = rank_in(files, name)) return has(*rank) ? ResultForm::Growing : ResultForm::None;
   for (const RankFiles& files :
        {run_files::kTrace, run_files::kStatus, run_files::kFailure, run_files::kFlight})
-    if (const auto rank = rank_in(files, name)) return has(*rank) ? Transfer::Whole : Transfer::None;
+    if (const auto rank = rank_in(files, name)) return has(*rank) ? ResultForm::Whole : ResultForm::None;
   const bool owns_loss = loss_rank < 0 || has(loss_rank);
-  if (name == run_files::kJobs) return owns_loss ? Transfer::Growing : Transfer::None;
-  if (name == run_files::kSummary) return owns_loss ? Transfer::Whole : Transfer::None;
+  if (name == run_files::kJobs) return owns_loss ? ResultForm::Growing : ResultForm::None;
+  if (name == run_files::kSummary) return owns_loss ? ResultForm::Whole : ResultForm::None;
   const bool of_rank_0 =
       name == run_files::kPlan || name == run_files::kSchedule || name == kMeasured || is_hypotheses(name);
-  return of_rank_0 && has(0) ? Transfer::Whole : Transfer::None;
+  return of_rank_0 && has(0) ? ResultForm::Whole : ResultForm::None;
 }
 
 std::vector<std::string> log_names(const std::vector<int>& ranks) {

@@ -12,7 +12,7 @@
 
 namespace millrace {
 
-enum class Transfer {
+enum class ResultForm {
   None,    ///< the host may not send it
   Whole,   ///< each time that it has changed
   Growing  ///< a log: what was appended since the last time
@@ -21,7 +21,7 @@ enum class Transfer {
 /// Returns how the file `path` of a host with `ranks` comes to the launcher. `path` is below the output
 /// folder: a name, or a round's folder and a name. A rank's files are its host's to send. Those that rank 0
 /// writes for the run are of its host, and the summary is of the host of `loss_rank`; -1: of any host.
-Transfer transfer_of(std::string_view path, const std::vector<int>& ranks, int loss_rank);
+ResultForm result_form(std::string_view path, const std::vector<int>& ranks, int loss_rank);
 
 /// Returns the names of all logs that a host with `ranks` may send.
 std::vector<std::string> log_names(const std::vector<int>& ranks);

@@ -12,6 +12,7 @@
 
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/host_launch.h"
+#include "driver/launch/host_results.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"

@@ -10,6 +10,7 @@
 #include "driver/cli/flag_target.h"
 #include "driver/hosts/delivered_checkpoint.h"
 #include "driver/hosts/program_paths.h"
+#include "driver/launch/host_results.h"
 #include "driver/launch/run_manifest.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"

@@ -49,10 +49,10 @@ std::string last_whole_line(const fs::path& log) {
   return tail.substr(tail.rfind('\n') + 1);
 }
 
-bool HostResults::accepts(int host, const std::string& path, Transfer transfer) {
+bool HostResults::accepts(int host, const std::string& path, ResultForm transfer) {
   const auto place = static_cast<std::size_t>(host);
   const bool may = place < options_.ranks.size() &&
-                   transfer_of(path, options_.ranks[place], options_.loss_rank) == transfer &&
+                   result_form(path, options_.ranks[place], options_.loss_rank) == transfer &&
                    senders_.try_emplace(path, host).first->second == host;
   if (!may && warned_.insert(host).second)
     log_warning("host " + std::to_string(host) + " sent a file that is not its own: " + escaped(path));
@@ -65,7 +65,7 @@ bool HostResults::accepts(int host, const std::string& path, Transfer transfer) 
 }
 
 void HostResults::whole(int host, const std::string& path, std::string_view content) {
-  if (!accepts(host, path, Transfer::Whole)) return;
+  if (!accepts(host, path, ResultForm::Whole)) return;
   if (const Status written = write_file_atomically(options_.folder / path, content); !written)
     log_warning(to_string(written.problems()));
 }
@@ -91,7 +91,7 @@ void HostResults::begin(Log& log, const std::string& path, std::string_view& byt
 }
 
 void HostResults::grown(int host, const std::string& path, std::int64_t offset, std::string_view bytes) {
-  if (!accepts(host, path, Transfer::Growing)) return;
+  if (!accepts(host, path, ResultForm::Growing)) return;
   const auto [found, is_new] = logs_.try_emplace(path);
   Log& log = found->second;
   const std::int64_t expected = log.bytes;

@@ -40,7 +40,7 @@ class HostResults {
     Descriptor file;
     std::int64_t bytes = 0;  ///< that came
   };
-  bool accepts(int host, const std::string& path, Transfer transfer);
+  bool accepts(int host, const std::string& path, ResultForm transfer);
   void begin(Log& log, const std::string& path, std::string_view& bytes) const;
 
   Options options_;

@@ -17,6 +17,7 @@
 #include <optional>
 
 #include "driver/launch/console.h"
+#include "driver/launch/host_results.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"

@@ -16,11 +16,12 @@
 #include "driver/hosts/kept_ranks.h"
 #include "driver/hosts/rank_process.h"
 #include "driver/launch/checkpoint_collector.h"
-#include "driver/launch/host_results.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
+
+class HostResults;  // driver/launch/host_results.h
 
 /// How a process ended.
 struct RankExit {

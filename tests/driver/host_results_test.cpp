@@ -15,10 +15,10 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(ResultFiles, AreThoseOfTheHostsRanks) {
-  constexpr auto None = Transfer::None, Whole = Transfer::Whole, Growing = Transfer::Growing;
+  constexpr auto None = ResultForm::None, Whole = ResultForm::Whole, Growing = ResultForm::Growing;
   struct Case {
     const char* path;
-    Transfer host0, host1;  // with ranks 0 and 1, and with ranks 2 and 13, of which 13 owns the loss
+    ResultForm host0, host1;  // with ranks 0 and 1, and with ranks 2 and 13, of which 13 owns the loss
   };
   for (const Case& c : {
            Case{"steps.rank0.jsonl", Growing, None},
@@ -38,8 +38,8 @@ TEST(ResultFiles, AreThoseOfTheHostsRanks) {
            Case{"jobs.csv", None, Growing},
            Case{"round1/summary.json", None, Whole},
        }) {
-    EXPECT_EQ(transfer_of(c.path, {0, 1}, 13), c.host0) << c.path;
-    EXPECT_EQ(transfer_of(c.path, {2, 13}, 13), c.host1) << c.path;
+    EXPECT_EQ(result_form(c.path, {0, 1}, 13), c.host0) << c.path;
+    EXPECT_EQ(result_form(c.path, {2, 13}, 13), c.host1) << c.path;
   }
   for (const char* path : {"",
                            "run.lock",
@@ -72,8 +72,8 @@ TEST(ResultFiles, AreThoseOfTheHostsRanks) {
                            "steps.rank-0.jsonl",
                            "steps.rank0.jsonl/",
                            "status.rank9.json"})
-    EXPECT_EQ(transfer_of(path, {0, 1, 2, 13}, -1), None) << path;
-  EXPECT_EQ(transfer_of("summary.json", {2}, -1), Whole) << "nobody knows whose the loss is";
+    EXPECT_EQ(result_form(path, {0, 1, 2, 13}, -1), None) << path;
+  EXPECT_EQ(result_form("summary.json", {2}, -1), Whole) << "nobody knows whose the loss is";
 }
 
 TEST(ResultFiles, LinesBehindTheLastOneThatTheLauncherHas) {
