@@ -453,7 +453,9 @@ std::string why_no_bpftrace() {
 
 BpftraceResult trace_by_bpftrace(const TracedCommand& command, const CaptureSink& sink,
                                  const std::function<void(std::string_view row)>& bio) {
-  return BpftraceRun(sink, bio).run(command);
+  BpftraceResult result = BpftraceRun(sink, bio).run(command);
+  prctl(PR_SET_CHILD_SUBREAPER, 0);
+  return result;
 }
 
 }  // namespace millrace
