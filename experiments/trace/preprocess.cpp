@@ -10,9 +10,11 @@
 #include <unordered_map>
 
 #include "experiments/trace/civil_time.h"
+#include "experiments/trace/lines.h"
 #include "experiments/trace/sampled_logs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -556,6 +558,8 @@ class Preprocessor {
       report_.traces[static_cast<std::size_t>(kind)] = *counts;
       if (counts->rows == 0) report_.notes.push_back(raw(kind).string() + " has no row");
     }
+    read_names_of_loaders();
+    std::erase_if(evidence_.reads, [](const auto& one) { return one.second.rows == 0; });
     const TraceCounts& reads = report_.traces[static_cast<std::size_t>(TraceKind::Read)];
     if (reads.rows == 0)
       return fail({raw(TraceKind::Read).string(), "has no row: whose processes these are cannot be known",
@@ -567,6 +571,17 @@ class Preprocessor {
                iso_text(report_.init_start, 3) + " UTC" + reasons_text(reads.dropped),
            "is --kit-timezone right (" + report_.zone + "), and are the log and the traces of one run?"});
     return true;
+  }
+
+  /// `trace capture` sampled the processes' names: monotonic_ns,pid,command,...
+  void read_names_of_loaders() {
+    const Result<std::string> text = read_file(folder_ / "processes.csv");
+    if (!text) return;
+    for (const std::string& line : split(*text, '\n')) {
+      const std::vector<std::string> cells = split(line, ',');
+      if (cells.size() < 3 || cells[2] != kLoaderName) continue;
+      if (const auto pid = number_of<std::uint32_t>(cells[1])) evidence_.reads[*pid].loader = true;
+    }
   }
 
   static std::string reasons_text(const Dropped& dropped) {

@@ -49,8 +49,10 @@ class Classifier {
     if (evidence_.excluded.count(pid) != 0) return foreign(pid, "excluded by the command line");
     const bool on_gpu = evidence_.on_gpu.count(pid) != 0;
     const bool dlio = workload_ == TracedWorkload::Dlio;
-    // Whatever ran without a GPU: each process that reads works by itself.
-    if (workload_ == TracedWorkload::Any && evidence_.on_gpu.empty()) {
+    if (workload_ == TracedWorkload::Any && activity.loader) {
+      groups_.loaders.push_back(pid);
+      // Whatever ran without a GPU: each other process that reads works by itself.
+    } else if (workload_ == TracedWorkload::Any && evidence_.on_gpu.empty()) {
       groups_.parents.push_back(pid);
     } else if (on_gpu && !dlio) {
       if (const char* why = why_no_parent(pid)) return foreign(pid, why);
@@ -97,10 +99,13 @@ class Classifier {
   }
 
   void even_out() {
+    // The process that started the loaders may read nothing itself.
+    if (workload_ == TracedWorkload::Any && groups_.parents.empty()) groups_.parents.swap(groups_.loaders);
     if (groups_.parents.empty() || groups_.loaders.empty()) return;
     const std::size_t over = groups_.loaders.size() % groups_.parents.size();
-    if (over == 0) return;
     std::vector<std::uint32_t> furthest = groups_.loaders;
+    std::erase_if(furthest, [&](std::uint32_t pid) { return evidence_.reads.at(pid).loader; });
+    if (over == 0 || furthest.size() < over) return;
     std::stable_sort(furthest.begin(), furthest.end(), [&](std::uint32_t a, std::uint32_t b) {
       const bool known_a = evidence_.container.count(a) != 0, known_b = evidence_.container.count(b) != 0;
       if (known_a != known_b) return known_b;
@@ -129,6 +134,7 @@ void add(ReadActivities& to, const ReadActivities& more) {
     ReadActivity& total = to[pid];
     total.rows += activity.rows;
     total.dataset_files |= activity.dataset_files;
+    total.loader |= activity.loader;
     for (const auto& [pattern, bytes] : activity.by_pattern) {
       if (total.by_pattern.size() < kMostPatterns || total.by_pattern.count(pattern) != 0)
         total.by_pattern[pattern] += bytes;

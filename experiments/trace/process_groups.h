@@ -13,10 +13,14 @@
 
 namespace millrace {
 
+/// The name that a process of PyTorch's DataLoader gives itself.
+inline constexpr std::string_view kLoaderName = "pt_data_worker";
+
 /// The reads of one process.
 struct ReadActivity {
   std::int64_t rows = 0;
   bool dataset_files = false;                         ///< of the names that the workload's data have
+  bool loader = false;                                ///< it has the name of PyTorch's loader processes
   std::map<std::uint64_t, std::uint64_t> by_pattern;  ///< bytes by name pattern; at most 64
 };
 using ReadActivities = std::map<std::uint32_t, ReadActivity>;
@@ -43,9 +47,9 @@ struct ProcessGroups {
 };
 
 /// Parents are on a GPU and read; loaders read files of the data set and are on none (BERT has none of its
-/// own). DLIO needs no GPU: all that read are parents; so it is with any command that ran without one. Of a
-/// number of loaders that the parents do not divide, those furthest from any parent's PID go. No parents: the
-/// caller's to refuse.
+/// own). DLIO needs no GPU: all that read are parents; so it is with any command that ran without one, but
+/// for its named loaders. Of a number of loaders that the parents do not divide, those furthest from any
+/// parent's PID go. No parents: the caller's to refuse.
 ProcessGroups classify(const ProcessEvidence& evidence, TracedWorkload workload);
 
 }  // namespace millrace

@@ -75,6 +75,30 @@ SampleTable summed_disks(const SampleTable& disks) {
   return sums;
 }
 
+/// The shares of mpstat in groups that add up to 100 %: no time of a core is left out. A column that the file
+/// lacks counts as nothing.
+SampleTable grouped_cpu(const SampleTable& cpu) {
+  const std::pair<const char*, std::vector<const char*>> groups[] = {
+      {"user", {"%usr", "%nice", "%guest", "%gnice"}},
+      {"system", {"%sys", "%irq", "%soft"}},
+      {"I/O wait", {"%iowait"}},
+      {"stolen", {"%steal"}},
+      {"idle", {"%idle"}}};
+  SampleTable sums{.columns = {}, .times = cpu.times, .values = {}};
+  for (const auto& [name, parts] : groups) {
+    std::vector<double> sum;
+    for (const char* part : parts) {
+      const std::vector<double>* values = cpu.column(part);
+      if (values && sum.empty()) sum.assign(values->size(), 0);
+      for (std::size_t row = 0; values && row < values->size(); ++row) sum[row] += (*values)[row];
+    }
+    if (sum.empty()) continue;
+    sums.columns.emplace_back(name);
+    sums.values.push_back(std::move(sum));
+  }
+  return sums;
+}
+
 /// worker_2 before worker_10, workers before loaders.
 bool group_order(const TimelineGroup& a, const TimelineGroup& b) {
   const auto key = [](const TimelineGroup& group) {
@@ -102,7 +126,7 @@ class TimelineReader {
     const Result<std::string> phases = read_file(folder_ / "timeline.csv", kGiB);
     if (!phases) return phases.problems();
     timeline_.phases = read_phases(*phases, dropped_);
-    timeline_.cpu = samples("cpu_all.csv");
+    if (std::optional<SampleTable> cpu = samples("cpu_all.csv")) timeline_.cpu = grouped_cpu(*cpu);
     timeline_.gpu = samples("gpu_avg.csv");
     if (std::optional<SampleTable> disks = samples("iostat.csv")) timeline_.disk = summed_disks(*disks);
     read_layouts();

@@ -30,7 +30,8 @@ struct TimelineGroup {
 struct Timeline {
   std::string folder;
   std::vector<PhaseSpan> phases;
-  std::optional<SampleTable> cpu, gpu, disk;  ///< disk: MB/s read and written, summed over the disks
+  std::optional<SampleTable> cpu, gpu, disk;  ///< cpu: user (with nice), system, I/O wait, stolen, idle;
+                                              ///< disk: MB/s read and written, summed over the disks
   std::vector<std::pair<std::string, std::vector<TimelineGroup>>> layouts;  ///< by name
   std::vector<std::string> notes;
 

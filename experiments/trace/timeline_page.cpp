@@ -129,7 +129,7 @@ const seen={};for(const [s,e,n] of D.phases)if(!seen[n])seen[n]=[s,e];
 if(D.phases.length)entry('Phases');for(const n in PHASES)if(seen[n])entry(n,PHASES[n]);
 let a=0,b=D.length,areas=[];
 function below(s,x){let l=0,h=s.length;while(l<h){const m=(l+h)>>1;if(s[m]<x)l=m+1;else h=m}return l}
-function panels(){const p=[];if(D.cpu)p.push(['CPU %',D.cpu,100,[['%usr','user','#35a549'],['%sys','system','#dc3b3b'],['%iowait','I/O wait','#2f80c8'],['%idle','idle','--idle']],'%',1]);
+function panels(){const p=[];if(D.cpu)p.push(['CPU %',D.cpu,100,[['user','user','#35a549'],['system','system','#dc3b3b'],['I/O wait','I/O wait','#2f80c8'],['stolen','stolen','#8f55b5'],['idle','idle','--idle']],'%',1]);
  if(D.gpu)p.push(['GPU %',D.gpu,100,[['sm','SM','#35a549'],['mem','memory','#e58513']],'%',1]);
  if(D.gpu&&D.gpu.columns.fb)p.push(['GPU GB',D.gpu,0,[['fb','used','#8f55b5']],'GB',1000]);
  if(D.disk)p.push(['disk MB/s',D.disk,0,[['read MB/s','read','#2f80c8'],['written MB/s','written','#dc3b3b']],'MB/s',1]);return p}

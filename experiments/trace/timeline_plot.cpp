@@ -70,10 +70,11 @@ class TimelinePainter {
     y_ = kMarginTop;
     if (cpu())
       samples(*cpu(), "CPU %", 100,
-              {{"%usr", "user", "#2c9c3f"},
-               {"%sys", "system", "#d62728"},
-               {"%iowait", "I/O wait", "#1f6fb4"},
-               {"%idle", "idle", "#9a9a9a"}});
+              {{"user", "user", "#2c9c3f"},
+               {"system", "system", "#d62728"},
+               {"I/O wait", "I/O wait", "#1f6fb4"},
+               {"stolen", "stolen", "#7b3fa0"},
+               {"idle", "idle", "#9a9a9a"}});
     if (gpu()) paint_gpu();
     if (disk())
       samples(*disk(), "disk MB/s", 0,

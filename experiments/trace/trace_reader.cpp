@@ -125,6 +125,7 @@ class PieceParser {
         {end - row.latency_ns, end, row.pid, static_cast<std::uint8_t>(row.type), flusher});
     piece_.rows.push_back({hash_of(line), row.ns, static_cast<std::uint32_t>(piece_.out.size())});
     if (reading_.kind == TraceKind::Read) note_read(row);
+    if (reading_.kind == TraceKind::Openat && row.process == kLoaderName) piece_.reads[row.pid].loader = true;
   }
 
   void write(const RawRow& row, std::int64_t end) {

@@ -39,7 +39,8 @@ struct TraceReading {
 };
 
 /// Rows are parsed by `threads` threads in pieces of a megabyte, and taken in the order of the file. Memory
-/// does not depend on the file's size. `reads` gets what each process read (only of a read trace). Problem:
+/// does not depend on the file's size. `reads` gets what each process read (of a read trace), and which
+/// have the name of a loader (of an openat trace). Problem:
 /// the file cannot be read, has another layout, more than 5,000 damaged rows (or more than good ones), a
 /// clock that goes back by more than a minute, or grew while it was read. Throws DataError when `out` cannot
 /// be written.

@@ -297,6 +297,20 @@ TEST_P(Capture, IsReadByTheKitsTools) {
   EXPECT_NE(other.text.find("of one run?"), std::string::npos) << other.text;
 }
 
+/// PyTorch's loaders give themselves a name; three of them belong to one process.
+TEST_P(Capture, KnowsPyTorchsLoadersByName) {
+  folder_.write("sample_0", std::string(50'000, 'x'));
+  fs::create_symlink("/bin/cat", folder_.path("pt_data_worker"));
+  const std::string loader = folder_.path("pt_data_worker ") + folder_.path("sample_0");
+  const Answer answer =
+      capture("run", "sh -c '" + loader + " & " + loader + " & " + loader + " & wait' >/dev/null");
+  ASSERT_EQ(answer.code, 0) << answer.text;
+  const Answer processed = shell(kProgram + " trace preprocess " + folder_.path("run") +
+                                 " --workload any --out " + folder_.path("processed"));
+  ASSERT_EQ(processed.code, 0) << processed.text;
+  EXPECT_NE(processed.text.find("of 1 workers and 3 loaders"), std::string::npos) << processed.text;
+}
+
 TEST_P(Capture, FollowsWhatACommandLeavesBehind) {
   folder_.write("late.bin", std::string(70'000, 'x'));
   const Answer answer = capture("run", "sh -c '(setsid sh -c \"sleep 0.3; cat " + folder_.path("late.bin") +

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "experiments/trace/similarity.h"
 #include "experiments/trace/timeline_plot.h"
@@ -252,6 +253,26 @@ TEST_F(ProcessedRuns, HeightIsTheShareOfTimeThatCallsCover) {
   std::size_t lines = 0;
   for (std::size_t at = svg.find("<line"); at != std::string::npos; at = svg.find("<line", at + 1)) ++lines;
   EXPECT_LT(lines, 300u) << "ticks of phases stand apart";
+}
+
+/// A core's time is in one of the panel's lines, whichever of mpstat's columns has it.
+TEST_F(ProcessedRuns, TheCpuPanelLeavesNoTimeOut) {
+  const Timeline timeline = processed("run", {});
+  write_text(timeline.folder + "/cpu_all.csv",
+             "timestamp,%usr,%nice,%sys,%iowait,%irq,%soft,%steal,%guest,%gnice,%idle\n"
+             "2023-02-11T13:12:00.000000000,1,45,2,3,4,5,6,7,8,19\n");
+  const Result<Timeline> read = read_timeline(timeline.folder);
+  ASSERT_TRUE(read) << to_string(read.problems());
+  ASSERT_TRUE(read->cpu);
+  const std::map<std::string, double> truth{
+      {"user", 61}, {"system", 11}, {"I/O wait", 3}, {"stolen", 6}, {"idle", 19}};
+  double sum = 0;
+  for (const auto& [name, percent] : truth) {
+    ASSERT_TRUE(read->cpu->column(name)) << name;
+    EXPECT_EQ(read->cpu->column(name)->front(), percent) << name;
+    sum += percent;
+  }
+  EXPECT_EQ(sum, 100);
 }
 
 TEST_F(ProcessedRuns, DamagedFoldersAreRefusedOrNoted) {
