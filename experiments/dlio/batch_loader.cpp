@@ -87,8 +87,7 @@ LoadedBatch BatchLoader::make(std::int64_t step, SampleReader& reader, PreciseWa
   LoadedBatch batch = read_batch(order_, options_, step, reader);
   const double seconds = preprocess_seconds(source_, options_, step, batch.samples);
   if (seconds > 0)
-    wait.until(std::chrono::steady_clock::now() +
-               std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)));
+    wait.until(wait.begin() + std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)));
   return batch;
 }
 

@@ -232,9 +232,10 @@ class Emulation {
       enum { Loading, Computing, Done } at = Loading;
       LoadedBatch batch;
       TimePoint loaded, until, done;
-      double load = 0, copy = 0;
+      double load = 0, copy = 0, asked = 0;
     };
     std::vector<State> states(ranks_.size());
+    std::vector<WaitPlan> plans(ranks_.size());
     const TimePoint block_start = std::chrono::steady_clock::now();
     TimePoint start = block_start;
     ProgressLine line(steady_clock(), phase.name);
@@ -257,9 +258,11 @@ class Emulation {
             state.load = seconds_between(start, state.loaded);
             state.copy = seconds_between(before, state.loaded);
             // A process that got nothing of the last, shared step computes nothing.
-            state.until =
-                state.loaded + (state.batch.samples > 0 ? nanoseconds_of(draw(*phase.time, ranks_[i].random))
-                                                        : std::chrono::nanoseconds(0));
+            const std::chrono::nanoseconds drawn = state.batch.samples > 0
+                                                       ? nanoseconds_of(draw(*phase.time, ranks_[i].random))
+                                                       : std::chrono::nanoseconds(0);
+            state.asked = Seconds(drawn).count();
+            state.until = plans[i].begin(state.loaded) + drawn;
             state.at = State::Computing;
           }
           if (state.at != State::Computing) continue;
@@ -271,7 +274,8 @@ class Emulation {
           state.at = State::Done;
           state.done = now;
           --open;
-          record(blocks[i], state.batch, state.load, state.copy, seconds_between(state.loaded, state.until),
+          plans[i].ended(state.until, now);
+          record(blocks[i], state.batch, state.load, state.copy, state.asked,
                  seconds_between(state.loaded, now), seconds_between(start, now));
         }
         if (open == 0) break;

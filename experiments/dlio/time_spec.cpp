@@ -180,18 +180,19 @@ void PreciseWait::until(TimePoint when) {
   (void)exact;
   const auto margin =
       std::min(longest_spin_, std::chrono::nanoseconds(static_cast<std::int64_t>(1.2 * lateness_ns_)));
-  TimePoint now = std::chrono::steady_clock::now();
+  TimePoint now = clock_.now();
   if (now + margin < when) {
     const TimePoint asleep_until = when - margin;
-    std::this_thread::sleep_until(asleep_until);
-    now = std::chrono::steady_clock::now();
+    clock_.sleep_until(asleep_until);
+    now = clock_.now();
     const auto late = static_cast<double>((now - asleep_until).count());
     lateness_ns_ = std::max(late, lateness_ns_ * 0.98);
   }
   while (now < when) {
     for (int i = 0; i < 8; ++i) __builtin_ia32_pause();
-    now = std::chrono::steady_clock::now();
+    now = clock_.now();
   }
+  plan_.ended(when, now);
 }
 
 }  // namespace millrace

@@ -67,7 +67,7 @@ void FetchStage::work(std::stop_token stop) {
         failure = std::current_exception();
       }
     } else if (!hit) {
-      wait.until(storage_.served_at(std::chrono::steady_clock::now(), size));
+      wait.until(storage_.served_at(wait.begin(), size));
     }
     {
       const std::lock_guard lock(mutex_);

@@ -1,6 +1,7 @@
 // DLIO's configuration: shipped workloads, overrides, refusals; durations; the rules of MLPerf Storage.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include "experiments/dlio/dlio_config.h"
 #include "experiments/dlio/dlio_output.h"
 #include "experiments/dlio/mlperf_storage.h"
+#include "experiments/dlio/time_spec.h"
 #include "experiments/export/convert_command.h"
 #include "runtime/base/files.h"
 
@@ -252,6 +254,51 @@ TEST(MlperfStorage, AVerdictSaysWhyNot) {
             std::string::npos);
   EXPECT_FALSE(
       mlperf_verdict(config_of({"workload=unet3d_h100"}), size, good).passes);  // 168 files are too few
+}
+
+/// A clock whose sleeps end late. It moves by a tenth of a microsecond each time that it is read.
+class LateClock final : public Clock {
+ public:
+  explicit LateClock(std::vector<std::chrono::nanoseconds> late) : late_(std::move(late)) {}
+  TimePoint now() const override { return now_ += std::chrono::nanoseconds(100); }
+  void sleep_until(TimePoint when) override {
+    now_ = std::max(now_, when + late_[static_cast<std::size_t>(sleeps_++) % late_.size()]);
+  }
+  bool wait_until(std::unique_lock<std::mutex>&, std::condition_variable&, TimePoint,
+                  const std::function<bool()>&) override {
+    return false;
+  }
+  void notify_all(std::condition_variable&) override {}
+  void work(std::chrono::nanoseconds length) { now_ += length; }
+
+ private:
+  std::vector<std::chrono::nanoseconds> late_;
+  int sleeps_ = 0;
+  mutable TimePoint now_{};
+};
+
+/// 60 waits of 8 ms with 3 ms of work between them: only the last wait's lateness is left at the end.
+TEST(PreciseWait, TheSumOfWaitsDoesNotDrift) {
+  using namespace std::chrono_literals;
+  for (const std::vector<std::chrono::nanoseconds>& late :
+       {std::vector<std::chrono::nanoseconds>{20us}, {56us}, {0us, 400us}, {0us, 0us, 0us, 0us, 30ms}}) {
+    for (const std::chrono::nanoseconds spin : {0us, 50us}) {
+      LateClock clock(late);
+      PreciseWait wait(spin, clock);
+      const TimePoint start = clock.now();
+      std::chrono::nanoseconds least = 1s, most = -1s;
+      for (int step = 1; step <= 60; ++step) {
+        clock.work(3ms);
+        wait.until(wait.begin() + 8ms);
+        const std::chrono::nanoseconds drift = clock.now() - start - step * 11ms;
+        least = std::min(least, drift);
+        most = std::max(most, drift);
+      }
+      const std::chrono::nanoseconds latest = *std::ranges::max_element(late);
+      EXPECT_GE(least.count(), 0) << "a wait is never too short in sum";
+      EXPECT_LE(most, latest + 60 * 1us) << latest.count() << " ns late, spin " << spin.count() << " ns";
+    }
+  }
 }
 
 }  // namespace
