@@ -54,7 +54,7 @@ bool prepared_line(const TextBlock& block, std::size_t i, const TextRun& run,
         prepared(block.line(side, i), run.rules, run.inputs[side], block.first_line + i, buffers[side],
                  report.replaced_bytes);
     if (!line) {
-      ++report.dropped[static_cast<std::size_t>(Dropped::Invalid)];
+      ++report.dropped[static_cast<std::size_t>(DropReason::Invalid)];
       return false;
     }
     lines.push_back(*line);
@@ -81,19 +81,19 @@ bool is_latin1(std::string_view line) {
   return true;
 }
 
-std::optional<Dropped> why_dropped(const std::vector<std::string>& sides, const CleanOptions& options) {
+std::optional<DropReason> why_dropped(const std::vector<std::string>& sides, const CleanOptions& options) {
   std::vector<std::int64_t> words;
   for (const std::string& line : sides) {
-    if (line.empty()) return Dropped::Empty;
+    if (line.empty()) return DropReason::Empty;
     words.push_back(1 + std::count(line.begin(), line.end(), ' '));
   }
   const auto [least, most] = std::minmax_element(words.begin(), words.end());
-  if (*least < options.min_words) return Dropped::Short;
-  if (*most > options.max_words) return Dropped::Long;
-  if (static_cast<double>(*most) / static_cast<double>(*least) > options.ratio) return Dropped::Ratio;
+  if (*least < options.min_words) return DropReason::Short;
+  if (*most > options.max_words) return DropReason::Long;
+  if (static_cast<double>(*most) / static_cast<double>(*least) > options.ratio) return DropReason::Ratio;
   for (const std::string& line : sides) {
-    if (characters_of_longest_word(line) > options.longest_word) return Dropped::LongWord;
-    if (options.latin1 && !is_latin1(line)) return Dropped::NotLatin1;
+    if (characters_of_longest_word(line) > options.longest_word) return DropReason::LongWord;
+    if (options.latin1 && !is_latin1(line)) return DropReason::NotLatin1;
   }
   return std::nullopt;
 }
@@ -147,21 +147,21 @@ std::optional<std::string_view> prepared(std::string_view line, const TextRules&
   return line;
 }
 
-const char* to_string(Dropped reason) {
+const char* to_string(DropReason reason) {
   switch (reason) {
-    case Dropped::Invalid:
+    case DropReason::Invalid:
       return "invalid UTF-8";
-    case Dropped::Empty:
+    case DropReason::Empty:
       return "empty";
-    case Dropped::Short:
+    case DropReason::Short:
       return "too short";
-    case Dropped::Long:
+    case DropReason::Long:
       return "too long";
-    case Dropped::Ratio:
+    case DropReason::Ratio:
       return "lengths too unequal";
-    case Dropped::LongWord:
+    case DropReason::LongWord:
       return "a word too long";
-    case Dropped::NotLatin1:
+    case DropReason::NotLatin1:
       return "not Latin-1";
   }
   return "?";
@@ -191,7 +191,7 @@ TextReport clean_files(const TextRun& run, const CleanOptions& options,
         for (std::size_t i = 0; i < slot.block.lines(); ++i) {
           if (!prepared_line(slot.block, i, run, buffers, lines, slot.report)) continue;
           for (std::size_t side = 0; side < lines.size(); ++side) spaced[side] = single_spaced(lines[side]);
-          if (const std::optional<Dropped> reason = why_dropped(spaced, options)) {
+          if (const std::optional<DropReason> reason = why_dropped(spaced, options)) {
             ++slot.report.dropped[static_cast<std::size_t>(*reason)];
             continue;
           }
@@ -299,15 +299,15 @@ TextReport encode_files(const TextRun& run, const EncodeOptions& options,
         std::vector<std::string_view> lines;
         for (std::size_t i = 0; i < slot.block.lines(); ++i) {
           if (!prepared_line(slot.block, i, run, buffers, lines, slot.report)) continue;
-          std::optional<Dropped> reason;
+          std::optional<DropReason> reason;
           for (std::size_t s = 0; s < width; ++s) {
             EncodedBlock::Side& side = slot.result.sides[s];
             const std::size_t begin = side.ends.empty() ? 0 : side.ends.back();
             segmenters[static_cast<std::size_t>(thread) * width + s]->segment(lines[s], side.tokens);
             const auto length = static_cast<std::int64_t>(side.tokens.size() - begin);
             if (length < options.min_tokens)
-              reason = reason.value_or(length == 0 ? Dropped::Empty : Dropped::Short);
-            if (length > options.max_tokens) reason = reason.value_or(Dropped::Long);
+              reason = reason.value_or(length == 0 ? DropReason::Empty : DropReason::Short);
+            if (length > options.max_tokens) reason = reason.value_or(DropReason::Long);
           }
           if (reason) {
             ++slot.report.dropped[static_cast<std::size_t>(*reason)];

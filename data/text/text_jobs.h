@@ -62,9 +62,9 @@ struct TextRun {
 enum class Existing { Refused, Replaced };  ///< the treatment of output files that exist already
 
 /// Why lines were left out. With files read in step, the first reason that holds for any side counts once.
-enum class Dropped { Invalid, Empty, Short, Long, Ratio, LongWord, NotLatin1 };
+enum class DropReason { Invalid, Empty, Short, Long, Ratio, LongWord, NotLatin1 };
 inline constexpr std::size_t kNumDropped = 7;
-const char* to_string(Dropped reason);  ///< "invalid UTF-8", "empty", ...
+const char* to_string(DropReason reason);  ///< "invalid UTF-8", "empty", ...
 
 struct TextReport {
   std::uint64_t lines = 0, kept = 0;

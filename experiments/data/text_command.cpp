@@ -125,8 +125,9 @@ class Outcome {
     add("kept", report.kept, "kept");
     for (std::size_t i = 0; i < kNumDropped; ++i) {
       if (report.dropped[i] == 0) continue;
-      json_["dropped"][to_string(static_cast<Dropped>(i))] = number(report.dropped[i]);
-      text_ += ", " + std::to_string(report.dropped[i]) + " dropped: " + to_string(static_cast<Dropped>(i));
+      json_["dropped"][to_string(static_cast<DropReason>(i))] = number(report.dropped[i]);
+      text_ +=
+          ", " + std::to_string(report.dropped[i]) + " dropped: " + to_string(static_cast<DropReason>(i));
     }
     if (report.replaced_bytes > 0) add("replaced_bytes", report.replaced_bytes, "bytes replaced");
   }

@@ -223,7 +223,7 @@ double simulated_miss_share(const std::vector<Bytes>& sizes, CachePolicy policy,
          seconds_of(storage, static_cast<double>(sizes.size()), all_bytes, threads);
 }
 
-PhaseTimes time_phases(const StallJob& job) {
+TimedPhases time_phases(const StallJob& job) {
   Laboratory laboratory(job);
   laboratory.epoch({.computes = false});  // brings the files into memory
   const std::unique_ptr<Cache> cache =
@@ -231,7 +231,7 @@ PhaseTimes time_phases(const StallJob& job) {
   const bool limited = job.cache_fraction < 1;
   if (limited)
     for (int i = 0; i < fills_of(job.policy); ++i) laboratory.epoch({.decodes = false, .cache = cache.get()});
-  PhaseTimes times;
+  TimedPhases times;
   std::int64_t hits = 0, reads = 0;
   for (int repeat = 0; repeat < job.repeats; ++repeat) {
     const double ingestion_s = laboratory.epoch({.reads = false}).wall_s;

@@ -101,14 +101,14 @@ struct StallReport {
 };
 
 /// The three phases alone, without rates and predictions.
-struct PhaseTimes {
+struct TimedPhases {
   std::vector<EpochSplit> repeats;
   double hit_ratio = 1;
   Bytes miss_bytes = 0;  ///< of one epoch
 };
 /// Runs the phases in turn, `repeats` times. A cache of everything has no misses: its epoch is the prepared
 /// one. Throws DataError.
-PhaseTimes time_phases(const StallJob& job);
+TimedPhases time_phases(const StallJob& job);
 
 /// Runs the phases in turn, `repeats` times, and each of `fractions` as often. `tell(done, total)` after each
 /// epoch. Throws DataError.

@@ -16,7 +16,7 @@ namespace {
 FigurePoint point_of(StallJob job, const StepTime& step) {
   const double step_s = step.compute_s + step.copy_s;
   job.computation = {.a = step_s};
-  const PhaseTimes times = time_phases(job);
+  const TimedPhases times = time_phases(job);
   const double copy_share = step_s > 0 ? step.copy_s / step_s : 0;
   FigurePoint point{.model = step.model,
                     .cache = job.cache_fraction,

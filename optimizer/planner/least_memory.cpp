@@ -13,7 +13,7 @@ namespace {
 // Limits of the work of one call. The first two are multiplied by the effort.
 constexpr double kMostPlaces = 2'000'000;         // partial cuts of descend(), and layers of plans in take()
 constexpr double kMostMemoryTables = 10'000'000;  // stages looked at for all tables together
-constexpr double kPartForAnyThatFits = 0.03;      // share of both limits for Wanted::AnyThatFits
+constexpr double kPartForAnyThatFits = 0.03;      // share of both limits for MemoryGoal::AnyThatFits
 constexpr std::size_t kMostOrders = 200;          // plans ordered by cost, each of which needs a new schedule
 constexpr std::size_t kMostChunkLayouts = 64;
 constexpr long kMostChunkPlans = 2'000;
@@ -25,7 +25,7 @@ struct ByteWeights {
 
 class LightestPlan {
  public:
-  LightestPlan(CostModel& model, const PlannerOptions& options, Fullness fullness, Wanted wanted)
+  LightestPlan(CostModel& model, const PlannerOptions& options, Fullness fullness, MemoryGoal wanted)
       : model_(model),
         options_(options),
         fullness_(fullness),
@@ -33,7 +33,7 @@ class LightestPlan {
         bounds_(model, options),
         most_places_(static_cast<long>(std::min(1e15, kMostPlaces * options.effort))),
         most_tables_(static_cast<std::int64_t>(std::min(1e15, kMostMemoryTables * options.effort))) {
-    if (wanted == Wanted::AnyThatFits) {
+    if (wanted == MemoryGoal::AnyThatFits) {
       least_.worst = std::nextafter(1.0, 2.0);
       most_tables_ = static_cast<std::int64_t>(static_cast<double>(most_tables_) * kPartForAnyThatFits);
       most_places_ = static_cast<long>(static_cast<double>(most_places_) * kPartForAnyThatFits);
@@ -118,7 +118,7 @@ class LightestPlan {
     return {std::move(replicas), layout.memory, layout.stash.moments, layout.stash.versions};
   }
 
-  bool is_enough() const { return wanted_ == Wanted::AnyThatFits && !least_.plan.stages.empty(); }
+  bool is_enough() const { return wanted_ == MemoryGoal::AnyThatFits && !least_.plan.stages.empty(); }
 
   void weigh(const Layout& layout) {
     weights_.clear();
@@ -282,7 +282,7 @@ class LightestPlan {
   CostModel& model_;
   const PlannerOptions& options_;
   const Fullness fullness_;
-  const Wanted wanted_;
+  const MemoryGoal wanted_;
   const StageBounds bounds_;
   long most_places_;
   std::int64_t most_tables_;
@@ -299,7 +299,7 @@ class LightestPlan {
 
 LeastMemory least_memory(CostModel& model, const PlannerOptions& options, const std::vector<CutSpace>& spaces,
                          const std::vector<Layout>& layouts, const std::vector<Layout>& chunked,
-                         Fullness fullness, Wanted wanted) {
+                         Fullness fullness, MemoryGoal wanted) {
   LightestPlan search(model, options, fullness, wanted);
   search.one_stage_per_rank(spaces, layouts);
   search.several_stages_per_rank(spaces, chunked);

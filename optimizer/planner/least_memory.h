@@ -15,7 +15,7 @@ enum class Fullness {
   OfLimits,  ///< the largest share that a rank fills of its own limit
 };
 
-enum class Wanted {
+enum class MemoryGoal {
   Least,
   AnyThatFits,  ///< the first plan found with a share of at most 1 (Fullness::OfLimits)
 };
@@ -33,6 +33,6 @@ struct LeastMemory {
 /// `worst` as the limit fits.
 LeastMemory least_memory(CostModel& model, const PlannerOptions& options, const std::vector<CutSpace>& spaces,
                          const std::vector<Layout>& layouts, const std::vector<Layout>& chunked,
-                         Fullness fullness, Wanted wanted = Wanted::Least);
+                         Fullness fullness, MemoryGoal wanted = MemoryGoal::Least);
 
 }  // namespace millrace

@@ -75,7 +75,7 @@ class Search {
     if (layouts_.empty() && chunked_.empty()) return no_layout();
     make_spaces();
     if (effort_ == Effort::AnyPlan && candidates_.has_limits()) {
-      look_for_room(Wanted::AnyThatFits);
+      look_for_room(MemoryGoal::AnyThatFits);
     } else {
       search();
     }
@@ -138,7 +138,7 @@ class Search {
 
   /// Looks for the plan that leaves the most room. Returns false if it is proved not to fit: then no
   /// candidate fits.
-  bool look_for_room(Wanted wanted = Wanted::Least) {
+  bool look_for_room(MemoryGoal wanted = MemoryGoal::Least) {
     room_ = least_memory(model_, options_, spaces_, layouts_, chunked_, Fullness::OfLimits, wanted);
     if (room_->worst <= 1) candidates_.consider_always(room_->plan);
     return room_->worst <= 1 || !room_->proved;

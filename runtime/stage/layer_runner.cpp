@@ -13,8 +13,6 @@
 
 namespace millrace {
 
-using Phase = LayerObserver::Phase;
-
 void LayerSlot::clear() {
   microbatch = MicrobatchId(-1);
   values.clear();
@@ -30,6 +28,8 @@ void LayerSlot::clear() {
 }
 
 namespace {
+
+using Phase = LayerObserver::Phase;
 
 void cast_inputs(const LayerStep& step, std::vector<at::Tensor>& inputs) {
   if (step.compute == at::ScalarType::Undefined) return;

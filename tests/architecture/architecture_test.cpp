@@ -420,11 +420,24 @@ std::string defined_name(Tokens head) {
   return name + " (" + parameter_types({list, head.begin() + static_cast<std::ptrdiff_t>(close)}) + ")";
 }
 
-/// Returns the names of types and functions that more than one file defines in the same namespace, with the
-/// files. A linker keeps one of such definitions without a word. Names in anonymous namespaces are each
-/// file's.
+/// Returns "Name" of the tokens of `using Name = ...`, with or without a template before it; empty: no alias.
+std::string alias_name(const Tokens& head) {
+  const auto at = std::find(head.begin(), head.end(), "using");
+  const bool first = at == head.begin() || (head[0] == "template" && at != head.end() && *(at - 1) == ">");
+  return first && head.end() - at > 2 && *(at + 2) == "=" ? *(at + 1) : "";
+}
+
+/// Returns the names of types, aliases and functions that more than one file defines in the same namespace,
+/// with the files. A linker keeps one of such definitions without a word. Names in anonymous namespaces are
+/// each file's.
 std::vector<std::string> names_defined_twice(const SourceTree& tree) {
   std::map<std::string, std::set<std::string>> files;
+  const auto note = [&](const std::string& name, const std::vector<std::string>& scopes,
+                        const std::string& path) {
+    std::string full;
+    for (const std::string& outer : scopes) full += outer + "::";
+    if (!name.empty()) files[full + name].insert(path);
+  };
   for (const auto& [path, content] : tree) {
     std::vector<std::string>
         scopes;  // "namespace millrace"; "" of any other brace and of anonymous namespaces
@@ -436,10 +449,8 @@ std::vector<std::string> names_defined_twice(const SourceTree& tree) {
         std::string scope;
         if (space != head.end()) {
           for (auto part = space + 1; part != head.end(); ++part) scope += *part;
-        } else if (const std::string name = in_namespaces ? defined_name(head) : ""; !name.empty()) {
-          std::string full;
-          for (const std::string& outer : scopes) full += outer + "::";
-          files[full + name].insert(path);
+        } else if (in_namespaces) {
+          note(defined_name(head), scopes, path);
         }
         scopes.push_back(scope);
         head.clear();
@@ -447,6 +458,7 @@ std::vector<std::string> names_defined_twice(const SourceTree& tree) {
         if (!scopes.empty()) scopes.pop_back();
         head.clear();
       } else if (token == ";") {
+        if (std::count(scopes.begin(), scopes.end(), "") == 0) note(alias_name(head), scopes, path);
         head.clear();
       } else {
         head.push_back(token);
@@ -482,6 +494,9 @@ TEST(OneDefinition, IsMissedWhereTwoFilesHaveTheName) {
            Case{"constexpr auto names_of(Kind) {", "inline auto names_of(Kind kind) {", true},
            Case{"void f(std::map<int, int> a, int b) {", "void f(std::map<int, int>, int) {", true},
            Case{"int A::size() const {", "int A::size() const {", true},
+           Case{"using Times = int; struct A {", "struct Times {", true},
+           Case{"template <class T> using Times = T; struct A {", "using Times = int; struct B {", true},
+           Case{"namespace {using Times = int; struct A {", "struct Times {", false},
            Case{"struct Batch;} namespace x{", "struct Batch {", false},
            Case{"namespace {struct Batch {", "struct Batch {}; namespace {", false},
            Case{"namespace inner {struct Batch {", "struct Batch {}; namespace x {", false},

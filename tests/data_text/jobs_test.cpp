@@ -155,8 +155,8 @@ TEST(TextJobs, AnyNumberOfThreadsMakesTheSame) {
   folder.write("b", drawn_text(2, 2000));
   const Made one = made_with(1, folder);
   EXPECT_GT(one.report.kept, 500u);
-  EXPECT_GT(one.report.dropped[static_cast<std::size_t>(Dropped::Long)], 100u);
-  EXPECT_GT(one.report.dropped[static_cast<std::size_t>(Dropped::Empty)], 100u);
+  EXPECT_GT(one.report.dropped[static_cast<std::size_t>(DropReason::Long)], 100u);
+  EXPECT_GT(one.report.dropped[static_cast<std::size_t>(DropReason::Empty)], 100u);
   for (const int threads : {2, 3, 8}) {
     const Made more = made_with(threads, folder);
     EXPECT_EQ(more.codes, one.codes);
