@@ -46,9 +46,8 @@ constexpr std::chrono::microseconds kPollSpin{200}, kNap{50};
 // A peer's abort() is read from the store, which may be a file or a server: seldom.
 constexpr std::chrono::milliseconds kAskForAborts{500};
 constexpr const char* kHeldUpHint =
-    "the first use of a kernel waits for all messages that its GPU was given: CUDA_MODULE_LOADING=EAGER "
-    "loads "
-    "kernels at the start";
+    "the first use of a kernel waits for all messages that its GPU was given: "
+    "CUDA_MODULE_LOADING=EAGER loads kernels at the start";
 
 /// One NCCL communicator and the stream that it works on.
 struct Line {
@@ -319,7 +318,9 @@ class Fabric {
     const std::lock_guard lock(mutex_);
     if (!aborted_.empty()) return false;
     aborted_ = reason;
-    for (const Line& line : lines_) api_.abort(line.comm);
+    // All at once: each call may wait for the device, which the messages of the others hold up.
+    std::vector<std::jthread> aborts;
+    for (const Line& line : lines_) aborts.emplace_back([this, comm = line.comm] { api_.abort(comm); });
     return true;
   }
 

@@ -84,7 +84,7 @@ FAULTS = [
      "api().run(sums_.stream, [=] { sum_in_order({received.rbegin(), received.rend()}, flat); });", "a sum of three in processes"),
     ("NCCL: what tells the peers", NCCL, 'store_->set(kAborted, "rank " + std::to_string(rank()) + ": " + text);', "",
      "failures: a rank that fails"),
-    ("NCCL: the end of messages that nobody sends", NCCL, "for (const Line& line : lines_) api_.abort(line.comm);", "",
+    ("NCCL: the end of messages that nobody sends", NCCL, "for (const Line& line : lines_) aborts.emplace_back([this, comm = line.comm] { api_.abort(comm); });", "",
      "failures: a rank that is held up"),
     ("messages: the copy of what is not contiguous", BORDERS, "source.contiguous()", "at::Tensor(source)", "parts of tensors in processes"),
     ("messages: the place in a joined one", BORDERS, "begin += size;", "", "tables in processes"),
