@@ -432,7 +432,7 @@ def out_of_memory(millrace, folder):
 
 # What says most in the first minutes.
 QUICK = ("model mlp", "model resnet18", "model transformer_lm", "model gnmt", "model bert_base", "model dcgan", "schedule 1f1b", "schedule zb-h1",
-         "schedule interleaved", "schedule pipedream", "replicas", "replicas, zero-1", "sync-batch-norm", "processes auto", "NCCL on one GPU",
+         "schedule interleaved", "schedule pipedream", "replicas", "replicas, zero-1", "sync-batch-norm", "processes auto",
          "replicas in processes", "processes gloo", "launch", "hazards gpipe", "hazards 1f1b", "hazards zb-h1", "hazards launch",
          "hazards pipedream", "hazards lengths", "hazards evaluation", "hazards replicas", "slow NCCL", "ties over three stages",
          "statistics in processes", "a sum of three in processes", "pipedream in processes", "tables in processes", "parts of tensors in processes", "four GPUs", "spans in time", "exported", "profile, plan, train",
