@@ -443,6 +443,60 @@ TEST_F(FirstHours, AReportOfAResumedRunShowsEachCommandAndEachCurve) {
   EXPECT_EQ(page.find(">an evaluation"), std::string::npos);
 }
 
+TEST_F(FirstHours, APointerOfGitLfsIsCalledOneWhateverReadsIt) {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, 'a') + "\nsize 97800000\n";
+  for (const char* name : {"w.safetensors", "w.pth", "m.pt2", "d.npz", "t.tar", "l.csv"})
+    write(name, pointer);
+  fs::create_directories(folder_ / "images/a");
+  for (int i = 0; i < 20; ++i) write("images/a/" + std::to_string(i) + ".jpg", pointer);
+  const std::string train = "train --steps 1 --no-evaluation --model ", mlp = train + "mlp ",
+                    resnet = train + "resnet18 --image-size 32 --classes 2 --microbatch 2 --data ";
+  const std::pair<std::string, int> commands[] = {
+      {mlp + "--init-from w.safetensors", 4},
+      {mlp + "--init-from w.pth", 4},
+      {train + "m.pt2 --head cross-entropy", 2},
+      {mlp + "--data arrays:d.npz", 3},
+      {resnet + "images", 3},
+      {resnet + "webdataset:t.tar", 3},
+      {resnet + "csv:l.csv", 3},
+  };
+  for (const auto& [command, code] : commands) {
+    const Ran ran = run(command);
+    EXPECT_EQ(ran.code, code) << command << "\n" << ran.output;
+    EXPECT_NE(ran.output.find("is a pointer of Git LFS, not the file itself"), std::string::npos)
+        << command << "\n"
+        << ran.output;
+    EXPECT_NE(ran.output.find("`git lfs pull`"), std::string::npos) << command << "\n" << ran.output;
+  }
+}
+
+TEST_F(FirstHours, ATildeIsTheHomeFolderInFlagsAndInFiles) {
+  fs::create_directories(folder_ / "home");
+  const std::string home = "HOME=" + (folder_ / "home").string();
+  write("home/job.yaml",
+        "model: mlp\nsteps: 1\nmicrobatch: 2\nno_evaluation: true\ncheckpoint_at_end: true\noutput_dir: "
+        "~/out\n");
+  write("cluster.yaml",
+        "kinds: [{name: fast, profile: ~/p.json}]\nhosts: [{name: a, devices: 2, kind: fast, bandwidth: 1e9, "
+        "latency: 1e-6}]\nnetwork: {bandwidth: 1e9, latency: 1e-5}\n");
+  write("sweep.yaml", "job: ~/job.yaml\ngrid: {lr: [0.1]}\noutput_dir: ~/sweep\n");
+  const std::pair<const char*, const char*> commands[] = {
+      {"profile --model mlp --microbatch 2 --repetitions 1 --out='~/p.json'", "p.json"},
+      {"plan --profile '~/p.json' --cluster cluster.yaml --out '~/plan.json'", "plan.json"},
+      {"launch '~/job.yaml'", "out/summary.json"},
+      {"launch '~/job.yaml' --set 'output_dir=~/again' --set 'init_from=~/out'", "again/summary.json"},
+      {"sweep sweep.yaml", "sweep/report.html"},
+      {"report '~/out'", "out/report.html"},
+  };
+  for (const auto& [command, file] : commands) {
+    const Ran ran = run(command, home);
+    EXPECT_EQ(ran.code, 0) << command << "\n" << ran.output;
+    EXPECT_TRUE(fs::exists(folder_ / "home" / file)) << command << "\n" << ran.output;
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "~"));
+}
+
 TEST_F(FirstHours, ACommandThatIsInterruptedSaysWhatItLeaves) {
   const std::string said = (folder_ / "said").string();
   const pid_t command = ::fork();
