@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <thread>
 
@@ -19,8 +20,10 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/cpu_time.h"
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
 #include "runtime/base/random.h"
 #include "runtime/base/read_time.h"
+#include "runtime/stage/finite_check.h"
 #include "runtime/trace/trace.h"
 
 namespace millrace {
@@ -90,12 +93,44 @@ class Loader final : public BatchSource {
     return extent_of(epoch, rows);
   }
 
+  std::string nonfinite_sample(std::int64_t from, std::int64_t to) const override {
+    try {
+      return search_nonfinite(from, to);
+    } catch (const std::exception& error) {
+      log_warning(std::string("after a number that was not finite the data could not be read again: ") +
+                  error.what());
+      return {};
+    }
+  }
+
   void seek(std::int64_t) override {
     std::lock_guard lock(mutex_);
     started_ = false;  // the next get() restarts the window
   }
 
  private:
+  std::string search_nonfinite(std::int64_t from, std::int64_t to) const {
+    const std::vector<char> all(options_.fields.size(), 1);
+    std::int64_t numbers = 0;
+    for (std::int64_t position = std::max<std::int64_t>(from, 0); position < to; ++position) {
+      const auto [epoch, rows] = rows_of(position);
+      const std::shared_ptr<const Order> order = order_of(epoch);
+      for (std::int64_t row = rows.first; row < rows.second; ++row) {
+        const std::int64_t index = (*order)[row];
+        const Sample sample = dataset_->get(index, augment_seed(epoch, index), all);
+        for (std::size_t f = 0; f < sample.size(); ++f) {
+          const at::Tensor& values = sample[f].tensor;
+          const char* const found = nonfinite_in(values);
+          if (found)
+            return "field " + options_.fields[f].name + " is " + found + " in sample " + name_of(index);
+          numbers += values.defined() ? values.numel() : 0;
+        }
+        if (numbers > kMostNumbers) return {};
+      }
+    }
+    return {};
+  }
+
   struct Job {
     std::int64_t position;
     bool taken = false, done = false;
@@ -117,6 +152,26 @@ class Loader final : public BatchSource {
       seek(position + 1);
     }
     return batch;
+  }
+
+  /// A search for numbers that are not finite ends after so many: 700 photographs of 224 x 224.
+  static constexpr std::int64_t kMostNumbers = 100'000'000;
+
+  /// Returns null for numbers that a model can take: -Inf is in masks.
+  static const char* nonfinite_in(const at::Tensor& values) {
+    if (is_finite(values)) return nullptr;
+    if (values.isnan().any().item<bool>()) return "NaN";
+    return values.eq(std::numeric_limits<double>::infinity()).any().item<bool>() ? "infinite" : nullptr;
+  }
+
+  std::string name_of(std::int64_t index) const {
+    const std::string name = dataset_->name_of(index);
+    return std::to_string(index) + (name.empty() ? "" : " (" + name + ")") + " of " + dataset_->describe();
+  }
+
+  std::uint64_t augment_seed(std::int64_t epoch, std::int64_t index) const {
+    return derive_seed(options_.seed, "augment", static_cast<std::uint64_t>(epoch),
+                       static_cast<std::uint64_t>(index));
   }
 
   void restart(std::int64_t position) {
@@ -275,9 +330,7 @@ class Loader final : public BatchSource {
     }
     for (std::int64_t row = rows.first; row < rows.second; ++row) {
       const std::int64_t index = (*order)[row];
-      const std::uint64_t augment = derive_seed(options_.seed, "augment", static_cast<std::uint64_t>(epoch),
-                                                static_cast<std::uint64_t>(index));
-      const Sample sample = dataset_->get(index, augment, options_.wanted);
+      const Sample sample = dataset_->get(index, augment_seed(epoch, index), options_.wanted);
       MILLRACE_CHECK(sample.size() == options_.fields.size(), dataset_->describe());
       for (std::size_t f = 0; f < sample.size(); ++f) {
         if (options_.wanted[f]) place(options_.fields[f], sample[f], row - rows.first, batch.fields[f]);

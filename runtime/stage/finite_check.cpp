@@ -17,6 +17,10 @@ std::int64_t NonfinitePlace::order_of(Kind kind, std::int64_t microbatch, int la
   return (static_cast<std::int64_t>(kind) * kMicrobatches + microbatch) * kLayers + place;
 }
 
+std::string nonfinite_text(double number) {
+  return std::isnan(number) ? "NaN" : std::to_string(number);
+}
+
 bool is_finite(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_floating_point() || tensor.numel() == 0) return true;
   // A sum is not finite if an element is not. One over large elements may overflow: then each is looked at.
@@ -37,7 +41,9 @@ void FiniteCheck::look(NonfinitePlace::Kind kind, MicrobatchId microbatch, const
     if (!given && tensor.defined() && tensor.is_floating_point() && tensor.numel() > 0) given = &tensor;
   if (given) {
     const auto [least, most] = at::aminmax(*given);
-    text += printed(", made from numbers between %.3g and %.3g", least.item<double>(), most.item<double>());
+    text += std::isnan(least.item<double>()) ? ", made from numbers that hold NaN"
+                                             : printed(", made from numbers between %.3g and %.3g",
+                                                       least.item<double>(), most.item<double>());
   }
   if (throws_) throw NumericError("not finite: " + text, "lower --lr or add --warmup-steps");
   first_ = NonfinitePlace{order, std::move(text)};

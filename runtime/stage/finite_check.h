@@ -27,6 +27,9 @@ struct NonfinitePlace {
   static std::int64_t order_of(Kind kind, std::int64_t microbatch, int layer);
 };
 
+/// Returns "NaN", "inf" or "-inf" for a number that is not finite. NaN has no sign for a reader.
+std::string nonfinite_text(double number);
+
 /// Whether all elements are finite. Waits for the tensor's device.
 bool is_finite(const at::Tensor& tensor);
 

@@ -176,7 +176,7 @@ void StageHeads::reduce() {
 
 void StageHeads::note_nonfinite(const HeadStep& head, std::optional<MicrobatchId> microbatch) {
   if (first_nonfinite_ || layout_.model.jobs() > 1) return;
-  std::string text = "the loss is " + std::to_string(sums_[head.sums]);
+  std::string text = "the loss is " + nonfinite_text(sums_[head.sums]);
   if (program_.heads.size() > 1) text += " in head " + head.named->name;
   if (microbatch) text += " in microbatch " + std::to_string(microbatch->value);
   first_nonfinite_ = NonfinitePlace{
@@ -209,7 +209,7 @@ void StageHeads::require_finite() {
     if (const double loss = sums_[step.sums]; finite == 0)
       throw NumericError(first_nonfinite_
                              ? first_nonfinite_->text
-                             : "the loss is " + std::to_string(loss) +
+                             : "the loss is " + nonfinite_text(loss) +
                                    (program_.heads.size() > 1 ? " in head " + step.named->name : ""),
                          "lower --lr or add --warmup-steps");
   }

@@ -17,6 +17,7 @@
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/comm/nccl_communicator.h"
+#include "runtime/stage/finite_check.h"
 #include "runtime/train/job_batches.h"
 
 namespace millrace {
@@ -65,12 +66,17 @@ int chunk_of(const Training& t) {
 }
 
 /// Weights whose loss is not finite are worth nothing. Where one job's is, the others go on.
-void require_finite(const EvaluationReport& found) {
+void require_finite(const EvaluationReport& found, const std::vector<BatchSources>& sources) {
   const auto finite = [](const NamedValues& v) { return v.empty() || std::isfinite(v.front().second); };
   if (std::ranges::any_of(found.jobs, finite)) return;
-  throw NumericError("the evaluation after step " + std::to_string(found.step) + ": the loss is " +
-                         std::to_string(found.jobs.front().front().second),
-                     "lower --lr or add --warmup-steps");
+  std::string text = "the evaluation after step " + std::to_string(found.step) + ": the loss is " +
+                     nonfinite_text(found.jobs.front().front().second);
+  for (const auto& [train, evaluation] : sources) {
+    if (!evaluation.batches) continue;
+    if (const auto sample = evaluation.batches->nonfinite_sample(0, evaluation.microbatches); !sample.empty())
+      throw NumericError(text + "; " + sample, kRepairSample);
+  }
+  throw NumericError(text, "lower --lr or add --warmup-steps");
 }
 
 }  // namespace
@@ -225,7 +231,7 @@ bool Evaluations::run() {
     t_.log.write(t_.report.evaluations.back());
     t_.log.print(t_.report.evaluations.back());
   }
-  if (t_.options.stop_on_nonfinite) require_finite(t_.report.evaluations.back());
+  if (t_.options.stop_on_nonfinite) require_finite(t_.report.evaluations.back(), t_.sources);
   return true;
 }
 

@@ -32,6 +32,12 @@ class JobBatches final : public BatchSource {
     }
     return first;
   }
+  std::string nonfinite_sample(std::int64_t from, std::int64_t to) const override {
+    std::string found;
+    for (std::size_t job = 0; job < jobs_.size() && found.empty(); ++job)
+      found = jobs_[job]->nonfinite_sample(from, to);
+    return found;
+  }
 
  private:
   std::vector<std::unique_ptr<BatchSource>> jobs_;

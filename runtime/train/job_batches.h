@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/train/trainer.h"
@@ -21,6 +22,9 @@ class ShiftedBatches final : public BatchSource {
   Batch get(std::int64_t position) override { return inner_.get(position - by_()); }
   void seek(std::int64_t position) override { inner_.seek(position - by_()); }
   BatchExtent extent(std::int64_t position) const override { return inner_.extent(position - by_()); }
+  std::string nonfinite_sample(std::int64_t from, std::int64_t to) const override {
+    return inner_.nonfinite_sample(from - by_(), to - by_());
+  }
 
  private:
   std::unique_ptr<BatchSource> owned_;

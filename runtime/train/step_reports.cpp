@@ -11,6 +11,7 @@
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
 #include "runtime/device/host_memory.h"
+#include "runtime/stage/finite_check.h"
 
 namespace millrace {
 namespace {
@@ -151,7 +152,7 @@ void StepReports::report_jobs(const StepRecord& record) {
     jobs[job].nonfinite_step = own;
     if (t_.owns_loss())
       log_warning(t_.name_of_job(job) + "the loss of its step " + std::to_string(own) + " is " +
-                  std::to_string(loss) + "; the other jobs go on");
+                  nonfinite_text(loss) + "; the other jobs go on");
   }
 }
 

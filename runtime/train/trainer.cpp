@@ -103,6 +103,7 @@ struct Trainer::Impl {
   void finish();
   void end_failed();
   void rescue();
+  std::string nonfinite_input() const;
   NamedTensors weights();
 };
 
@@ -317,6 +318,18 @@ void Trainer::Impl::rescue() {
   }
 }
 
+/// Returns the sample of the step at hand whose data are not finite; empty: there is none. In pipelines
+/// without a flush, and with several arrays, a stage may be ahead of the last step that is done.
+std::string Trainer::Impl::nonfinite_input() const {
+  constexpr std::int64_t kMostAhead = 1000;
+  const Training& t = training;
+  const std::int64_t steps = t.asynchronous() || t.num_arrays() > 1 ? kMostAhead : 1;
+  std::string found;
+  for (std::size_t array = 0; in_steps && array < t.sources.size() && found.empty(); ++array)
+    found = t.sources[array].train->nonfinite_sample(t.position_of(t.done), t.position_of(t.done + steps));
+  return found;
+}
+
 NamedTensors Trainer::Impl::weights() {
   Training& t = training;
   if (t.is_one_of_several())
@@ -353,16 +366,18 @@ void Trainer::fail(const Error& error) {
   Impl& self = *impl_;
   self.end_failed();
   if (error.code() == ExitCode::Peer) self.rescue();
-  self.outputs.note_failure(error.code(), error.what(), error.hint());
+  const std::string input = error.code() == ExitCode::Numeric ? self.nonfinite_input() : "";
+  const std::string what = input.empty() ? error.what() : error.what() + ("; " + input);
+  const std::string hint = input.empty() ? error.hint() : kRepairSample;
+  self.outputs.note_failure(error.code(), what, hint);
   if (error.code() != ExitCode::Numeric) {
     self.outputs.log_end();
     throw;
   }
   const std::int64_t saved = self.training.report.saved_step;
-  throw NumericError(error.what(),
-                     error.hint() + (saved < 0 ? "; no checkpoint was saved before it"
-                                               : "; the checkpoint of step " + std::to_string(saved) +
-                                                     " is from before it"));
+  throw NumericError(
+      what, hint + (saved < 0 ? "; no checkpoint was saved before it"
+                              : "; the checkpoint of step " + std::to_string(saved) + " is from before it"));
 }
 
 /// Runs `work`. Where it fails, the rank's trace is written, and the output folder and the log say what

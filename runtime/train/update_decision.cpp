@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "runtime/base/error.h"
+#include "runtime/stage/finite_check.h"
 #include "runtime/stage/gradient_agreement.h"
 
 namespace millrace {
@@ -106,7 +107,7 @@ void UpdateDecision::require_end_of_skips() const {
 /// All ranks throw in the same step, before any of them updates.
 void UpdateDecision::require_finite(const std::vector<double>& norms, const std::string& whose) const {
   if (!stops_on_nonfinite_ || any_finite(norms)) return;
-  throw NumericError("the norm of the gradient " + whose + " is " + std::to_string(norms.front()),
+  throw NumericError("the norm of the gradient " + whose + " is " + nonfinite_text(norms.front()),
                      kLowerRate);
 }
 

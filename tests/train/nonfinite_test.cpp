@@ -101,8 +101,8 @@ TEST_F(Nonfinite, TheFirstTensorIsNamed) {
        "the activations of layer relu1 in microbatch 2 (stage 0)"},
       {"bn2", {1, 1}, FiniteCheckOf::Activations, "the activations of layer bn2 in microbatch 2 (stage 1)"},
       {"bn2", {1, 2}, FiniteCheckOf::Activations, "the activations of layer bn2 in microbatch 2 (stage 1)"},
-      {"relu1", {1, 1}, FiniteCheckOf::Gradients, "the loss is nan in microbatch 2 (stage 1)"},
-      {"relu1", {1}, FiniteCheckOf::Loss, "the loss is nan in microbatch 2 (stage 0)"},
+      {"relu1", {1, 1}, FiniteCheckOf::Gradients, "the loss is NaN in microbatch 2 (stage 1)"},
+      {"relu1", {1}, FiniteCheckOf::Loss, "the loss is NaN in microbatch 2 (stage 0)"},
   };
   for (const auto& c : cases) {
     const LayeredModel model = normalised(c.layer, 1);

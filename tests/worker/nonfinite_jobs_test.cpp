@@ -1,4 +1,9 @@
 // Whole jobs whose numbers go wrong once: planted NaNs, and what the command makes of them.
+#include <cmath>
+#include <cstring>
+
+#include "data/files/npy.h"
+#include "data/files/zip.h"
 #include "runtime/base/json.h"
 #include "tests/worker/job_fixture.h"
 
@@ -75,6 +80,58 @@ TEST_F(NonfiniteJobs, AStopNamesTheTensorAndTheCheckpoint) {
             std::string::npos)
       << ran.output;
   EXPECT_NE(ran.output.find("the checkpoint of step 4 is from before it"), std::string::npos) << ran.output;
+}
+
+/// Writes 24 samples for an mlp. Number 5 of sample 13 is `odd`.
+void write_samples(const std::string& path, float odd) {
+  std::vector<float> inputs(24 * 8, 0.5f);
+  inputs[13 * 8 + 5] = odd;
+  const std::vector<std::int64_t> targets(24, 1);
+  FileWriter out(path);
+  ZipWriter zip(out);
+  const auto add = [&](const std::string& name, const std::string& header, const void* data,
+                       std::size_t bytes) {
+    zip.begin(name, ZipWriter::Packing::Stored);
+    zip.write(header);
+    zip.write({static_cast<const char*>(data), bytes});
+    zip.end();
+  };
+  add("input.npy", npy_header("<f4", {24, 8}), inputs.data(), inputs.size() * sizeof(float));
+  add("target.npy", npy_header("<i8", {24}), targets.data(), targets.size() * sizeof(std::int64_t));
+  zip.finish();
+  out.commit();
+}
+
+TEST_F(NonfiniteJobs, ASampleThatHoldsNanIsNamed) {
+  write_samples((folder_ / "good.npz").string(), 0.5f);
+  write_samples((folder_ / "nan.npz").string(), -std::nanf(""));
+  write_samples((folder_ / "inf.npz").string(), INFINITY);
+  const std::string mlp = "train --model mlp --width 8 --depth 2 --classes 4 --microbatch 4 --microbatches 2";
+  const std::string few = " --no-evaluation --data arrays:nan.npz", bad = few + " --steps 3";
+  const std::pair<std::string, std::string> cases[] = {
+      {bad, "the loss is NaN"},
+      {bad + " --stages 2", "the loss is NaN"},
+      {few + " --steps 6 --stages 2 --schedule pipedream", "the loss is NaN"},
+      {bad + " --stages 2 --check-finite gradients", "not finite: "},
+      {bad + " --stages 2 --check-finite activations", "made from numbers that hold NaN"},
+      {bad + " --fused --lr 0.1 0.2", "the loss is NaN"},
+      {" --steps 3 --data arrays:good.npz,nan.npz", "the evaluation after step 3: the loss is NaN"},
+      {" --steps 3 --no-evaluation --data arrays:inf.npz", "input is infinite in sample 13 of inf.npz"}};
+  for (const auto& [flags, part] : cases) {
+    const Ran ran = run(mlp + flags);
+    EXPECT_EQ(ran.code, 6) << flags << "\n" << ran.output;
+    EXPECT_NE(ran.output.find(part), std::string::npos) << flags << "\n" << ran.output;
+    EXPECT_NE(ran.output.find(" in sample 13 of "), std::string::npos) << flags << "\n" << ran.output;
+    EXPECT_NE(ran.output.find("repair the sample, or leave it out"), std::string::npos) << ran.output;
+    for (const char* wrong : {"lower --lr", "is -nan"})
+      EXPECT_EQ(ran.output.find(wrong), std::string::npos) << flags << "\n" << ran.output;
+  }
+  // Without such a sample the rate is the hint.
+  const Ran ran = run(mlp + " --steps 4 --no-evaluation --data arrays:good.npz",
+                      "MILLRACE_FAILPOINTS=update:rank=0:step=1:action=nan");
+  EXPECT_EQ(ran.code, 6) << ran.output;
+  EXPECT_NE(ran.output.find("lower --lr"), std::string::npos) << ran.output;
+  EXPECT_EQ(ran.output.find(" in sample "), std::string::npos) << ran.output;
 }
 
 }  // namespace
