@@ -14,8 +14,12 @@ namespace millrace {
 /// is the number of the model's fields, `field` the one of the labels.
 std::vector<std::int64_t> labels_of(const Dataset& dataset, std::size_t fields, int field);
 
-/// Returns `dataset` with one more thing that measure() tells: the units of a sample's class
-/// (runtime/model/class_weights.h). Throws DataError if a label is out of range.
+/// Returns what each sample weighs (WeighsLabels), in the order of the samples. It reads labels and nothing
+/// else. Throws DataError if a label is out of range.
+std::vector<std::int64_t> weights_of(const Dataset& dataset, std::size_t fields, const WeighedLabels& labels);
+
+/// Returns `dataset` with one more thing that measure() tells: what a sample weighs. Throws DataError if a
+/// label is out of range.
 std::shared_ptr<const Dataset> weighed(std::shared_ptr<const Dataset> dataset, std::size_t fields,
                                        WeighedLabels labels);
 

@@ -1,7 +1,10 @@
 #include "driver/worker/class_weights.h"
 
+#include <algorithm>
+#include <functional>
 #include <map>
 
+#include "data/files/data_kinds.h"
 #include "data/loading/weighed_dataset.h"
 #include "runtime/base/byte_order_mark.h"
 #include "runtime/base/files.h"
@@ -73,8 +76,23 @@ Result<std::vector<double>> balanced_weights(const std::vector<std::int64_t>& la
 }
 
 namespace {
-Result<std::vector<double>> weights_of(const LayeredModel& model, int labels, const TrainFlags& flags,
-                                       const Additions& own) {
+Result<std::shared_ptr<const Dataset>> open_set(const LayeredModel& model, const TrainFlags& flags,
+                                                const Additions& own, DataSplit split) {
+  const Holdout holdout = flags.holdout.value_or(Holdout{});
+  return make_dataset({.path = flags.data,
+                       .split = split,
+                       .fields = model.fields,
+                       .seed = flags.data_seed.value_or(flags.options.seed),
+                       .dimensions = model.dimensions,
+                       .per_step = flags.options.microbatch,
+                       .holdout = holdout.share,
+                       .holdout_seed = holdout.seed,
+                       .augment = flags.augment},
+                      own.datasets);
+}
+
+Result<std::vector<double>> class_weights_of(const LayeredModel& model, int labels, const TrainFlags& flags,
+                                             const Additions& own) {
   if (flags.class_weights != kBalancedClasses) {
     const Result<std::string> text = read_regular_file(flags.class_weights);
     if (!text)
@@ -82,16 +100,7 @@ Result<std::vector<double>> weights_of(const LayeredModel& model, int labels, co
                      "give a file with a number a line, or " + std::string(kBalancedClasses)};
     return parse_class_weights(*text, flags.class_weights);
   }
-  const Holdout holdout = flags.holdout.value_or(Holdout{});
-  const auto set = make_dataset({.path = flags.data,
-                                 .fields = model.fields,
-                                 .seed = flags.data_seed.value_or(flags.options.seed),
-                                 .dimensions = model.dimensions,
-                                 .per_step = flags.options.microbatch,
-                                 .holdout = holdout.share,
-                                 .holdout_seed = holdout.seed,
-                                 .augment = flags.augment},
-                                own.datasets);
+  const auto set = open_set(model, flags, own, DataSplit::Train);
   if (!set) return set.problems();
   return balanced_weights(labels_of(**set, model.fields.size(), labels),
                           model.fields[static_cast<std::size_t>(labels)].limit);
@@ -102,9 +111,53 @@ Status apply_class_weights(LayeredModel& model, const TrainFlags& flags, const A
   if (flags.class_weights.empty()) return Ok{};
   const Result<int> labels = labels_to_weigh(model);
   if (!labels) return labels.problems();
-  const Result<std::vector<double>> weights = weights_of(model, *labels, flags, own);
+  const Result<std::vector<double>> weights = class_weights_of(model, *labels, flags, own);
   if (!weights) return weights.problems();
   return weigh_classes(model, *weights);
+}
+
+namespace {
+/// Returns whether the labels may be any integers. Those of folders of images are classes.
+bool may_have_ignored_labels(const LayeredModel& model, const std::string& data, const Additions& own) {
+  return rest_of(data, kArrayData) || (rest_of(data, kSyntheticData) && !model.dimensions.empty()) ||
+         std::ranges::any_of(own.datasets, [&](const NamedDataset& set) {
+           return data == set.name || data.starts_with(set.name + ":");
+         });
+}
+}  // namespace
+
+void apply_ignored_labels(LayeredModel& model, const TrainFlags& flags, const Additions& own) {
+  const WeighedLabels labels = weighed_labels(model);
+  if (!labels.head || !model.counts.empty() || !may_have_ignored_labels(model, flags.data, own)) return;
+  for (const DataSplit split : {DataSplit::Train, DataSplit::Test}) {
+    const auto set = open_set(model, flags, own, split);
+    if (!set || !*set) continue;  // problems are reported where the set is read from
+    const std::vector<std::int64_t> weights = weights_of(**set, model.fields.size(), labels);
+    if (std::ranges::adjacent_find(weights, std::not_equal_to{}) == weights.end()) continue;
+    return count_labels(model);
+  }
+}
+
+std::string note_on_ignored_labels(const LayeredModel& model, const std::string& data, const Additions& own,
+                                   const Dataset& set) {
+  if (weighed_labels(model).head || !may_have_ignored_labels(model, data, own)) return {};
+  std::vector<char> wanted(model.fields.size(), 0);
+  for (std::size_t f = 0; f < wanted.size(); ++f) {
+    const FieldSpec& field = model.fields[f];
+    if (field.padding == 0 || field.form != SampleForm::Tensors || at::isFloatingType(field.dtype)) continue;
+    std::ranges::fill(wanted, 0);
+    wanted[f] = 1;
+    for (std::int64_t i = 0; i < set.size(); ++i) {
+      const FieldValue value = std::move(set.get(i, 0, wanted)[f]);
+      const bool ignored = value.tensor.defined() ? value.tensor.eq(field.padding).any().item<bool>()
+                                                  : value.number == field.padding;
+      if (!ignored) continue;
+      return model.name + " ignores the labels of " + std::to_string(field.padding) + " in " + field.name +
+             ", and its graph does not say how many count: a microbatch weighs as its samples, so the loss "
+             "depends on --microbatch (docs/pytorch-models.md)";
+    }
+  }
+  return {};
 }
 
 }  // namespace millrace

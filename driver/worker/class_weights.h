@@ -1,4 +1,5 @@
-// `--class-weights`: a file of numbers, or numbers from the training set's labels.
+// What samples weigh in the loss: `--class-weights`, a file of numbers or numbers from the training set's
+// labels, and labels that an exported model ignores.
 #pragma once
 
 #include <string>
@@ -22,5 +23,15 @@ Result<std::vector<double>> balanced_weights(const std::vector<std::int64_t>& la
 /// Gives the heads of `model` the weights that `flags` name, if any. It reads the file, or the labels of the
 /// training set.
 Status apply_class_weights(LayeredModel& model, const TrainFlags& flags, const Additions& own);
+
+/// Makes microbatches of `model` weigh as their labels that count, if its loss ignores some labels and the
+/// samples of a split differ in how many count. So the loss does not depend on how a step is cut. It reads
+/// the labels of both splits.
+void apply_ignored_labels(LayeredModel& model, const TrainFlags& flags, const Additions& own);
+
+/// Returns a sentence for the user if `set` has labels that `model` ignores, and the graph does not say how
+/// many count. `data` is what --data names. Empty: there is nothing to say.
+std::string note_on_ignored_labels(const LayeredModel& model, const std::string& data, const Additions& own,
+                                   const Dataset& set);
 
 }  // namespace millrace

@@ -153,6 +153,7 @@ Result<LayeredModel> model_of(const TrainFlags& job, const Additions& own) {
     if (const Status mixed = mix_targets(*model); !mixed) return mixed.problems();
   }
   if (const Status weighed = apply_class_weights(*model, job, own); !weighed) return weighed.problems();
+  apply_ignored_labels(*model, job, own);
   return model;
 }
 }  // namespace

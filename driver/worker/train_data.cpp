@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "data/loading/weighed_dataset.h"
+#include "driver/worker/class_weights.h"
 #include "driver/worker/emulation.h"
 #include "driver/worker/stored_dataset.h"
 #include "driver/worker/worker_data_report.h"
@@ -107,7 +108,8 @@ Result<Datasets> open_datasets(const TrainSpec& spec, OpenDatasets& open) {
     if (known != open.end()) return known->second;
     auto made = make_dataset(options, spec.own.datasets);
     const WeighedLabels labels = weighed_labels(spec.alone);
-    if (made && *made && !labels.units.empty()) made = weighed(*made, spec.alone.fields.size(), labels);
+    if (made && *made && labels.head && labels.count < std::ssize(spec.alone.counts))
+      made = weighed(*made, spec.alone.fields.size(), labels);
     if (made && *made && split == DataSplit::Train && spec.storage.storage) {
       const Result<Bytes> bytes = bytes_of_data(spec.data);
       if (!bytes) return bytes.problems();
@@ -144,6 +146,9 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
     notes.push_back("no evaluation: " + without_tests(spec) +
                     "; of labelled images, --holdout 0.1 keeps a part for it");
   }
+  if (std::string ignored = note_on_ignored_labels(spec.alone, spec.data, spec.own, *sets.train);
+      !ignored.empty())
+    notes.push_back(std::move(ignored));
   if (std::string slow = slow_precision(spec.options.precision, spec.device); !slow.empty())
     notes.push_back(std::move(slow));
   for (const std::string& note : notes) log_warning(note);

@@ -18,7 +18,7 @@
 #include "runtime/base/run_files.h"
 #include "runtime/comm/emulated_links.h"
 #include "runtime/comm/wire_checksum.h"
-#include "runtime/model/class_weights.h"
+#include "runtime/layers/soft_cross_entropy.h"
 #include "runtime/model/spread_tables.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/replicas.h"
@@ -397,9 +397,9 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
     if (!spec.augment.empty()) settings.emplace_back("augment", spec.augment);
   };
   record_sampler(o.settings);
-  if (const WeighedLabels labels = weighed_labels(model); !labels.units.empty()) {
+  if (const std::vector<std::int64_t>* weights = class_units(*model.heads.front().head)) {
     std::string units;
-    for (const std::int64_t unit : labels.units) units += std::to_string(unit) + "\n";
+    for (const std::int64_t unit : *weights) units += std::to_string(unit) + "\n";
     o.settings.emplace_back("class-weights", spec.class_weights == kBalancedClasses
                                                  ? std::string(kBalancedClasses)
                                                  : "of a file, " + sha256(units).substr(0, 16));

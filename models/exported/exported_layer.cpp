@@ -16,6 +16,7 @@
 #include "runtime/layers/head.h"
 #include "runtime/layers/recorded.h"
 #include "runtime/layers/shape_errors.h"
+#include "runtime/layers/soft_cross_entropy.h"
 #include "runtime/layers/sums_on_device.h"
 
 namespace millrace {
@@ -222,7 +223,7 @@ class ExportedLayer final : public MultiLayer {
   ExportedLayerParts parts_;
 };
 
-class GraphLossHead final : public Head {
+class GraphLossHead : public Head {
  public:
   explicit GraphLossHead(int batch_dimension) : batch_dimension_(batch_dimension) {}
   std::string kind() const override { return "graph_loss"; }
@@ -245,8 +246,57 @@ class GraphLossHead final : public Head {
     return {at::full({}, scale.share, saved.tensors[0].options()), at::Tensor()};
   }
 
- private:
+ protected:
   int batch_dimension_;
+};
+
+/// Counts the labels [sizes] that are not ignored and not cut off.
+std::int64_t count_of(const std::int64_t* labels, at::IntArrayRef sizes, const CountedLabels& counted,
+                      std::size_t d = 0) {
+  if (d == sizes.size()) return *labels != counted.ignored;
+  const std::int64_t stride = c10::multiply_integers(sizes.slice(d + 1));
+  std::int64_t count = 0;
+  for (std::int64_t i = counted.cut[d].first; i < sizes[d] - counted.cut[d].second; ++i)
+    count += count_of(labels + i * stride, sizes, counted, d + 1);
+  return count;
+}
+
+/// The loss of a graph that ignores some labels. A microbatch weighs as its samples, or as its labels that
+/// count.
+class LabelLossHead final : public GraphLossHead, public WeighsLabels {
+ public:
+  LabelLossHead(int batch_dimension, CountedLabels labels, bool counts)
+      : GraphLossHead(batch_dimension), labels_(std::move(labels)), counts_(counts) {}
+  std::string weight() const override { return counts_ ? kCountedLabels : GraphLossHead::weight(); }
+  std::int64_t weight_of(std::span<const std::int64_t> labels, at::IntArrayRef sizes) const override {
+    return count_of(labels.data(), sizes, labels_);
+  }
+  HeadPtr counting_labels() const override {
+    return std::make_shared<LabelLossHead>(batch_dimension_, labels_, /*counts=*/true);
+  }
+  void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const override {
+    if (!counts_) return GraphLossHead::forward(inputs, saved, sums);
+    const at::Tensor found = forward_on_device(inputs, saved);
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += found.const_data_ptr<double>()[i];
+  }
+  /// The mean over no label is NaN, which counts nothing.
+  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    if (!counts_) return GraphLossHead::forward_on_device(inputs, saved);
+    if (saved) saved->tensors = {inputs[0]};
+    at::Tensor labels = inputs[1];
+    for (std::size_t d = 0; d < labels_.cut.size(); ++d) {
+      const auto place = static_cast<std::int64_t>(d) + (static_cast<int>(d) < batch_dimension_ ? 0 : 1);
+      const auto [front, behind] = labels_.cut[d];
+      labels = labels.narrow(place, std::min(front, labels.size(place)),
+                             std::max<std::int64_t>(0, labels.size(place) - front - behind));
+    }
+    const at::Tensor count = labels.ne(labels_.ignored).sum().to(at::kDouble);
+    return at::stack({inputs[0].to(at::kDouble).mul(count).masked_fill_(count.eq(0), 0), count});
+  }
+
+ private:
+  CountedLabels labels_;
+  bool counts_;
 };
 
 }  // namespace
@@ -255,7 +305,8 @@ LayerPtr exported_layer(ExportedLayerParts parts) {
   return std::make_shared<ExportedLayer>(std::move(parts));
 }
 
-std::shared_ptr<const Head> graph_loss_head(int batch_dimension) {
+std::shared_ptr<const Head> graph_loss_head(int batch_dimension, std::optional<CountedLabels> labels) {
+  if (labels) return std::make_shared<LabelLossHead>(batch_dimension, *std::move(labels), /*counts=*/false);
   return std::make_shared<GraphLossHead>(batch_dimension);
 }
 

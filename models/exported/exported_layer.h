@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,9 +47,18 @@ struct ExportedLayerParts {
 /// embeddings wait for backward_weight.
 LayerPtr exported_layer(ExportedLayerParts parts);
 
+/// The labels that a graph's loss is the mean over.
+struct CountedLabels {
+  std::string field;
+  std::int64_t ignored = -100;  ///< labels with this value do not count
+  /// by dimension of a sample: how many labels in front and behind do not count
+  std::vector<std::pair<std::int64_t, std::int64_t>> cut;
+};
+
 class Head;
-/// Makes the head of a graph that computes its own loss, the mean over the samples of a microbatch. Inputs:
-/// the loss [], and a field whose size along `batch_dimension` is the number of samples.
-std::shared_ptr<const Head> graph_loss_head(int batch_dimension);
+/// Makes the head of a graph that computes its own loss, the mean over a microbatch. Inputs: the loss [], and
+/// a field whose size along `batch_dimension` is the number of samples. With `labels`, that field is theirs,
+/// and the head is a WeighsLabels (runtime/layers/soft_cross_entropy.h).
+std::shared_ptr<const Head> graph_loss_head(int batch_dimension, std::optional<CountedLabels> labels = {});
 
 }  // namespace millrace

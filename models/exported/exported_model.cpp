@@ -181,6 +181,7 @@ class ModelBuilder {
                        "--head cross-entropy, or return the loss");
       result_ = loss;
       head_ = "loss";
+      counted_ = counted_labels(flat_, fields_, loss);
       return Ok{};
     }
     if (scores.empty() && !loss.empty())
@@ -238,9 +239,9 @@ class ModelBuilder {
     const bool fits = of_scores && of_scores->sizes.size() == 2 && of_scores->sizes[1].is_number() && field &&
                       field->shape.empty() && field->dtype == at::kLong &&
                       (!weight || weight->kind == ExportedArgument::Kind::None) &&
-                      integer("reduction", at::Reduction::Mean) == at::Reduction::Mean &&
-                      integer("ignore_index", -100) < 0;
+                      integer("reduction", at::Reduction::Mean) == at::Reduction::Mean;
     if (!fits) return false;
+    ignored_ = integer("ignore_index", -100);
     result_ = scores->text;
     target_ = field->name;
     head_ = "cross-entropy";
@@ -250,15 +251,15 @@ class ModelBuilder {
 
   void add_head() {
     if (head_ == "loss") {
-      const FieldSpec& counted =
-          model_.fields.back();  // the last stage usually reads this field anyway: labels
-      model_.heads.push_back({"loss", graph_loss_head(fields_.batch_dimension), {result_, counted.name}});
-    } else {
-      model_.heads.push_back(
-          {"loss",
-           head_ == "cross-entropy" ? smoothed_cross_entropy_head(smoothing_) : mean_squared_error_head(),
-           {result_, target_}});
+      // The last stage usually reads the last field anyway: labels.
+      const std::string field = counted_ ? counted_->field : model_.fields.back().name;
+      model_.heads.push_back({"loss", graph_loss_head(fields_.batch_dimension, counted_), {result_, field}});
+      return;
     }
+    HeadPtr head =
+        head_ == "cross-entropy" ? smoothed_cross_entropy_head(smoothing_) : mean_squared_error_head();
+    if (ignored_) head = ignoring_labels(std::move(head), *ignored_);
+    model_.heads.push_back({"loss", std::move(head), {result_, target_}});
   }
 
   // ---- layers ----
@@ -635,7 +636,9 @@ class ModelBuilder {
   std::map<std::string, std::string> owners_;  ///< value -> name of the parameter that owns it
   std::set<std::string> written_;              ///< state_dict names that some layer holds
   std::string result_, head_, target_;
-  double smoothing_ = 0;  // of the labels, as the graph's loss has it
+  double smoothing_ = 0;                  // of the labels, as the graph's loss has it
+  std::optional<std::int64_t> ignored_;   // label of the graph's cross-entropy that does not count
+  std::optional<CountedLabels> counted_;  // by the loss of the graph
   std::vector<Segment> segments_;
   std::set<std::string> names_;  ///< names of layers
 };

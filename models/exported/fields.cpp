@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "runtime/base/text.h"
 
@@ -73,6 +74,21 @@ bool is_named(const FlatProgram& flat, std::int64_t length) {
   });
 }
 
+constexpr std::int64_t kIgnored = -100;  // by default, as in PyTorch
+
+bool is_cross_entropy(const FlatCall& call) {
+  return call.op == "aten::cross_entropy_loss" || call.op == "aten::nll_loss" ||
+         call.op == "aten::nll_loss_nd";
+}
+
+/// Returns an integer argument; `otherwise`: it is left out or no number.
+std::int64_t integer_of(const FlatCall& call, const char* name, std::int64_t otherwise) {
+  const ExportedArgument* argument = call.argument(name);
+  const bool known = argument && argument->kind == ExportedArgument::Kind::Int && !argument->sizes.empty() &&
+                     argument->sizes[0].is_number();
+  return known ? argument->sizes[0].number() : otherwise;
+}
+
 /// Finds the least bound of the integers in each user input, and its padding, from the calls that read it.
 class Limits {
  public:
@@ -85,12 +101,8 @@ class Limits {
  private:
   void look_at(const FlatCall& call) {
     if (call.op == "aten::embedding") return bound(call, "indices", rows_of(call, "weight", 0), 0);
-    if (call.op == "aten::cross_entropy_loss" || call.op == "aten::nll_loss" ||
-        call.op == "aten::nll_loss_nd") {
-      const ExportedArgument* ignored = call.argument("ignore_index");
-      return bound(call, "target", rows_of(call, "self", 1),
-                   ignored && !ignored->sizes.empty() ? ignored->sizes[0].number() : -100);
-    }
+    if (is_cross_entropy(call))
+      return bound(call, "target", rows_of(call, "self", 1), integer_of(call, "ignore_index", kIgnored));
     if (call.op == "aten::one_hot") {
       const ExportedArgument* classes = call.argument("num_classes");
       if (classes && !classes->sizes.empty() && classes->sizes[0].is_number() &&
@@ -130,6 +142,85 @@ class Limits {
   const FlatProgram& flat_;
   std::vector<FieldSpec>& fields_;
   std::map<std::string, std::size_t> from_;
+};
+
+/// Follows labels from a field through the calls that shape them.
+class LabelPath {
+ public:
+  LabelPath(CountedLabels labels, const FieldSpec& field) : labels_(std::move(labels)), field_(field) {
+    labels_.field = field.name;
+    labels_.cut.resize(field.shape.size());
+  }
+  const CountedLabels& labels() const { return labels_; }
+
+  /// Returns whether the call is known to keep the labels that count, but for some that it cuts off.
+  bool take(const FlatCall& call) {
+    static const std::set<std::string> kSame{
+        "aten::to",    "aten::_to_copy", "aten::contiguous",     "aten::clone",
+        "aten::alias", "aten::detach",   "aten::lift_fresh_copy"},
+        kShapes{"aten::view",    "aten::reshape", "aten::flatten",   "aten::unsqueeze",
+                "aten::squeeze", "aten::t",       "aten::transpose", "aten::permute"};
+    if (kSame.contains(call.op)) return true;
+    if (kShapes.contains(call.op)) return reshaped_ = true;
+    if (reshaped_) return false;  // its dimensions are no longer the field's
+    if (call.op == "aten::slice") return slice(call);
+    return (call.op == "aten::constant_pad_nd" || call.op == "aten::pad") && pad(call);
+  }
+
+ private:
+  using Cut = std::pair<std::int64_t, std::int64_t>;
+  /// Returns what is cut off in a dimension of the tensor; null: it is the batch's, or there is none.
+  Cut* cut_of(std::int64_t d) {
+    const std::int64_t batch = field_.batch_dimension, dimensions = std::ssize(field_.shape) + 1;
+    if (d < 0) d += dimensions;
+    if (d == batch || d < 0 || d >= dimensions) return nullptr;
+    return &labels_.cut[static_cast<std::size_t>(d < batch ? d : d - 1)];
+  }
+  bool slice(const FlatCall& call) {
+    constexpr std::int64_t kUnknown = INT64_MIN, kEnd = std::int64_t{1} << 62;
+    const auto bound = [&](const char* name, std::int64_t otherwise) {
+      const ExportedArgument* argument = call.argument(name);
+      const bool none = !argument || argument->kind == ExportedArgument::Kind::None;
+      return none ? otherwise : integer_of(call, name, kUnknown);
+    };
+    const std::int64_t start = bound("start", 0), end = bound("end", kEnd);
+    if (start < 0 || end == kUnknown || integer_of(call, "step", 1) != 1) return false;
+    Cut* cut = cut_of(integer_of(call, "dim", 0));
+    if (start == 0 && end >= kEnd) return true;
+    if (!cut) return false;
+    const std::int64_t length = field_.shape[static_cast<std::size_t>(cut - labels_.cut.data())];
+    if (end >= 0 && end < kEnd && length < 0) return false;
+    if (end < 0)
+      cut->second -= end;
+    else if (end < kEnd)
+      cut->second += std::max<std::int64_t>(0, length - cut->first - cut->second - end);
+    cut->first += start;
+    return true;
+  }
+  /// Labels that are added are ignored. Nothing may be cut off there before.
+  bool pad(const FlatCall& call) {
+    const ExportedArgument *sizes = call.argument("pad"), *value = call.argument("value");
+    const double filled = !value || value->kind == ExportedArgument::Kind::None ? 0
+                          : !value->numbers.empty()
+                              ? value->numbers[0]
+                              : static_cast<double>(integer_of(call, "value", INT64_MIN));
+    if (!sizes || filled != static_cast<double>(labels_.ignored)) return false;
+    for (std::size_t i = 0; i < sizes->sizes.size(); ++i) {
+      if (!sizes->sizes[i].is_number() || sizes->sizes[i].number() < 0) return false;
+      const std::int64_t more = sizes->sizes[i].number();
+      Cut* cut = cut_of(-1 - static_cast<std::int64_t>(i / 2));
+      if (more == 0) continue;
+      if (!cut) return false;
+      std::int64_t& side = i % 2 == 0 ? cut->first : cut->second;
+      if (side > 0) return false;
+      side -= more;
+    }
+    return true;
+  }
+
+  CountedLabels labels_;
+  const FieldSpec& field_;
+  bool reshaped_ = false;
 };
 
 }  // namespace
@@ -220,6 +311,48 @@ Result<ExportedFields> find_fields(const ExportedProgram& program, const FlatPro
   for (const auto& [hint, same] : lengths) join(same);
   Limits(flat, result.fields);
   return result;
+}
+
+std::optional<CountedLabels> counted_labels(const FlatProgram& flat, const ExportedFields& fields,
+                                            const std::string& loss) {
+  // Returns the call before `reader` that makes its only tensor; null: there is none, or memory is written
+  // to.
+  const auto maker_of = [&](const FlatCall* reader, const std::vector<std::string>& values) {
+    const auto calls = std::span(flat.calls.data(), static_cast<std::size_t>(reader - flat.calls.data()));
+    const auto made = std::ranges::find(calls, values, &FlatCall::makes);
+    return values.size() != 1 || made == calls.end() || flat.written_with(values[0]) ? nullptr : &*made;
+  };
+  static const std::set<std::string> kPassOn{"aten::to", "aten::_to_copy", "aten::clone", "aten::alias"};
+  const FlatCall* call = maker_of(flat.calls.data() + flat.calls.size(), {loss});
+  while (call && kPassOn.contains(call->op)) call = maker_of(call, call->reads());
+  constexpr std::int64_t kMean = 1;  // at::Reduction::Mean
+  const ExportedArgument *weight = call ? call->argument("weight") : nullptr,
+                         *target = call ? call->argument("target") : nullptr;
+  if (!target || !is_cross_entropy(*call) || integer_of(*call, "reduction", kMean) != kMean ||
+      (weight && weight->kind != ExportedArgument::Kind::None))
+    return std::nullopt;
+  CountedLabels labels{.ignored = integer_of(*call, "ignore_index", kIgnored)};
+  std::vector<const FlatCall*> shapes;  // from the loss to the field
+  for (std::string value = target->text;;) {
+    const auto field = std::ranges::find(fields.fields, value, &FieldSpec::name);
+    if (field == fields.fields.end()) {
+      const FlatCall* made = maker_of(shapes.empty() ? call : shapes.back(), {value});
+      if (!made || made->reads().size() != 1) return std::nullopt;
+      shapes.push_back(made);
+      value = made->reads().front();
+      continue;
+    }
+    if (field->dtype != at::kLong || flat.written_with(value)) return std::nullopt;
+    LabelPath path(std::move(labels), *field);
+    for (auto shape = shapes.rbegin(); shape != shapes.rend(); ++shape)
+      if (!path.take(**shape)) return std::nullopt;
+    CountedLabels found = path.labels();
+    for (auto& [front, behind] : found.cut) {  // what was only added does not count
+      front = std::max<std::int64_t>(0, front);
+      behind = std::max<std::int64_t>(0, behind);
+    }
+    return found;
+  }
 }
 
 }  // namespace millrace

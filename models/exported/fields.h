@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,5 +29,10 @@ struct ExportedFields {
 /// Problem: no common batch dimension.
 Result<ExportedFields> find_fields(const ExportedProgram& program, const FlatProgram& flat,
                                    const std::string& archive);
+
+/// Returns the labels that `loss` is the mean over, if it is the mean cross-entropy of scores and of a field
+/// of labels, whole or cut along its dimensions. Nothing where the loss is made otherwise.
+std::optional<CountedLabels> counted_labels(const FlatProgram& flat, const ExportedFields& fields,
+                                            const std::string& loss);
 
 }  // namespace millrace

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <typeinfo>
 #include <utility>
 
 #include <ATen/ops/_log_softmax.h>
@@ -26,7 +27,8 @@ void check_target(std::int64_t label, std::int64_t classes) {
   if (label >= 0 && label < classes) return;
   throw DataError(
       "target " + std::to_string(label) + " is outside the model's " + std::to_string(classes) + " classes",
-      "give --classes N as the data set has");
+      "labels count from 0 to classes - 1: a model of millrace takes --classes N, one of your own or an "
+      "exported one has its classes already");
 }
 
 /// Counts the rows of scores [rows, classes] whose target has the best score, and those whose target is among
@@ -301,7 +303,7 @@ class SoftCrossEntropy final : public Head {
 };
 
 /// Cross-entropy in which a sample counts as its class weighs. Sums are in units of weight.
-class WeightedCrossEntropy final : public Head {
+class WeightedCrossEntropy final : public Head, public WeighsLabels {
  public:
   WeightedCrossEntropy(double smoothing, std::vector<std::int64_t> units)
       : smoothing_(smoothing), units_(std::move(units)), weights_(at::tensor(units_).to(at::kDouble)) {}
@@ -314,6 +316,11 @@ class WeightedCrossEntropy final : public Head {
   std::vector<std::string> metrics() const override { return {"loss", "top1", "top5"}; }
   std::size_t num_counts() const override { return 1; }  // samples
   std::string weight() const override { return kClassUnits; }
+  std::int64_t weight_of(std::span<const std::int64_t> labels, at::IntArrayRef) const override {
+    const auto classes = static_cast<std::int64_t>(units_.size());
+    return labels[0] >= 0 && labels[0] < classes ? units_[static_cast<std::size_t>(labels[0])] : -1;
+  }
+  HeadPtr counting_labels() const override { return nullptr; }
 
   void check(std::span<const TensorSpec> inputs) const override {
     cross_entropy_head()->check(inputs);
@@ -386,6 +393,81 @@ class WeightedCrossEntropy final : public Head {
   at::Tensor weights_;  // float64 [C]: the units
 };
 
+/// A head of scores [B, C] and targets [B] that sees only the rows whose target counts.
+class IgnoringLabels final : public Head, public WeighsLabels {
+ public:
+  IgnoringLabels(HeadPtr head, std::int64_t ignored, bool counts)
+      : head_(std::move(head)), ignored_(ignored), counts_(counts) {}
+  const HeadPtr& head() const { return head_; }
+  HeadPtr around(HeadPtr other) const {
+    return other ? std::make_shared<IgnoringLabels>(std::move(other), ignored_, counts_) : nullptr;
+  }
+  bool like(const Head& other) const override {
+    const auto& o = static_cast<const IgnoringLabels&>(other);
+    return o.ignored_ == ignored_ && o.counts_ == counts_ && typeid(*o.head_) == typeid(*head_) &&
+           head_->like(*o.head_);
+  }
+  /// Jobs whose targets count differently are computed one after the other.
+  HeadPtr over_jobs(std::int64_t jobs) const override { return counts_ ? nullptr : head_->over_jobs(jobs); }
+  std::string kind() const override { return head_->kind(); }
+  std::vector<std::string> metrics() const override { return head_->metrics(); }
+  std::size_t num_counts() const override { return head_->num_counts(); }
+  std::string weight() const override { return counts_ ? kCountedLabels : head_->weight(); }
+  NamedValues values(std::span<const double> sums) const override { return head_->values(sums); }
+  void check(std::span<const TensorSpec> inputs) const override { head_->check(inputs); }
+  std::int64_t weight_of(std::span<const std::int64_t> labels, at::IntArrayRef sizes) const override {
+    if (labels[0] == ignored_) return 0;
+    const auto* weighs = dynamic_cast<const WeighsLabels*>(head_.get());
+    return weighs ? weighs->weight_of(labels, sizes) : 1;
+  }
+  HeadPtr counting_labels() const override {
+    return std::make_shared<IgnoringLabels>(head_, ignored_, /*counts=*/true);
+  }
+
+  void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const override {
+    const std::vector<at::Tensor> kept = kept_of(inputs, saved);
+    if (!kept.empty()) head_->forward(kept, saved ? &saved->inner[0] : nullptr, sums);
+  }
+  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    if (weight() == "samples") {  // to find ignored targets would wait for the device
+      if (saved) saved->inner.resize(1);
+      return head_->forward_on_device(inputs, saved ? &saved->inner[0] : nullptr);
+    }
+    const std::vector<at::Tensor> kept = kept_of(inputs, saved);
+    if (!kept.empty()) return head_->forward_on_device(kept, saved ? &saved->inner[0] : nullptr);
+    return at::zeros({static_cast<std::int64_t>(num_sums())}, inputs[0].options().dtype(at::kDouble));
+  }
+  std::vector<at::Tensor> backward(Saved& saved, LossScale scale,
+                                   std::span<const bool> needs) const override {
+    if (saved.tensors.empty()) return head_->backward(saved.inner[0], scale, needs);
+    const at::Tensor& rows = saved.tensors[0];
+    const auto dtype = static_cast<at::ScalarType>(saved.numbers[2]);
+    at::Tensor grad = at::zeros({saved.numbers[0], saved.numbers[1]}, rows.options().dtype(dtype));
+    if (rows.numel() > 0)
+      grad.index_copy_(0, rows, head_->backward(saved.inner[0], scale, needs)[0].to(dtype));
+    return {grad, {}};
+  }
+
+ private:
+  /// Returns the inputs' rows whose target counts; empty: there is none.
+  std::vector<at::Tensor> kept_of(std::span<const at::Tensor> inputs, Saved* saved) const {
+    if (saved) saved->inner.resize(1);
+    const at::Tensor rows = inputs[1].ne(ignored_).nonzero().squeeze(1);
+    if (rows.size(0) == inputs[1].size(0)) return {inputs.begin(), inputs.end()};
+    if (saved) {
+      saved->tensors = {rows};
+      saved->numbers = {inputs[0].size(0), inputs[0].size(1),
+                        static_cast<std::int64_t>(inputs[0].scalar_type())};
+    }
+    if (rows.size(0) == 0) return {};
+    return {inputs[0].index_select(0, rows), inputs[1].index_select(0, rows)};
+  }
+
+  HeadPtr head_;
+  std::int64_t ignored_;
+  bool counts_;
+};
+
 HeadPtr CrossEntropy::over_jobs(std::int64_t jobs) const {
   return std::make_shared<CrossEntropyOfJobs>(jobs);
 }
@@ -401,7 +483,13 @@ HeadPtr smoothed_cross_entropy_head(double smoothing) {
   return std::make_shared<SoftCrossEntropy>(smoothing, false);
 }
 
+HeadPtr ignoring_labels(HeadPtr head, std::int64_t ignored) {
+  return std::make_shared<IgnoringLabels>(std::move(head), ignored, /*counts=*/false);
+}
+
 HeadPtr with_mixed_targets(const Head& head) {
+  if (const auto* ignoring = dynamic_cast<const IgnoringLabels*>(&head))
+    return with_mixed_targets(*ignoring->head());
   if (const auto* soft = dynamic_cast<const SoftCrossEntropy*>(&head))
     return std::make_shared<SoftCrossEntropy>(soft->smoothing(), true);
   if (dynamic_cast<const CrossEntropy*>(&head)) return std::make_shared<SoftCrossEntropy>(0, true);
@@ -421,6 +509,8 @@ std::vector<std::int64_t> units_of_weights(std::span<const double> weights) {
 }
 
 HeadPtr with_class_weights(const Head& head, std::vector<std::int64_t> units) {
+  if (const auto* ignoring = dynamic_cast<const IgnoringLabels*>(&head))
+    return ignoring->around(with_class_weights(*ignoring->head(), std::move(units)));
   if (const auto* soft = dynamic_cast<const SoftCrossEntropy*>(&head); soft && !soft->mixed())
     return std::make_shared<WeightedCrossEntropy>(soft->smoothing(), std::move(units));
   if (dynamic_cast<const CrossEntropy*>(&head))
@@ -429,6 +519,8 @@ HeadPtr with_class_weights(const Head& head, std::vector<std::int64_t> units) {
 }
 
 const std::vector<std::int64_t>* class_units(const Head& head) {
+  if (const auto* ignoring = dynamic_cast<const IgnoringLabels*>(&head))
+    return class_units(*ignoring->head());
   const auto* weighted = dynamic_cast<const WeightedCrossEntropy*>(&head);
   return weighted ? &weighted->units() : nullptr;
 }

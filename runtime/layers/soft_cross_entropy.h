@@ -1,5 +1,5 @@
 // Cross-entropy with targets that are shares of several classes: smoothed labels, and those of mixed samples.
-// And cross-entropy in which some classes weigh more than others.
+// And cross-entropy in which some classes weigh more than others, or some labels are ignored.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,28 @@ inline constexpr const char* kClassUnits = "class weight";
 /// cross_entropy with `weight`, the head's label_smoothing and reduction "mean", where the mean is over the
 /// whole step: the sum over its samples, divided by the units of its targets. A step whose targets weigh
 /// nothing has loss and gradient zero. top1 and top5 count all samples alike. Returns null if `head` is
-/// neither of cross_entropy_head and smoothed_cross_entropy_head.
+/// neither of cross_entropy_head and smoothed_cross_entropy_head, nor one of them with ignored labels.
 HeadPtr with_class_weights(const Head& head, std::vector<std::int64_t> units);
+
+/// The count that heads over the labels that are not ignored are divided by.
+inline constexpr const char* kCountedLabels = "labels";
+
+/// A head whose labels, its last input, decide how much a sample counts. Thread-safe, as a Head.
+class WeighsLabels {
+ public:
+  virtual ~WeighsLabels() = default;
+  /// Returns what a sample adds to Head::weight(); -1: a label is out of range. `labels` are those of the
+  /// sample, without the batch dimension, in C order. A head that weighs by samples returns what the head of
+  /// counting_labels() does.
+  virtual std::int64_t weight_of(std::span<const std::int64_t> labels, at::IntArrayRef sizes) const = 0;
+  /// Returns the head in which a microbatch weighs as many as labels of it count: weight() is kCountedLabels.
+  virtual HeadPtr counting_labels() const = 0;
+};
+
+/// Returns the cross-entropy `head` for targets of which those equal to `ignored` do not count, as torch's
+/// ignore_index: not in the loss, the gradient, top1 and top5, nor in the weight. It is a WeighsLabels. Until
+/// counting_labels() a microbatch weighs in its step as its samples, and a device takes no ignored target.
+HeadPtr ignoring_labels(HeadPtr head, std::int64_t ignored);
 
 /// Returns the units of a head of with_class_weights; null for any other.
 const std::vector<std::int64_t>* class_units(const Head& head);

@@ -55,15 +55,24 @@ Status weigh_classes(LayeredModel& model, std::span<const double> weights) {
 
 WeighedLabels weighed_labels(const LayeredModel& model) {
   for (const NamedHead& head : model.heads) {
-    const std::vector<std::int64_t>* units = class_units(*head.head);
-    if (!units) continue;
-    const auto field = std::ranges::find(model.fields, head.inputs[1], &FieldSpec::name);
-    const auto count = std::ranges::find(model.counts, kClassUnits);
+    auto weighs = std::dynamic_pointer_cast<const WeighsLabels>(head.head);
+    if (!weighs) continue;
+    const auto field = std::ranges::find(model.fields, head.inputs.back(), &FieldSpec::name);
+    const auto count = std::ranges::find(model.counts, head.head->weight());
     return {.field = static_cast<int>(field - model.fields.begin()),
             .count = static_cast<int>(count - model.counts.begin()),
-            .units = *units};
+            .classes = field->limit,
+            .head = std::move(weighs)};
   }
   return {};
+}
+
+void count_labels(LayeredModel& model) {
+  for (NamedHead& head : model.heads) {
+    const auto* weighs = dynamic_cast<const WeighsLabels*>(head.head.get());
+    if (weighs && head.head->weight() == "samples") head.head = weighs->counting_labels();
+  }
+  model.counts.emplace_back(kCountedLabels);
 }
 
 }  // namespace millrace

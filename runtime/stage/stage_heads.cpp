@@ -136,14 +136,17 @@ std::vector<LossScale> StageHeads::scales_of(const HeadStep& head, MicrobatchId 
     }
     step_total_ = {first, std::move(total)};
   }
-  const auto weight_in = [&](const BatchExtent& e) {
-    return static_cast<double>(head.count < 0 ? e.samples : e.counts.at(head.count));
+  const BatchExtent extent = context.extent_of(position);
+  const std::size_t counts = layout_.model.counts.size();
+  // Jobs that read batches of their own have counts of their own (batches_of_jobs).
+  const auto weight_in = [&](const BatchExtent& e, std::size_t job) {
+    const std::size_t first = e.counts.size() > counts ? job * counts : 0;
+    return static_cast<double>(head.count < 0 ? e.samples : e.counts.at(first + head.count));
   };
-  const double all = std::max(1.0, weight_in(step_total_.second)),
-               own = weight_in(context.extent_of(position));
   std::vector<LossScale> of_jobs;
-  for (const double scale : context.loss_scales) {
-    const double weight = head.named->weight * scale;
+  for (std::size_t job = 0; job < context.loss_scales.size(); ++job) {
+    const double all = std::max(1.0, weight_in(step_total_.second, job)), own = weight_in(extent, job),
+                 weight = head.named->weight * context.loss_scales[job];
     of_jobs.push_back({.share = weight * (own / all), .unit = weight / all});
   }
   return of_jobs;

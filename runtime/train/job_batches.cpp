@@ -21,16 +21,19 @@ class JobBatches final : public BatchSource {
     for (const auto& job : jobs_) job->seek(position);
   }
   /// Returns the extent that all jobs share. Messages have the samples of every job, so extents that differ
-  /// are an error.
+  /// are an error. Counts are those of job 0, then those of job 1, and so on.
   BatchExtent extent(std::int64_t position) const override {
-    BatchExtent first = jobs_.front()->extent(position);
+    BatchExtent first = jobs_.front()->extent(position), all = first;
     for (std::size_t job = 1; job < jobs_.size(); ++job) {
-      if (jobs_[job]->extent(position) == first) continue;
+      BatchExtent own = jobs_[job]->extent(position);
+      all.counts.insert(all.counts.end(), own.counts.begin(), own.counts.end());
+      own.counts = first.counts;
+      if (own == first) continue;
       throw DataError("the batches of jobs 0 and " + std::to_string(job) +
                           " of an array differ in size or in what they follow",
                       "leave out --keep-last, or give as many --arrays as jobs");
     }
-    return first;
+    return all;
   }
   std::string nonfinite_sample(std::int64_t from, std::int64_t to) const override {
     std::string found;

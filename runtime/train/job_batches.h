@@ -33,9 +33,9 @@ class ShiftedBatches final : public BatchSource {
 };
 
 /// Makes the sources of an array whose jobs read their own batches (JobData::Own). A batch has the fields of
-/// job 0, then those of job 1, and so on. `fields` is the number of fields of one job. Job `job` reads its
-/// own position `position - begins_at(job)`. Throws DataError if the jobs' evaluations differ in length. The
-/// sources throw DataError later if the jobs' microbatches differ in size.
+/// job 0, then those of job 1, and so on. So have the counts of its extent. `fields` is the number of fields
+/// of one job. Job `job` reads its own position `position - begins_at(job)`. Throws DataError if the jobs'
+/// evaluations differ in length. The sources throw DataError later if the jobs' microbatches differ in size.
 BatchSources batches_of_jobs(const std::vector<MakeBatches>& jobs, std::size_t fields,
                              const BatchNeeds& train, const BatchNeeds& evaluation,
                              const std::function<std::int64_t(std::size_t job)>& begins_at);

@@ -1,6 +1,7 @@
 // Trains an archive to weights that Python can load: profile, plan, launch, the user's own tensors.
 #include <ATen/ops/equal.h>
 
+#include "runtime/base/json.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/exported/archives.h"
 #include "tests/worker/job_fixture.h"
@@ -168,6 +169,110 @@ TEST_F(ExportedJobs, TheUsersTensorsAreRead) {
   const Ran other = run(common + "other.npz");
   EXPECT_EQ(other.code, 3) << other.output;
   EXPECT_NE(other.output.find("has no array tokens; it has x.npy"), std::string::npos) << other.output;
+}
+
+/// Each sample has another number of labels that are not ignored, and the last one has none. With 8 x 1 the
+/// loss is PyTorch's, as the model computes it.
+class IgnoredLabels : public ExportedJobs {
+ protected:
+  /// Writes d.npz for the model `kind`, and m.pt2 unless it is one of the archives.
+  void make(const std::string& kind, const std::string& names) {
+    if (kind == "lstm" || kind == "llama") take(kind);
+    write("make.py", R"(
+import numpy, sys, torch
+kind, names = sys.argv[1], sys.argv[2:]
+r = numpy.random.default_rng(1)
+x, y = r.integers(0, 50, (8, 9)), r.integers(0, 50, (8, 9))
+for i in range(8): y[i, 9 - i:] = -100
+y[7] = -100
+if kind == "classes":
+    x, y = r.normal(size=(8, 12)).astype("f4"), numpy.array([0, 3, -1, 1, -1, -1, 2, 3])
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(12, 16) if kind == "classes" else torch.nn.Embedding(50, 16)
+        self.b = torch.nn.Linear(16, 4 if kind == "classes" else 50)
+    def forward(self, x, labels):
+        scores = self.b(self.a(x).relu())
+        if kind == "classes":
+            return torch.nn.functional.cross_entropy(scores, labels, ignore_index=-1)
+        return torch.nn.functional.cross_entropy(scores.flatten(0, 1)[:-1], labels.flatten()[1:])
+
+if kind in ("classes", "shifted"):
+    rows = {0: torch.export.Dim.DYNAMIC}
+    model = torch.export.export(Model(), (torch.tensor(x), torch.tensor(y)), dynamic_shapes=(rows, rows))
+    torch.export.save(model, "m.pt2")
+numpy.savez("d.npz", **dict(zip(names, (x, y))))
+)");
+    const std::string line = "cd " + folder_.string() + " && OMP_NUM_THREADS=1 " + reference_python() +
+                             " make.py " + kind + " " + names + " >log 2>&1";
+    ASSERT_EQ(std::system(line.c_str()), 0) << bytes("log");
+  }
+};
+
+TEST_F(IgnoredLabels, DoNotTieTheLossToTheMicrobatches) {
+  MILLRACE_NEEDS_REFERENCE();
+  struct Case {
+    const char *name, *names, *head, *cut;
+  };
+  for (const Case& one :
+       {Case{"lstm", "tokens labels", "auto", "--microbatch 2 --microbatches 4 --replicas 2"},
+        {"llama", "input_ids labels", "auto", "--microbatch 1 --microbatches 8 --stages 2 --schedule zb-h1"},
+        {"classes", "x labels", "auto", "--microbatch 4 --microbatches 2"},
+        {"classes", "x labels", "cross-entropy", "--microbatch 1 --microbatches 8 --stages 2"}}) {
+    make(one.name, one.names);
+    const auto losses = [&](const std::string& more) {
+      const Ran ran =
+          run("train --model m.pt2 --data arrays:d.npz,d.npz --steps 3 --lr 0.05 --evaluate-every 3 "
+              "--output-dir run --head " +
+              std::string(one.head) + " " + more);
+      EXPECT_EQ(ran.code, 0) << one.name << " " << more << "\n" << ran.output;
+      const auto summary = parse_json(bytes("run/summary.json"), "summary.json");
+      std::vector<double> all;
+      for (const Json& loss : summary->find("losses")->items()) all.push_back(loss.as_double());
+      all.push_back(summary->find("evaluations")->items()[0].find("loss")->as_double());
+      fs::remove_all(folder_ / "run");
+      return all;
+    };
+    const std::vector<double> joint = losses("--microbatch 8 --microbatches 1");
+    const std::vector<double> cut = losses(one.cut);
+    for (std::size_t i = 0; i < joint.size(); ++i)
+      EXPECT_NEAR(cut[i], joint[i], 2e-5 * joint[i]) << one.name << " " << one.head << " " << i;
+  }
+}
+
+/// Jobs of an array that read samples in orders of their own: each has microbatches of other weights.
+TEST_F(IgnoredLabels, AreCountedByEachJobOfAnArray) {
+  MILLRACE_NEEDS_REFERENCE();
+  make("classes", "x labels");
+  const std::string common =
+      "train --model m.pt2 --microbatch 2 --microbatches 2 --data arrays:d.npz --steps 4 "
+      "--no-evaluation --head cross-entropy ";
+  for (const std::string kernels : {"loop", "fused"}) {
+    const Ran array =
+        run(common + "--fused --lr 0.1 0.2 --seed 1 2 --save-weights a.safetensors --kernels " + kernels);
+    ASSERT_EQ(array.code, 0) << array.output;
+    for (const std::string job : {"0", "1"}) {
+      const Ran own = run(common + (job == "0" ? "--lr 0.1 --seed 1" : "--lr 0.2 --seed 2") +
+                          " --save-weights own.safetensors");
+      ASSERT_EQ(own.code, 0) << own.output;
+      EXPECT_TRUE(bytes("own.safetensors") == bytes("a.job" + job + ".safetensors")) << kernels << " " << job;
+    }
+  }
+}
+
+/// The shift crosses samples, so that how many labels of a sample count depends on its neighbours.
+TEST_F(IgnoredLabels, ThatCannotBeCountedAreWarnedOf) {
+  MILLRACE_NEEDS_REFERENCE();
+  make("shifted", "x labels");
+  const Ran ran =
+      run("train --model m.pt2 --data arrays:d.npz --microbatch 2 --microbatches 4 --steps 1 "
+          "--no-evaluation --stages 2");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  const std::string said = "its graph does not say how many count";
+  EXPECT_NE(ran.output.find(said), std::string::npos) << ran.output;
+  EXPECT_EQ(ran.output.find(said), ran.output.rfind(said)) << ran.output;
 }
 
 /// Inputs that are called as those of our models over text are tensors nevertheless.

@@ -156,6 +156,66 @@ INSTANTIATE_TEST_SUITE_P(Weights, WeightedCrossEntropy,
                          ::testing::Values(std::pair(0.0, at::kFloat), std::pair(0.1, at::kFloat),
                                            std::pair(0.0, at::kDouble), std::pair(0.3, at::kDouble)));
 
+/// Ignored targets, of which a microbatch may have no others: sums and gradients are torch's for the batch.
+TEST(IgnoredLabels, MicrobatchesAddUpToTheBatch) {
+  auto generator = at::detail::createCPUGenerator(7);
+  const at::Tensor scores = at::empty({12, 5}, at::kFloat).normal_(0, 2, generator);
+  at::Tensor target = at::empty({12}, at::kLong).random_(0, 5, generator);
+  target.narrow(0, 0, 4).fill_(-1);
+  target.narrow(0, 6, 3).fill_(-1);
+  const std::vector<double> weights{1, 3, 0.5, 2, 0.25};
+  for (const double smoothing : {0.0, 0.1}) {
+    for (const bool weighted : {false, true}) {
+      HeadPtr head = ignoring_labels(smoothed_cross_entropy_head(smoothing), -1);
+      if (weighted)
+        head = with_class_weights(*head, units_of_weights(weights));
+      else
+        head = dynamic_cast<const WeighsLabels&>(*head).counting_labels();
+      at::Tensor leaf = scores.clone().set_requires_grad(true);
+      const at::Tensor weight = at::tensor(weights).to(at::kFloat),
+                       loss = at::cross_entropy_loss(leaf, target, weighted ? weight : at::Tensor(),
+                                                     at::Reduction::Mean, -1, smoothing),
+                       expected = torch::autograd::grad({loss}, {leaf})[0];
+      const auto& weighs = dynamic_cast<const WeighsLabels&>(*head);
+      const std::int64_t* labels = target.const_data_ptr<std::int64_t>();
+      std::vector<std::int64_t> counts(3);
+      for (std::int64_t i = 0; i < 12; ++i) counts[i / 4] += weighs.weight_of({labels + i, 1}, {});
+      const auto all = static_cast<double>(counts[0] + counts[1] + counts[2]);
+      std::vector<double> sums(head->num_sums(), 0.0);
+      for (std::int64_t m = 0; m < 3; ++m) {
+        Saved saved, on_device;
+        const std::vector<at::Tensor> inputs{scores.narrow(0, 4 * m, 4), target.narrow(0, 4 * m, 4)};
+        std::vector<double> own(head->num_sums(), 0.0);
+        head->forward(inputs, &saved, own);
+        const at::Tensor of_device = head->forward_on_device(inputs, &on_device);
+        for (std::size_t i = 0; i < own.size(); ++i) {
+          EXPECT_NEAR(of_device[static_cast<std::int64_t>(i)].item<double>(), own[i],
+                      1e-6 * std::abs(own[i]));
+          sums[i] += own[i];
+        }
+        EXPECT_EQ(own.back(), double(counts[m]));
+        const bool needs[] = {true, false};
+        const LossScale scale{.share = double(counts[m]) / all, .unit = 1 / all};
+        const at::Tensor grad = head->backward(saved, scale, needs)[0];
+        EXPECT_TRUE(at::allclose(grad, expected.narrow(0, 4 * m, 4), 1e-5, 1e-8)) << grad << expected;
+        EXPECT_TRUE(at::equal(head->backward(on_device, scale, needs)[0], grad));
+      }
+      EXPECT_NEAR(head->values(sums)[0].second, loss.item<double>(), 2e-6);
+      EXPECT_EQ(sums[3], weighted ? 5 : all) << "samples that count";
+    }
+  }
+  // Where every target counts, the bits are those of the head inside.
+  target.clamp_min_(0);
+  std::vector<double> plain(4, 0.0), ignoring(4, 0.0);
+  Saved a, b;
+  const bool needs[] = {true, false};
+  cross_entropy_head()->forward(std::vector{scores, target}, &a, plain);
+  const HeadPtr head = ignoring_labels(cross_entropy_head(), -1);
+  head->forward(std::vector{scores, target}, &b, ignoring);
+  EXPECT_EQ(plain, ignoring);
+  EXPECT_TRUE(at::equal(head->backward(b, {}, needs)[0], cross_entropy_head()->backward(a, {}, needs)[0]));
+}
+
 TEST(ClassWeights, AreWholeNumbersInTheRatiosOfFloat32) {
   const std::vector<double> weights{0.1, 3, 0, 1e-4};
   const std::vector<std::int64_t> units = units_of_weights(weights);
