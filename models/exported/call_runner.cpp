@@ -5,8 +5,11 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <optional>
@@ -22,6 +25,35 @@
 
 namespace millrace {
 namespace {
+
+/// The grouped product of Hugging Face's mixtures of experts, which only their Python defines. `input` [S,
+/// in] has the rows of expert 0, then those of expert 1, and so on. `weight` is [experts, in, out], `offs`
+/// [experts] the row at which each expert ends. Returns [S, out]; rows behind the last expert's are zero.
+at::Tensor grouped_product(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& offs) {
+  TORCH_CHECK(input.dim() == 2 && weight.dim() == 3 && offs.dim() == 1 && offs.size(0) == weight.size(0),
+              "grouped_mm takes input [rows, in], weight [experts, in, out] and offs [experts]");
+  const at::Tensor ends = offs.to(at::TensorOptions(at::kCPU).dtype(at::kLong)).contiguous();
+  std::vector<std::int64_t> sizes;
+  std::int64_t row = 0;
+  for (std::int64_t i = 0; i < ends.numel(); ++i) {
+    const std::int64_t end = ends.const_data_ptr<std::int64_t>()[i];
+    TORCH_CHECK(row <= end && end <= input.size(0), "expert ", i, " has rows ", row, " to ", end, " of ",
+                input.size(0));
+    sizes.push_back(end - row);
+    row = end;
+  }
+  sizes.push_back(input.size(0) - row);
+  const std::vector<at::Tensor> rows = input.split_with_sizes(sizes), experts = weight.unbind(0);
+  std::vector<at::Tensor> products;
+  for (std::size_t i = 0; i < experts.size(); ++i)
+    if (sizes[i] > 0) products.push_back(rows[i].mm(experts[i]));
+  products.push_back(at::zeros({sizes.back(), weight.size(2)}, input.options()));
+  return at::cat(products);
+}
+
+TORCH_LIBRARY_FRAGMENT(transformers, library) {
+  library.def("grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor", grouped_product);
+}
 
 using Kind = ExportedArgument::Kind;
 

@@ -617,7 +617,7 @@ class ModelBuilder {
   }
 
   std::string kind_of_layer(const Segment& segment) const {
-    const auto plain = [](const FlatCall& call) { return call.op.substr(std::string("aten::").size()); };
+    const auto plain = [](const FlatCall& call) { return call.op.substr(call.op.find("::") + 2); };
     for (const FlatCall& call : segment.calls)
       for (const std::string& value : call.reads())
         if (trainable_.contains(value)) return plain(call);

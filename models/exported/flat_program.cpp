@@ -104,15 +104,18 @@ class Flattener {
         inline_region(call, prefix, without_gradient, modules);
         continue;
       }
-      constexpr std::string_view kAten = "torch.ops.aten.";
-      if (!call.target.starts_with(kAten)) {
+      constexpr std::string_view kAten = "torch.ops.aten.", kTransformers = "torch.ops.transformers.";
+      const bool grouped =
+          call.target == "torch.ops.transformers.grouped_mm_fallback.default";  // call_runner
+      if (!grouped && !call.target.starts_with(kAten)) {
         if (!makes_no_tensor(call)) refuse(call, "is no operator of ATen");
         continue;
       }
-      const std::string_view rest = std::string_view(call.target).substr(kAten.size());
+      const std::string_view rest =
+          std::string_view(call.target).substr((grouped ? kTransformers : kAten).size());
       const std::size_t dot = rest.find('.');
       FlatCall flat{.name = prefix + call.name,
-                    .op = "aten::" + std::string(rest.substr(0, dot)),
+                    .op = (grouped ? "transformers::" : "aten::") + std::string(rest.substr(0, dot)),
                     .overload = std::string(rest.substr(std::min(dot, rest.size() - 1) + 1)),
                     .arguments = call.arguments,
                     .outputs = call.outputs,
@@ -140,7 +143,8 @@ class Flattener {
     const bool grad = call.target.ends_with(".wrap_with_set_grad_enabled"),
                autocast = call.target.ends_with(".wrap_with_autocast");
     if ((!grad && !autocast) || graph == call.arguments.end())
-      return refuse(call, "is a region of a kind that is not known here");
+      return refuse(call, "is a branch or a loop (torch.cond, torch.scan, torch.while_loop), or a region of a "
+                          "kind that is not known here");
     bool enabled = true;
     for (const auto& [name, argument] : call.arguments)
       if (argument.kind == Kind::Bool) {

@@ -142,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
                     StepCase{"spectral", "call"}, StepCase{"written"}, StepCase{"written", "call"},
                     StepCase{"translator"}, StepCase{"translator", "0"}, StepCase{"translator", "call"},
                     StepCase{"lstm"}, StepCase{"bert"}, StepCase{"bert", "call"}, StepCase{"gpt2"},
-                    StepCase{"llama"}, StepCase{"resnet18", "auto", kBatchNormRounding},
+                    StepCase{"llama"}, StepCase{"mixtral"}, StepCase{"resnet18", "auto", kBatchNormRounding},
                     StepCase{"resnet18", "auto", kBatchNormRounding, "cross-entropy"},
                     StepCase{"resnet50", "auto", kBatchNormRounding}, StepCase{"vgg16"},
                     StepCase{"inception_v3", "auto", kBatchNormRounding},
@@ -228,8 +228,8 @@ INSTANTIATE_TEST_SUITE_P(Models, ExportedPipeline,
                                          StepCase{"fourier", "call"}, StepCase{"translator"},
                                          StepCase{"lstm_dropout", "call"}, StepCase{"bert_dropout"},
                                          StepCase{"gpt2_dropout"}, StepCase{"llama_dropout"},
-                                         StepCase{"resnet18"}, StepCase{"efficientnet_b0_dropout"},
-                                         StepCase{"swin_t_dropout"}),
+                                         StepCase{"mixtral_dropout"}, StepCase{"resnet18"},
+                                         StepCase{"efficientnet_b0_dropout"}, StepCase{"swin_t_dropout"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 class ExportedInLowerPrecision : public ExportedPipeline {};

@@ -285,6 +285,14 @@ def llama(dropout):
     return model, tokens("input_ids", "labels")
 
 
+def mixtral(dropout):
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    model = MixtralForCausalLM(small(MixtralConfig, num_key_value_heads=1, attention_dropout=dropout, use_cache=False,
+                                     num_local_experts=6, num_experts_per_tok=2))
+    return model, tokens("input_ids", "labels")
+
+
 def scores(model, *shape):
     return model, ((torch.randn(*shape),), {}, ({0: DYNAMIC},))
 
@@ -310,6 +318,7 @@ MODELS = {
     "bert": bert,
     "gpt2": gpt2,
     "llama": llama,
+    "mixtral": mixtral,
     "lstm": lambda dropout: (LanguageModel(dropout), tokens_of_lstm()),
 }
 
