@@ -10,8 +10,6 @@
 namespace millrace {
 namespace {
 
-// A state_dict takes some 150 bytes for each tensor. Values take more memory than their text.
-constexpr std::size_t kMostPickleBytes = std::size_t{16} << 20;
 constexpr std::size_t kMostValues = 2'000'000;
 constexpr std::size_t kMostTextBytes = std::size_t{256} << 20;  // a pickle repeats a text in two bytes
 constexpr std::size_t kMostDimensions = 64;                     // PyTorch's own limit
@@ -31,7 +29,9 @@ constexpr StorageType kStorages[] = {
 /// The classes and functions whose results are known without calling them.
 constexpr const char* kOrderedDict = "collections OrderedDict";
 constexpr const char* kTensor = "torch._utils _rebuild_tensor_v2";
+constexpr const char* kOldTensor = "torch._utils _rebuild_tensor";  // until PyTorch 0.3
 constexpr const char* kParameter = "torch._utils _rebuild_parameter";
+constexpr const char* kOldParameter = "torch.nn.parameter Parameter";  // likewise: a new object of a tensor
 constexpr const char* kSize = "torch Size";
 
 }  // namespace
@@ -43,6 +43,8 @@ class Pickle::Reader {
       : bytes_(bytes), where_(std::move(where)), others_(others) {}
 
   PickleValue& read();
+  std::size_t bytes() const { return at_; }
+  const std::map<std::string, ElementType>& storages() const { return storages_; }
 
  private:
   using Kind = PickleValue::Kind;
@@ -170,6 +172,7 @@ class Pickle::Reader {
   std::vector<PickleValue*> stack_;
   std::vector<std::size_t> marks_;
   std::map<std::uint64_t, PickleValue*> memo_;
+  std::map<std::string, ElementType> storages_;
   std::size_t text_bytes_ = 0;
 };
 
@@ -190,10 +193,13 @@ PickleValue& Pickle::Reader::read() {
         marks_.push_back(stack_.size());
         break;
       case 'N':
-      case 0x88:  // NEWTRUE
-      case 0x89:  // NEWFALSE
-        push(make(Kind::Plain));
+      case 0x88:    // NEWTRUE
+      case 0x89: {  // NEWFALSE
+        PickleValue& value = make(Kind::Plain);
+        value.number = op == 0x88 ? 1 : 0;
+        push(value);
         break;
+      }
       case 'G':  // BINFLOAT
         take(8);
         push(make(Kind::Plain));
@@ -305,8 +311,11 @@ PickleValue& Pickle::Reader::read() {
         reduce();
         break;
       case 0x81: {  // NEWOBJ
-        pop(Kind::Tuple, "a tuple of arguments");
-        push_object(pop());
+        const PickleValue &arguments = pop(Kind::Tuple, "a tuple of arguments"), &of = pop();
+        if (of.text == kOldParameter)
+          push(item(arguments, 0, Kind::Tensor, "a tensor"));
+        else
+          push_object(of);
         break;
       }
       case 'b':
@@ -322,7 +331,7 @@ void Pickle::Reader::push_global(const std::string& name) {
   const bool is_storage = std::ranges::any_of(
       kStorages, [&](const StorageType& s) { return name == std::string("torch ") + s.name; });
   if (others_ == OtherClasses::Refused && !is_storage && name != kOrderedDict && name != kTensor &&
-      name != kParameter)
+      name != kOldTensor && name != kParameter && name != kOldParameter)
     fail("needs " + escaped(name) + ", which is refused: only tensors and dicts are read");
   PickleValue& value = make(Kind::Global);
   set_text(value, name);
@@ -341,18 +350,21 @@ void Pickle::Reader::push_object(const PickleValue& of) {
   push(value);
 }
 
-/// Attributes, which an OrderedDict of PyTorch has, too.
+/// Attributes, which an OrderedDict of PyTorch has, too, and a parameter of old ones.
 void Pickle::Reader::build() {
   const PickleValue& state = pop();
-  if (stack_.empty() || (stack_.back()->kind != Kind::Dict && stack_.back()->kind != Kind::Object))
+  if (stack_.empty() || (stack_.back()->kind != Kind::Dict && stack_.back()->kind != Kind::Object &&
+                         stack_.back()->kind != Kind::Tensor))
     fail("gives attributes to no dict");
   if (stack_.back()->kind == Kind::Object) stack_.back()->state = &state;
 }
 
-/// ('storage', torch.FloatStorage, key, device, elements)
+/// ('storage', torch.FloatStorage, key, device, elements); before PyTorch 1.6 with a sixth value, which is
+/// None unless the storage is a part of another one.
 void Pickle::Reader::push_storage() {
   const PickleValue& id = pop(Kind::Tuple, "a storage");
-  if (id.items.size() != 5 || item(id, 0, Kind::Text, "a storage").text != "storage")
+  const bool is_older = id.items.size() == 6 && id.items[5]->kind == Kind::Plain;
+  if ((id.items.size() != 5 && !is_older) || item(id, 0, Kind::Text, "a storage").text != "storage")
     fail("refers to something that is no storage");
   const std::string& type = item(id, 1, Kind::Global, "the type of a storage").text;
   const auto* known = std::ranges::find_if(
@@ -365,6 +377,9 @@ void Pickle::Reader::push_storage() {
   value.type = known->type;
   set_text(value, item(id, 2, Kind::Text, "the key of a storage").text);
   value.number = item(id, 4, Kind::Int, "the size of a storage").number;
+  if (const auto [same, is_new] = storages_.try_emplace(value.text, value.type);
+      !is_new && same->second != value.type)
+    fail("has a storage of two types");
   push(value);
 }
 
@@ -374,8 +389,8 @@ void Pickle::Reader::reduce() {
     if (function.text == kOrderedDict && arguments.items.empty()) return push(make(Kind::Dict));
     if (function.text == kSize) return push(item(arguments, 0, Kind::Tuple, "a shape"));
     const bool of_storage = !arguments.items.empty() && arguments.items[0]->kind == Kind::Storage;
-    if (function.text == kTensor && (of_storage || others_ == OtherClasses::Refused))
-      return push(tensor(arguments));
+    const bool of_tensors = function.text == kTensor || function.text == kOldTensor;
+    if (of_tensors && (of_storage || others_ == OtherClasses::Refused)) return push(tensor(arguments));
     const bool of_tensor = !arguments.items.empty() && arguments.items[0]->kind == Kind::Tensor;
     if (function.text == kParameter && of_tensor) return push(*arguments.items[0]);
   }
@@ -416,6 +431,13 @@ Pickle::Pickle() = default;
 Pickle::Pickle(Pickle&&) noexcept = default;
 Pickle& Pickle::operator=(Pickle&&) noexcept = default;
 Pickle::~Pickle() = default;
+
+std::size_t Pickle::bytes() const {
+  return reader_->bytes();
+}
+const std::map<std::string, ElementType>& Pickle::storages() const {
+  return reader_->storages();
+}
 
 Result<Pickle> Pickle::read(std::string_view bytes, const std::string& where, OtherClasses others) {
   if (bytes.size() > kMostPickleBytes)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,10 +16,10 @@ namespace millrace {
 
 /// A value of a pickle. Values point at each other, also in circles.
 struct PickleValue {
-  /// Plain: None, a bool, a float, bytes, a set: nobody asks for more. Object: of a class that is not known.
+  /// Plain: None, a bool, a float, bytes, a set. Object: of a class that is not known.
   enum class Kind { Plain, Int, Text, Tuple, List, Dict, Global, Object, Storage, Tensor };
   Kind kind = Kind::Plain;
-  std::int64_t number = 0;               ///< Int; of a Storage its elements
+  std::int64_t number = 0;               ///< Int; of a Storage its elements; 1 of True
   std::string text;                      ///< Text; "module name" of a Global, an Object; key of a Storage
   std::vector<PickleValue*> items;       ///< Tuple, List; of a Dict key, value, key, value
   const PickleValue* state = nullptr;    ///< Object: its attributes, most often a Dict; may be null
@@ -32,6 +33,9 @@ struct PickleValue {
   const PickleValue* find(std::string_view key) const;
 };
 
+/// A state_dict takes some 150 bytes for each tensor. Values take more memory than their text.
+inline constexpr std::size_t kMostPickleBytes = std::size_t{16} << 20;
+
 /// The treatment of classes and functions other than those of tensors and dicts.
 enum class OtherClasses {
   Refused,  ///< a Problem that names the class
@@ -42,12 +46,15 @@ enum class OtherClasses {
 /// Move-only.
 class Pickle {
  public:
-  /// `where` begins the messages. Problems also tell of more than 16 MiB or 2 million values.
+  /// `where` begins the messages. Problems also tell of more than kMostPickleBytes or 2 million values.
   static Result<Pickle> read(std::string_view bytes, const std::string& where, OtherClasses others);
   Pickle(Pickle&&) noexcept;
   Pickle& operator=(Pickle&&) noexcept;
   ~Pickle();
   const PickleValue& root() const { return *root_; }
+  std::size_t bytes() const;  ///< bytes that it takes of the text, which may go on behind it
+  /// The types of all storages that it refers to, by key.
+  const std::map<std::string, ElementType>& storages() const;
 
  private:
   class Reader;

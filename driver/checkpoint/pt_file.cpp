@@ -20,10 +20,12 @@ using Kind = PickleValue::Kind;
 constexpr std::size_t kMostOffers = 20;  // dicts that a message names
 constexpr std::size_t kDeepestOffer = 4;
 
-/// The members of an archive by their names below its one folder, which is called as the file was.
+/// The members of an archive by their names below its one folder, which is called as the file was. A file of
+/// PyTorch before 1.6 has the same parts one after the other.
 class Archive {
  public:
   static Result<Archive> of(std::string_view bytes, const std::string& path) {
+    if (bytes.starts_with(kLegacyMagic)) return of_legacy(bytes.substr(kLegacyMagic.size()), path);
     Result<std::vector<ZipMember>> members = parse_zip(bytes, path);
     if (!members) return members.problems();
     Archive archive;
@@ -33,6 +35,48 @@ class Archive {
       const std::string below = member.name.substr(member.name.find('/') + 1);
       if (!archive.members_.emplace(below, std::move(member)).second)
         return Problem{path, "has " + escaped(below) + " twice", kStateDictHint};
+    }
+    return archive;
+  }
+
+  /// Reads the protocol's number, a dict about the machine, the object and the list of its storages' keys,
+  /// each a pickle; then the storages: the number of elements in 8 bytes, and the elements.
+  static Result<Archive> of_legacy(std::string_view rest, const std::string& path) {
+    Archive archive;
+    archive.path_ = path;
+    Problems problems;
+    const auto next = [&](const char* what, OtherClasses others) {
+      Result<Pickle> pickle =
+          Pickle::read(rest.substr(0, kMostPickleBytes), path + " (" + what + ")", others);
+      if (pickle)
+        rest.remove_prefix(pickle->bytes());
+      else
+        append(problems, pickle.problems());
+      return pickle;
+    };
+    const Result<Pickle> protocol = next("protocol", OtherClasses::Refused);
+    const Result<Pickle> machine = next("machine", OtherClasses::Refused);
+    if (!problems.empty()) return problems;
+    if (protocol->root().kind != Kind::Int || protocol->root().number != kLegacyProtocol)
+      return Problem{path, "is of an unknown protocol of torch.save", kStateDictHint};
+    const PickleValue* little = machine->root().find("little_endian");
+    if (!little || little->number != 1) return archive.other_order();
+    archive.object_ = rest.substr(0, kMostPickleBytes);
+    const Result<Pickle> object = next("object", OtherClasses::Kept);
+    const Result<Pickle> keys = next("keys", OtherClasses::Refused);
+    if (!problems.empty()) return problems;
+    const Problem damaged{path, "ends inside a storage, or names one that its tensors do not have",
+                          "the file is damaged"};
+    for (const PickleValue* key : keys->root().items) {
+      const auto type = object->storages().find(key->text);
+      std::uint64_t bytes = 0;
+      if (type == object->storages().end() || rest.size() < sizeof bytes) return damaged;
+      std::memcpy(&bytes, rest.data(), sizeof bytes);
+      rest.remove_prefix(sizeof bytes);
+      if (__builtin_mul_overflow(bytes, bytes_of(type->second), &bytes) || bytes > rest.size())
+        return damaged;
+      archive.storages_[key->text] = rest.substr(0, bytes);
+      rest.remove_prefix(bytes);
     }
     return archive;
   }
@@ -48,11 +92,11 @@ class Archive {
   }
 
   Result<Pickle> pickle(OtherClasses others) const {
+    if (!object_.empty()) return Pickle::read(object_, path_ + " (object)", others);
     if (members_.contains("byteorder")) {
       const Result<std::string_view> order = member("byteorder");
       if (!order) return order.problems();
-      if (*order != "little")
-        return Problem{path_, "has another order of bytes than this machine", kStateDictHint};
+      if (*order != "little") return other_order();
     }
     const Result<std::string_view> data = member("data.pkl");
     if (!data) return data.problems();
@@ -81,9 +125,14 @@ class Archive {
   }
 
  private:
+  static constexpr std::int64_t kLegacyProtocol = 1001;
+  Problem other_order() const {
+    return {path_, "has another order of bytes than this machine", kStateDictHint};
+  }
   std::string_view bytes_;
   std::string path_;
   std::map<std::string, ZipMember> members_;
+  std::string_view object_;                           ///< the pickle in a file of before PyTorch 1.6
   std::map<std::string, std::string_view> storages_;  // those that were looked at: their sums are right
 };
 
@@ -251,10 +300,9 @@ ProcessLimits limits_of(std::string_view file) {
 }  // namespace
 
 bool is_pt_file(const std::string& path) {
-  char begin[9] = {};
+  char begin[16] = {};
   std::ifstream(path, std::ios::binary).read(begin, sizeof begin);
-  // The length of a safetensors header may begin with the same letters. It is followed by the header.
-  return std::string_view(begin, 4) == "PK\3\4" && begin[8] != '{';
+  return is_torch_save({begin, sizeof begin});
 }
 
 Result<SavedTensors> open_pt_file(const std::string& path, const std::string& key) {

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// Returns whether the file is a zip archive, as torch.save writes them since PyTorch 1.6.
+/// Returns whether the file is one of torch.save, of any PyTorch since 0.2 (is_torch_save).
 bool is_pt_file(const std::string& path);
 
 /// Opens a state_dict: a dict or OrderedDict of names and tensors. `key` names the one to take of a file with

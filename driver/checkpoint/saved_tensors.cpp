@@ -70,7 +70,8 @@ double float16_at(const char* at) {
   return exponent == 0 ? sign * std::ldexp(fraction, -24) : sign * std::ldexp(1024 + fraction, exponent - 25);
 }
 
-/// A number as the headers' types have it. Halves of a complex number count as numbers.
+}  // namespace
+
 double number_at(ElementType type, const char* at) {
   switch (type) {
     case ElementType::F32:
@@ -96,8 +97,6 @@ double number_at(ElementType type, const char* at) {
   }
   return 0;
 }
-
-}  // namespace
 
 Result<SavedTensors> open_saved_tensors(const std::string& path, const std::string& key) {
   std::error_code ignored;

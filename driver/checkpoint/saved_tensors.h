@@ -40,6 +40,13 @@ inline bool is_weight(std::string_view name) {
   return name.find('/') == std::string_view::npos;
 }
 
+inline bool is_floating(ElementType type) {
+  using enum ElementType;
+  return type == F32 || type == F64 || type == F16 || type == BF16;
+}
+/// Returns the number at `at`, of any address. A complex number's real part.
+double number_at(ElementType type, const char* at);
+
 /// "[64, 3, 7, 7] F32"
 std::string shape_text(const TensorShape& shape);
 

@@ -1,5 +1,6 @@
 // `checkpoint diff`, `export` and `import`: the tensors in checkpoints.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/quantities.h"
+#include "runtime/saved/wrapped_names.h"
 
 namespace millrace {
 namespace {
@@ -267,17 +269,71 @@ CommandSpec import_spec(ImportFlags& f) {
       .interrupted = "nothing was written"};
 }
 
-/// DistributedDataParallel puts this before all names.
-constexpr std::string_view kWrapper = "module.";
+std::vector<std::string> names_in(const SavedTensors& saved) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : saved.tensors) names.push_back(name);
+  return names;
+}
 
-/// The weights of the file by the names that the model has.
-std::map<std::string, const SavedTensor*> weights_of(const SavedTensors& file) {
-  const bool wrapped = std::ranges::all_of(
-      file.tensors, [](const auto& tensor) { return tensor.first.starts_with(kWrapper); });
+/// The tensors of the file by their names without wrappers. Problem: two of them have one name then, or a
+/// weight has integers.
+Result<std::map<std::string, const SavedTensor*>> weights_of(const SavedTensors& file,
+                                                             const Unwrapping& unwrap) {
   std::map<std::string, const SavedTensor*> weights;
-  for (const auto& [name, tensor] : file.tensors)
-    weights[wrapped ? name.substr(kWrapper.size()) : name] = &tensor;
+  Problems problems;
+  for (const auto& [name, tensor] : file.tensors) {
+    const std::string own = is_weight(name) ? unwrap(name) : name;
+    if (!weights.emplace(own, &tensor).second)
+      problems.push_back(
+          {file.path,
+           escaped(name) + " and another tensor are " + escaped(own) + " without " + unwrap.found(),
+           "leave out the one that is not meant"});
+    if (is_weight(name) && !is_floating(tensor.shape.type) &&
+        (own.ends_with(".weight") || own.ends_with(".bias")))
+      problems.push_back(
+          {file.path,
+           escaped(name) + " is of " + to_string(tensor.shape.type) + ", which no command takes as a weight",
+           "save the state_dict of the model before it is quantised"});
+  }
+  if (!problems.empty()) return problems;
   return weights;
+}
+
+/// Returns the tensor with elements of the floating type `to`; `file` keeps them. float16 and bfloat16 become
+/// float32 exactly, float64 is rounded. Problem: a number is too large for `to`.
+Result<const SavedTensor*> as_type(SavedTensors& file, const SavedTensor& tensor, ElementType to) {
+  const ElementType from = tensor.shape.type;
+  if (from == to || !is_floating(from) || to != ElementType::F32) return &tensor;
+  auto made = std::make_shared<std::pair<SavedTensor, std::string>>();
+  for (std::size_t at = 0; at < tensor.elements.size(); at += bytes_of(from)) {
+    const double value = number_at(from, tensor.elements.data() + at);
+    const auto narrow = static_cast<float>(value);
+    if (std::isinf(narrow) && !std::isinf(value))
+      return Problem{
+          file.path,
+          escaped(tensor.shape.name) + " holds " + printed("%g", value) + ", which is too large for F32",
+          {}};
+    made->second.append(reinterpret_cast<const char*>(&narrow), sizeof narrow);
+  }
+  made->first = {{tensor.shape.name, to, tensor.shape.shape}, made->second};
+  file.owners.push_back(made);
+  return &made->first;
+}
+
+/// What is different about the weights, for the answer: "names without module.; 2 tensors of F64 are
+/// rounded".
+std::string notes_of(const SavedTensors& file, const Unwrapping& unwrap) {
+  std::string text;
+  const auto add = [&](const std::string& note) { text += (text.empty() ? "" : "; ") + note; };
+  if (!unwrap.found().empty()) add("names without " + unwrap.found());
+  for (const ElementType type : {ElementType::F16, ElementType::BF16, ElementType::F64}) {
+    const auto count =
+        std::ranges::count_if(file.tensors, [&](const auto& one) { return one.second.shape.type == type; });
+    if (count > 0)
+      add(std::to_string(count) + " tensors of " + to_string(type) + " become F32" +
+          (type == ElementType::F64 ? ", rounded" : ", exactly"));
+  }
+  return text;
 }
 
 /// "a, b, c and 39 more".
@@ -291,11 +347,23 @@ std::string some_of(const std::vector<std::string>& names) {
 
 /// Replaces tensors of `like` by those of the file. Problems: names that `like` lacks or the file lacks,
 /// other shapes or types.
-Result<std::map<std::string, const SavedTensor*>> replaced(const SavedTensors& like,
-                                                           const SavedTensors& file) {
-  std::map<std::string, const SavedTensor*> result;
-  for (const auto& [name, tensor] : like.tensors) result[name] = &tensor;
-  std::map<std::string, const SavedTensor*> given = weights_of(file);
+Result<std::map<std::string, const SavedTensor*>> replaced(
+    const SavedTensors& like, SavedTensors& file, const std::map<std::string, const SavedTensor*>& weights) {
+  std::map<std::string, const SavedTensor*> result, given;
+  const Unwrapping unwrap_like(names_in(like));
+  std::map<std::string, std::string> names;  // of `like`, by their form without wrappers
+  const auto add_name = [&](const std::string& name) {
+    if (is_weight(name)) names.try_emplace(unwrap_like(name), name);
+  };
+  for (const auto& [name, tensor] : like.tensors) {
+    result[name] = &tensor;
+    add_name(name);
+  }
+  for (const auto& [name, as] : tied_in(*like.manifest)) add_name(name);
+  for (const auto& [name, tensor] : weights) {
+    const auto own = names.find(name);
+    given[own == names.end() ? name : own->second] = tensor;
+  }
   Problems problems;
   for (const auto& [name, as] : tied_in(*like.manifest)) {
     const auto other = given.find(name), own = given.find(as);
@@ -309,10 +377,8 @@ Result<std::map<std::string, const SavedTensor*>> replaced(const SavedTensors& l
            "leave out the name whose values are not meant"});
     given.erase(name);
   }
-  // PyTorch counts batches, which nothing here reads.
-  std::erase_if(given, [&](const auto& one) {
-    return one.first.ends_with("num_batches_tracked") && !result.contains(one.first);
-  });
+  std::erase_if(given,
+                [&](const auto& one) { return counts_updates(one.first) && !result.contains(one.first); });
   std::vector<std::string> missing, others;
   for (const auto& [name, tensor] : result)
     if (is_weight(name) && !given.contains(name)) missing.push_back(name);
@@ -323,13 +389,18 @@ Result<std::map<std::string, const SavedTensor*>> replaced(const SavedTensors& l
     const auto own = result.find(name);
     if (own == result.end()) {
       others.push_back(name);
-    } else if (shape_text(tensor->shape) != shape_text(own->second->shape)) {
+      continue;
+    }
+    const Result<const SavedTensor*> same = as_type(file, *tensor, own->second->shape.type);
+    if (!same) {
+      append(problems, same.problems());
+    } else if (shape_text((*same)->shape) != shape_text(own->second->shape)) {
       problems.push_back({file.path,
                           escaped(name) + " is " + shape_text(tensor->shape) + ", in " + like.path +
                               " it is " + shape_text(own->second->shape),
                           {}});
     } else {
-      own->second = tensor;
+      own->second = *same;
     }
   }
   if (!others.empty())
@@ -379,7 +450,7 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
                      {{"millrace checkpoint import", "needs one of --like and --model",
                        "--like CHECKPOINT to go on with --resume, --model NAME for --init-from"}});
   std::optional<WorkingLine> working("makes the checkpoint");
-  const Result<SavedTensors> file = open_saved_tensors(paths[0], flags.key);
+  Result<SavedTensors> file = open_saved_tensors(paths[0], flags.key);
   if (!file) return exit_with(ExitCode::InputData, file.problems());
   if (flags.like.empty() && file->manifest && is_array(*file->manifest))
     return exit_with(ExitCode::InputData, {{file->path, "is of several jobs", kSplit}});
@@ -392,12 +463,19 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
                        {{flags.like, "is no checkpoint", "give a step-N or an output folder"}});
     like = *std::move(opened);
   }
-  std::map<std::string, const SavedTensor*> tensors = weights_of(*file);
+  const Unwrapping unwrap(names_in(*file));
+  Result<std::map<std::string, const SavedTensor*>> weights = weights_of(*file, unwrap);
+  if (weights && like) weights = replaced(*like, *file, *weights);
+  if (!weights) return exit_with(ExitCode::InputData, weights.problems());
+  std::map<std::string, const SavedTensor*> tensors = *std::move(weights);
   if (!like && file->manifest) std::erase_if(tensors, [](const auto& one) { return !is_weight(one.first); });
-  if (like) {
-    Result<std::map<std::string, const SavedTensor*>> joined = replaced(*like, *file);
-    if (!joined) return exit_with(ExitCode::InputData, joined.problems());
-    tensors = *std::move(joined);
+  if (!like) {
+    std::erase_if(tensors, [](const auto& one) { return one.first == "n_averaged"; });
+    for (auto& [name, tensor] : tensors) {
+      const Result<const SavedTensor*> same = as_type(*file, *tensor, ElementType::F32);
+      if (!same) return exit_with(ExitCode::InputData, same.problems());
+      tensor = *same;
+    }
   }
   const std::string& out = paths[1];
   if (like && flags.overwrite && is_within(like->path, out))
@@ -440,6 +518,7 @@ int import_tensors(const ImportFlags& flags, const std::vector<std::string>& pat
   working.reset();
   std::printf("%s: %zu tensors, step %lld\n", (folder / step_name(step)).c_str(), tensors.size(),
               static_cast<long long>(step));
+  if (const std::string notes = notes_of(*file, unwrap); !notes.empty()) std::printf("%s\n", notes.c_str());
   return 0;
 }
 

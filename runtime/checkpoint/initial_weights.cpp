@@ -13,6 +13,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/log.h"
 #include "runtime/checkpoint/job_checkpoints.h"
 
 namespace millrace {
@@ -38,21 +39,9 @@ std::string layer_pattern(const std::string& name) {
   return name.substr(0, name.rfind('.')) + ".*";
 }
 
-bool counts_batches(const std::string& name) {
-  return name == "num_batches_tracked" || name.ends_with(".num_batches_tracked");
-}
-
-constexpr std::string_view kWrapper = "module.";
-
-/// Returns how often all of `names` begin with "module."; 0 if there are no names.
-std::size_t wrappers_of(const std::vector<std::string>& names) {
-  std::size_t all = names.empty() ? 0 : names.front().size();
-  for (const std::string& name : names) {
-    std::size_t mine = 0;
-    while (std::string_view(name).substr(mine * kWrapper.size()).starts_with(kWrapper)) ++mine;
-    all = std::min(all, mine);
-  }
-  return all;
+/// Whether a tensor of a file can stand for one of the model: the same type, or both floating.
+bool fits(at::ScalarType there, at::ScalarType here) {
+  return there == here || (at::isFloatingType(there) && at::isFloatingType(here));
 }
 
 std::vector<std::string> weights_in(const WeightFiles& files) {
@@ -137,16 +126,18 @@ WeightFiles OpenedWeights::files() const {
   return files;
 }
 
-WeightNames::WeightNames(WeightFiles files, const std::vector<std::string>& own) : files_(std::move(files)) {
-  const std::size_t there = wrappers_of(weights_in(files_)), here = wrappers_of(own);
-  for (std::size_t i = here; i < there; ++i) before_ += kWrapper;
+WeightNames::WeightNames(const WeightFiles& files, const std::vector<std::string>& own) : own_(own) {
+  const Unwrapping there(weights_in(files));
+  for (const auto& unwrapped : {false, true})
+    for (const SafetensorsFile* file : files)
+      for (const std::string& name : file->names())
+        if (is_weight(name)) places_.try_emplace(unwrapped ? there(name) : name, WeightPlace{file, name});
 }
 
 std::optional<WeightPlace> WeightNames::find(const std::string& name) const {
-  const std::string there = before_ + name;
-  const auto found = std::ranges::find_if(files_, [&](const auto* file) { return file->contains(there); });
-  if (found == files_.end()) return std::nullopt;
-  return WeightPlace{*found, there};
+  auto found = places_.find(own_(name));
+  if (found == places_.end()) found = places_.find(name);  // a name of another program may be wrapped itself
+  return found == places_.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::vector<std::string> names_of_weight(const NamedLayer& layer, const ParameterSpec& spec) {
@@ -200,7 +191,7 @@ Problems check_weights(const WeightFiles& files, const LayeredModel& model,
   std::ranges::copy_if(in_files, std::back_inserter(not_ours),
                        [&](const std::string& name) { return !known.contains(name); });
   for (const auto& [name, wanted] : ours) {
-    if (counts_batches(name) || is_left_out(left_out, name)) continue;
+    if (counts_updates(name) || is_left_out(left_out, name)) continue;
     if (wanted.places.empty()) {
       const auto near =
           missing.size() < kMostNamed ? nearest_name(name, not_ours) : std::optional<std::string>();
@@ -210,7 +201,7 @@ Problems check_weights(const WeightFiles& files, const LayeredModel& model,
     }
     for (const auto& [file, there] : wanted.places) {
       if (is_left_out(left_out, there)) continue;
-      if (file->type(there) != wanted.type) {
+      if (!fits(file->type(there), wanted.type)) {
         unlike.push_back({file->path(),
                           there + " is of " + safetensors_name(file->type(there)) + ", the model's is of " +
                               safetensors_name(wanted.type),
@@ -225,7 +216,7 @@ Problems check_weights(const WeightFiles& files, const LayeredModel& model,
   }
   for (const SafetensorsFile* file : files) {
     for (const std::string& name : file->names()) {
-      if (!is_weight(name) || counts_batches(name) || known.contains(name) || is_left_out(left_out, name))
+      if (!is_weight(name) || counts_updates(name) || known.contains(name) || is_left_out(left_out, name))
         continue;
       extra.push_back({file->path(), "has " + name + ", which " + model.name + " has not",
                        "--init-from-ignore '" + layer_pattern(name) + "' leaves it out"});
@@ -239,6 +230,11 @@ Problems check_weights(const WeightFiles& files, const LayeredModel& model,
                         "names are those of the state_dict, e.g. '" +
                             (in_model.empty() ? "fc.*" : layer_pattern(in_model.back())) + "'"});
   }
+  if (known.empty() && !missing.empty() && !in_files.empty())
+    return {{first,
+             "has none of the " + std::to_string(ours.size()) + " tensors of " + model.name +
+                 ": its first is " + in_files.front() + ", the model's is " + in_model.front(),
+             "give weights of this model; where only the names differ, rename them in Python before saving"}};
   Problems problems;
   add_limited(problems, missing, "tensors are missing");
   add_limited(problems, unlike, "tensors are of another form");
@@ -250,6 +246,7 @@ Problems check_weights(const WeightFiles& files, const LayeredModel& model,
 void load_weights(const WeightFiles& files, const LayeredModel& model,
                   const std::vector<std::string>& left_out, ParameterStore& store, WeightsOf which) {
   const StateDict there = state_dict_of(model, files);
+  int rounded = 0;
   const auto load = [&](const std::string& full_name, at::Tensor target) {
     const std::string name = full_name.substr(full_name.find('/') + 1);  // without the job, in a job array
     if (is_left_out(left_out, name)) return;
@@ -263,15 +260,24 @@ void load_weights(const WeightFiles& files, const LayeredModel& model,
     const auto& [file, first] = places.front();
     // check_weights() has checked all other tensors. The counter of another program may have any form or be
     // absent.
-    if (counts_batches(name) &&
+    if (counts_updates(name) &&
         (file->shape(first) != target.sizes().vec() || file->type(first) != at::kLong))
       return;
-    target.copy_(read_weight(places));
+    const at::Tensor value = read_weight(places);
+    target.copy_(value);  // exact, but for float64
+    if (value.scalar_type() != at::kDouble || target.scalar_type() == at::kDouble) return;
+    ++rounded;
+    if (!non_finite_in({{first, target}}).empty() && non_finite_in({{first, value}}).empty())
+      throw CheckpointError(file->path() + ": " + first + " holds a number that is too large for float32",
+                            "scale it, or train in another program");
   };
   for (auto& [name, tensor] : stage_weights(store)) load(name, tensor);
   for (const TiedUse& use : store.tied()) {
     if (use.mirror.defined()) load(use.owner, use.mirror);
   }
+  if (rounded > 0)
+    log_info(std::to_string(rounded) + " tensors of " + files.front()->path() +
+             " are float64 and were rounded to float32");
 }
 
 }  // namespace millrace

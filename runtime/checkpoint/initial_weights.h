@@ -1,6 +1,7 @@
 // Weights to start from: a safetensors file with torchvision's names, or a checkpoint of any run and plan.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/model/layered_model.h"
+#include "runtime/saved/wrapped_names.h"
 #include "runtime/stage/parameter_store.h"
 
 namespace millrace {
@@ -40,17 +42,17 @@ struct WeightPlace {
   std::string name;
 };
 
-/// Finds weights by the names that a model has for them. The files may have "module." in front of all names,
-/// as DataParallel and DistributedDataParallel set it. Files must outlive the object.
+/// Finds weights by the names that a model has for them, without the wrappers of either (Unwrapping). Files
+/// must outlive the object.
 class WeightNames {
  public:
-  /// `own` has the names of the model; some of them may begin with "module." themselves.
-  WeightNames(WeightFiles files, const std::vector<std::string>& own);
+  /// `own` has the names of the whole model.
+  WeightNames(const WeightFiles& files, const std::vector<std::string>& own);
   std::optional<WeightPlace> find(const std::string& name) const;
 
  private:
-  WeightFiles files_;
-  std::string before_;  ///< the prefix that the files have before all names
+  Unwrapping own_;
+  std::map<std::string, WeightPlace> places_;  ///< by the name in the file, and without wrappers
 };
 
 /// Returns the names that a weight may have: the model's own first, then those in the state_dict of another
@@ -69,10 +71,11 @@ at::Tensor read_weight(const std::vector<WeightPlace>& places);
 std::optional<WeightPlace> average_of(const WeightPlace& weight);
 
 /// Compares names, shapes and types of `files` with those of `model`; it reads only the headers. Every tensor
-/// of `model` must be in `files`, and `files` may have no others. Names that match one of `left_out` (* and ?
-/// as in file names) are excepted; the model's tensors of such names keep their initial values. A weight may
-/// have any of its names (names_of_weight), or several. num_batches_tracked may be absent. Returns all
-/// problems at once, each with file and name; a pattern that matches nothing is one too.
+/// of `model` must be in `files`, and `files` may have no others. Any floating type stands for any other.
+/// Names that match one of `left_out` (* and ? as in file names) are excepted; the model's tensors of such
+/// names keep their initial values. A weight may have any of its names (names_of_weight), or several.
+/// num_batches_tracked may be absent. Returns all problems at once, each with file and name; a pattern that
+/// matches nothing is one too.
 Problems check_weights(const WeightFiles& files, const LayeredModel& model,
                        const std::vector<std::string>& left_out);
 
@@ -83,7 +86,9 @@ enum class WeightsOf {
 };
 
 /// Copies the tensors that `files` have for this stage of `model`; others stay as they are. Call
-/// check_weights() first. Throws CheckpointError if names of one weight have different values.
+/// check_weights() first. float16 and bfloat16 become float32 exactly; float64 is rounded, and the log says
+/// so. Throws CheckpointError if names of one weight have different values, or a float64 is too large for
+/// float32.
 void load_weights(const WeightFiles& files, const LayeredModel& model,
                   const std::vector<std::string>& left_out, ParameterStore& store,
                   WeightsOf which = WeightsOf::Training);

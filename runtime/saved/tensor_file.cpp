@@ -41,14 +41,21 @@ std::string header_of(const std::vector<TensorShape>& tensors) {
   return text;
 }
 
-/// Tells a pickle or a zip file by its first bytes. They may also be the length of a safetensors header,
-/// whose first byte then says what it is.
+/// The first bytes may also be the length of a safetensors header, whose first byte then says what it is.
+bool is_header(std::string_view file) {
+  return file.size() > 8 && file[8] == '{';
+}
+
+/// Tells a pickle by its first bytes.
 bool is_pickle(std::string_view file) {
-  const bool may_be = file.starts_with("PK\3\4") || (file[0] == '\x80' && file[1] >= 2 && file[1] <= 5);
-  return may_be && (file.size() < 9 || file[8] != '{');
+  return file[0] == '\x80' && file[1] >= 2 && file[1] <= 5 && !is_header(file);
 }
 
 }  // namespace
+
+bool is_torch_save(std::string_view begin) {
+  return begin.starts_with(kLegacyMagic) || (begin.starts_with("PK\3\4") && !is_header(begin));
+}
 
 std::size_t bytes_of(ElementType type) {
   constexpr std::size_t kBytes[] = {4, 8, 1, 4, 2, 1, 1, 8, 2, 2, 8};  // in the order of the names
@@ -159,12 +166,17 @@ Result<TensorFile> TensorFile::open(const std::string& path) {
         "is truncated: " + std::to_string(file.bytes()) + " bytes, a safetensors file has at least 8",
         {}};
   }
-  if (is_pickle(file.file_.bytes())) {
-    return Problem{path, "is a pickle file of PyTorch, which is not read here: it could run code",
+  const std::string in_python =
+      "in Python: safetensors.torch.save_file(torch.load(PATH, weights_only=True), NEW)";
+  if (is_torch_save(file.file_.bytes()))
+    return Problem{path, "is a file of torch.save, which is not read here: its pickle could run code",
                    "`millrace checkpoint import " + path +
-                       " DIR --model NAME` makes a checkpoint of a state_dict: give DIR here. Or in Python: "
-                       "safetensors.torch.save_file(torch.load(PATH, weights_only=True), NEW)"};
-  }
+                       " DIR --model NAME` makes a checkpoint of a state_dict: give DIR here. Or " +
+                       in_python};
+  if (is_pickle(file.file_.bytes()))
+    return Problem{path,
+                   "is a pickle, but not one that torch.save writes: it is not read, as it could run code",
+                   in_python};
   if (Status read = file.read_header(); !read) return read.problems();
   if (Status placed = file.check_places(); !placed) return placed.problems();
   return file;

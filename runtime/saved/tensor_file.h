@@ -18,6 +18,13 @@
 
 namespace millrace {
 
+/// Returns whether a file that begins with `begin` (16 bytes or more) is one of torch.save: a zip archive,
+/// or, of PyTorch before 1.6, pickles and raw tensors (kLegacyMagic).
+bool is_torch_save(std::string_view begin);
+/// The first pickle of a file of PyTorch before 1.6: a number of 80 bits.
+inline constexpr std::string_view kLegacyMagic{"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.",
+                                               15};
+
 /// The types of elements, by the names that headers give them.
 enum class ElementType { F32, I64, Bool, I32, I16, I8, U8, F64, F16, BF16, C64 };
 constexpr auto names_of(ElementType) {

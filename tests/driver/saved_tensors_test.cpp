@@ -19,6 +19,7 @@
 #include "driver/checkpoint/own_process.h"
 #include "driver/checkpoint/pt_file.h"
 #include "runtime/base/files.h"
+#include "runtime/saved/wrapped_names.h"
 #include "tests/driver/temporary_folder.h"
 
 namespace millrace {
@@ -29,19 +30,30 @@ std::string of_pytorch(const std::string& name) {
   return MILLRACE_SOURCE_DIR "/tests/driver/state_dicts/" + name;
 }
 
+std::string why(const Result<SavedTensors>& found) {
+  return found ? "was read" : to_string(found.problems());
+}
+
+void expect_equal(const Result<SavedTensors>& ours, const SavedTensors& wanted) {
+  ASSERT_TRUE(ours) << why(ours);
+  EXPECT_EQ(ours->tensors.size(), wanted.tensors.size());
+  for (const auto& [name, tensor] : wanted.tensors) {
+    ASSERT_TRUE(ours->tensors.contains(name)) << name;
+    const SavedTensor& own = ours->tensors.at(name);
+    EXPECT_EQ(shape_text(own.shape), shape_text(tensor.shape)) << name;
+    EXPECT_TRUE(own.elements == tensor.elements) << name;
+  }
+}
+
 TEST(StateDicts, HoldTheTensorsThatSafetensorsHas) {
   const Result<SavedTensors> ours = open_saved_tensors(of_pytorch("types.pt"));
   const Result<SavedTensors> same = open_saved_tensors(of_pytorch("types.safetensors"));
   ASSERT_TRUE(ours) << to_string(ours.problems());
   ASSERT_TRUE(same) << to_string(same.problems());
   ASSERT_EQ(ours->tensors.size(), 18u);
-  ASSERT_EQ(ours->tensors.size(), same->tensors.size());
-  for (const auto& [name, tensor] : ours->tensors) {
-    ASSERT_TRUE(same->tensors.contains(name)) << name;
-    const SavedTensor& other = same->tensors.at(name);
-    EXPECT_EQ(shape_text(tensor.shape), shape_text(other.shape)) << name;
-    EXPECT_TRUE(tensor.elements == other.elements) << name;
-  }
+  expect_equal(ours, *same);
+  const Result<SavedTensors> legacy = open_saved_tensors(of_pytorch("legacy.pth"));
+  expect_equal(legacy, *same);
   const Result<SavedTensors> ordered = open_saved_tensors(of_pytorch("ordered.pt"));
   ASSERT_TRUE(ordered) << to_string(ordered.problems());
   EXPECT_EQ(ordered->tensors.size(), 9u);
@@ -61,21 +73,6 @@ TEST(StateDicts, OtherObjectsAreRefusedByName) {
   EXPECT_NE(refusal("nested.pt").find("is no tensor"), std::string::npos) << refusal("nested.pt");
   EXPECT_NE(refusal("strided.pt").find("not contiguous"), std::string::npos) << refusal("strided.pt");
   EXPECT_NE(refusal("list.pt").find("holds no dict of tensors"), std::string::npos) << refusal("list.pt");
-}
-
-std::string why(const Result<SavedTensors>& found) {
-  return found ? "was read" : to_string(found.problems());
-}
-
-void expect_equal(const Result<SavedTensors>& ours, const SavedTensors& wanted) {
-  ASSERT_TRUE(ours) << why(ours);
-  EXPECT_EQ(ours->tensors.size(), wanted.tensors.size());
-  for (const auto& [name, tensor] : wanted.tensors) {
-    ASSERT_TRUE(ours->tensors.contains(name)) << name;
-    const SavedTensor& own = ours->tensors.at(name);
-    EXPECT_EQ(shape_text(own.shape), shape_text(tensor.shape)) << name;
-    EXPECT_TRUE(own.elements == tensor.elements) << name;
-  }
 }
 
 TEST(StateDicts, InDictsAreChosenByKey) {
@@ -211,12 +208,78 @@ TEST(StateDicts, DamagedFilesDoNoHarm) {
     if (!tensors_in(bytes, path, "")) ++refused;  // in this process, where sanitizers see it
   }
   EXPECT_GT(refused, 300);
+  const std::string legacy = *read_file(of_pytorch("legacy.pth"));
+  for (int i = 0; i < 600; ++i) {
+    std::string damaged = legacy;
+    if (i % 5 == 0)
+      damaged.resize(random() % damaged.size());
+    else
+      damaged[random() % damaged.size()] = static_cast<char>(random());
+    const Result<SavedTensors> found = tensors_in(damaged, path, "");
+    if (!found) continue;
+    for (const auto& [name, tensor] : found->tensors)
+      EXPECT_LE(tensor.elements.size(), damaged.size()) << name;
+  }
   // Values that nest deeper than any stack, and more of them than are taken.
   write_with_pickle(whole, "\x80\x02)" + std::string(1'000'000, '\x85') + ".", path);
   EXPECT_FALSE(open_saved_tensors(path));
   write_with_pickle(whole, "\x80\x02(" + std::string(3'000'000, '}') + "t.", path);
   EXPECT_NE(to_string(open_saved_tensors(path).problems()).find("more than 2000000 values"),
             std::string::npos);
+}
+
+/// State_dicts of PyTorch until 0.3 have tensors of another function, and weights as objects of Parameter.
+TEST(StateDicts, OfTheFirstPyTorchsAreRead) {
+  const TemporaryFolder folder;
+  std::string old = *read_file(of_pytorch("legacy.pth"));
+  const std::string now = "_rebuild_tensor_v2", before = "_rebuild_tensor";
+  ASSERT_NE(old.find(now), std::string::npos);
+  for (std::size_t at; (at = old.find(now)) != std::string::npos;) old.replace(at, now.size(), before);
+  expect_equal(open_saved_tensors(folder.write("old.pth", old)),
+               *open_saved_tensors(of_pytorch("types.safetensors")));
+}
+
+/// The hint of a file that `import` reads names import; that of any other pickle does not.
+TEST(StateDicts, AHintIsNotTheCommandThatFailed) {
+  const TemporaryFolder folder;
+  const auto hint = [](const std::string& path) {
+    const Result<TensorFile> file = TensorFile::open(path);
+    return file ? "" : file.problems().front().hint;
+  };
+  for (const char* name : {"types.pt", "legacy.pth"})
+    EXPECT_NE(hint(of_pytorch(name)).find("checkpoint import"), std::string::npos) << name;
+  const std::string pickle =
+      folder.write("other.pkl", std::string("\x80\x04}\x94.", 5) + std::string(20, ' '));
+  EXPECT_EQ(hint(pickle).find("checkpoint import"), std::string::npos) << hint(pickle);
+  EXPECT_NE(hint(pickle).find("torch.load"), std::string::npos) << hint(pickle);
+}
+
+TEST(Unwrapping, LeavesTheNamesThatTheModelHas) {
+  struct Case {
+    std::vector<std::string> names, plain;
+    std::string found;
+  };
+  for (const Case& one :
+       std::vector<Case>{{{"a.weight", "b.bias"}, {"a.weight", "b.bias"}, ""},
+                         {{"module.a.weight", "module.b.bias"}, {"a.weight", "b.bias"}, "module."},
+                         {{"model.a.weight", "model.b.bias"}, {"a.weight", "b.bias"}, "model."},
+                         {{"_orig_mod.a.weight", "_orig_mod.b.bias"}, {"a.weight", "b.bias"}, "_orig_mod."},
+                         {{"_orig_mod.module.a.w", "_orig_mod.module.b"}, {"a.w", "b"}, "_orig_mod. module."},
+                         {{"module._orig_mod.model.a", "module._orig_mod.model.b"},
+                          {"a", "b"},
+                          "_orig_mod. module. model."},
+                         {{"a._orig_mod.0.weight", "b.weight"}, {"a.0.weight", "b.weight"}, "_orig_mod."},
+                         {{"a._fsdp_wrapped_module.w", "b.w"}, {"a.w", "b.w"}, "_fsdp_wrapped_module."},
+                         {{"module.a.w", "n_averaged", "rule/momentum/x"},
+                          {"a.w", "n_averaged", "rule/momentum/x"},
+                          "module."},
+                         {{"module.a.w", "other.w"}, {"module.a.w", "other.w"}, ""},
+                         {{"my_orig_mod.a", "b"}, {"my_orig_mod.a", "b"}, ""},
+                         {{}, {}, ""}}) {
+    const Unwrapping unwrap(one.names);
+    for (std::size_t i = 0; i < one.names.size(); ++i) EXPECT_EQ(unwrap(one.names[i]), one.plain[i]);
+    EXPECT_EQ(unwrap.found(), one.found);
+  }
 }
 
 /// A pickle of 1 MiB that asks for 2.4 GB: a text names a class with itself, again and again.

@@ -34,6 +34,7 @@ def main(folder):
     tensors["view"] = torch.arange(12.0).reshape(3, 4)[1:]
     torch.save(model.state_dict(), folder / "ordered.pt")
     torch.save(tensors, folder / "types.pt")
+    torch.save(tensors, folder / "legacy.pth", _use_new_zipfile_serialization=False)
     safetensors.torch.save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, folder / "types.safetensors")
     torch.save({"w": torch.nn.Parameter(torch.ones(2))}, folder / "parameter.pt")
     torch.save({"epoch": 3, "state_dict": model.state_dict()}, folder / "nested.pt")

@@ -181,6 +181,80 @@ TEST_F(CheckpointCommand, ImportsWhatARunGoesOnFrom) {
   expect("diff dcp nested", 0, {"9 tensors are equal, 0 differ"});
 }
 
+/// Kinds of files, types and wrappers: what an import takes, every command takes, and the numbers are the
+/// same.
+TEST_F(CheckpointCommand, ImportsEveryKindTypeAndWrapperThatPyTorchWrites) {
+  const char* python = std::getenv("MILLRACE_REFERENCE_PYTHON");
+  if (!python || !*python) GTEST_SKIP() << "MILLRACE_REFERENCE_PYTHON is not set";
+  train("--stages 1 --steps 2 --save-weights trained.safetensors");
+  // Weights that every type holds exactly, so that all predictions are the same bits.
+  write(
+      "variants.py",
+      "import numpy, safetensors.torch, torch\n"
+      "plain = {n: torch.round(t * 64) / 64 for n, t in "
+      "safetensors.torch.load_file('trained.safetensors').items()}\n"
+      "safetensors.torch.save_file(plain, 'plain.safetensors')\n"
+      "numpy.save('x.npy', numpy.linspace(-1, 1, 32, dtype=numpy.float32).reshape(2, 16))\n"
+      "for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):\n"
+      "    for prefix in ('', 'module.', 'model.', '_orig_mod.', 'module._orig_mod.', '_orig_mod.model.'):\n"
+      "        made = {prefix + n: t.to(dtype).contiguous() for n, t in plain.items()}\n"
+      "        name = str(dtype)[6:] + '-' + prefix + '-'\n"
+      "        safetensors.torch.save_file(made, name + 'kind.safetensors')\n"
+      "        torch.save(made, name + 'kind.pt')\n"
+      "        torch.save(made, name + 'kind.pth', _use_new_zipfile_serialization=False)\n"
+      "wide = {n: t.double() for n, t in plain.items()}\n"
+      "first = sorted(wide)[0]\n"
+      "wide[first] = wide[first] * (1 + 1e-12)\n"
+      "safetensors.torch.save_file(wide, 'wide.safetensors')\n"
+      "wide[first][0] = 1e300\n"
+      "safetensors.torch.save_file(wide, 'huge.safetensors')\n"
+      "torch.save({n: (t * 64).to(torch.int8) for n, t in plain.items()}, 'quantised.pt')\n");
+  ASSERT_EQ(std::system(("cd " + folder_.string() + " && " + python + " variants.py").c_str()), 0);
+  const auto predicted = [&](const std::string& weights) {
+    fs::remove(folder_ / "y.npy");
+    const Ran ran = run("predict --model mlp --width 16 --weights " + weights + " --outputs y.npy x.npy");
+    EXPECT_EQ(ran.code, 0) << weights << "\n" << ran.output;
+    return bytes("y.npy");
+  };
+  const std::string wanted = predicted("plain.safetensors");
+  int variant = 0;
+  for (const std::string type : {"float32", "bfloat16", "float16", "float64"}) {
+    for (const std::string prefix :
+         {"", "module.", "model.", "_orig_mod.", "module._orig_mod.", "_orig_mod.model."}) {
+      for (const std::string kind : {"kind.safetensors", "kind.pt", "kind.pth"}) {
+        const std::string file = type + "-" + prefix + "-" + kind;
+        std::vector<std::string> said{"step 0"};
+        if (!prefix.empty()) said.emplace_back("names without ");
+        if (type == "bfloat16" || type == "float16") said.emplace_back("exactly");
+        if (type == "float64") said.emplace_back("rounded");
+        expect("import " + file + " start --model mlp --overwrite", 0, said);
+        expect("diff start plain.safetensors", 0, {" 0 differ"});
+        if (variant++ % 17 != 0) continue;  // a prediction takes seconds: one of each type, of all kinds
+        EXPECT_EQ(predicted("start"), wanted) << file;
+        if (kind == "kind.safetensors") {
+          EXPECT_EQ(predicted(file), wanted) << file;
+        }
+      }
+    }
+  }
+  // As --like, into the names and types of a run of its own.
+  train("--stages 2 --steps 4 --checkpoint-at-end --output-dir out");
+  expect("import bfloat16-module._orig_mod.-kind.pt next --like out", 0, {"step 4"});
+  expect("diff next plain.safetensors --weights", 0, {" 0 differ"});
+  train("--stages 2 --steps 6 --output-dir rest --resume next");
+  for (const char* command : {"train --steps 1 --init-from ", "evaluate --weights "}) {
+    const Ran ran =
+        run(std::string(command) + "float64-model.-kind.safetensors --model mlp --width 16 --threads 1");
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    EXPECT_NE(ran.output.find("are float64 and were rounded to float32"), std::string::npos) << ran.output;
+  }
+  // What no command would take is refused at the import.
+  EXPECT_EQ(predicted("wide.safetensors"), wanted) << "the difference is less than a bit";
+  expect("import huge.safetensors bad --model mlp", 3, {"1e+300", "too large for F32"});
+  expect("import quantised.pt bad --model mlp", 3, {"is of I8", "quantised"});
+  EXPECT_EQ(run("predict --model mlp --width 16 --weights huge.safetensors x.npy").code, 4);
+}
+
 TEST_F(CheckpointCommand, SaysHowFarTwoCheckpointsAreApart) {
   train("--stages 2 --steps 4 --checkpoint-every 2 --keep-checkpoints 0 --output-dir out");
   const Json diff = json("diff out/checkpoints/step-00000002 out");

@@ -117,22 +117,22 @@ TEST_F(InitialWeights, ComeFromAFileThatPythonWrote) {
   const char* python = std::getenv("MILLRACE_REFERENCE_PYTHON");
   if (!python || !*python) GTEST_SKIP() << "MILLRACE_REFERENCE_PYTHON is not set";
   make_weights();
-  // Writes three files: with another order of tensors, without counters, and with a tensor of another type.
+  // Writes three files: with another order of tensors, without counters, and with a bias of integers.
   write("again.py",
         "from safetensors.numpy import load_file, save_file\n"
         "tensors = load_file('w.safetensors')\n"
         "save_file(dict(reversed(tensors.items())), 'python.safetensors', metadata={'format': 'pt'})\n"
         "rest = {n: t for n, t in tensors.items() if 'num_batches' not in n}\n"
         "save_file(rest, 'no_counters.safetensors')\n"
-        "rest['classifier.3.bias'] = rest['classifier.3.bias'].astype('float16')\n"
-        "save_file(rest, 'half.safetensors')\n");
+        "rest['classifier.3.bias'] = rest['classifier.3.bias'].astype('int32')\n"
+        "save_file(rest, 'whole.safetensors')\n");
   ASSERT_EQ(std::system(("cd " + folder_.string() + " && " + python + " again.py").c_str()), 0);
   expect_the_same("--classes 10 --init-from python.safetensors");
   const Ran without = start_from("--classes 10 --init-from no_counters.safetensors");
   EXPECT_EQ(without.code, 0) << without.output;
   fs::remove(folder_ / "again");
-  expect_refused("--classes 10 --init-from half.safetensors", 4,
-                 {"half.safetensors", "classifier.3.bias is of F16, the model's is of F32"});
+  expect_refused("--classes 10 --init-from whole.safetensors", 4,
+                 {"whole.safetensors", "classifier.3.bias is of I32, the model's is of F32"});
 }
 
 TEST_F(Jobs, AModelsOptionsAreItsOwn) {
