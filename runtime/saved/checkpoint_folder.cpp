@@ -43,6 +43,14 @@ bool is_shard_name(const std::string& name) {
   });
 }
 
+/// Tells whether `run` may be a part of a folder's name (unfinished_step_name) and a line of `latest`.
+bool is_run_name(const std::string& run) {
+  return run.size() <= 64 && std::ranges::all_of(run, [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+                  c == '-';
+         });
+}
+
 ShardEntry shard_from(const Json& entry, Problems& problems) {
   ObjectReader in(entry, problems);
   ShardEntry shard{.file = in.string("file")};
@@ -163,6 +171,9 @@ Result<ManifestHead> parse_manifest(std::string_view text, const std::string& wh
   if (const Json* shards = in.array("shards")) {
     for (const Json& entry : shards->items()) head.shards.push_back(shard_from(entry, problems));
   }
+  if (!is_run_name(head.run))
+    problems.push_back({where, "run '" + escaped(head.run) + "' leaves the folder", older});
+  if (head.step < 0) problems.push_back({where, "step " + std::to_string(head.step) + " is negative", older});
   if (!problems.empty()) return problems;
   head.json = *std::move(json);
   return head;

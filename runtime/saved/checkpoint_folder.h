@@ -43,8 +43,8 @@ struct ManifestHead {
 
 /// Returns the text of a manifest, with the hash of the text before it as the last member.
 std::string sealed_manifest(const Json& manifest);
-/// Reads a manifest's text. Problem: it is of another format, damaged, or lists a shard outside of its
-/// folder. `where` names it in messages.
+/// Reads a manifest's text. Problem: it is of another format, damaged, or its run, its step or a shard would
+/// name something outside of its folder. `where` names it in messages.
 Result<ManifestHead> parse_manifest(std::string_view text, const std::string& where);
 /// The same of FOLDER/manifest.json.
 Result<ManifestHead> read_manifest_head(const std::filesystem::path& folder);

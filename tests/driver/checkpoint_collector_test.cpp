@@ -28,7 +28,7 @@ std::string shard_content(std::int64_t step, int stage) {
          std::string(static_cast<std::size_t>(bytes), static_cast<char>('a' + step % 20 + stage));
 }
 
-std::string manifest_of(std::int64_t step) {
+std::string manifest_of(std::int64_t step, const std::string& run = "aa") {
   std::vector<ShardEntry> shards;
   for (int stage = 0; stage < 3; ++stage) {
     const std::string content = shard_content(step, stage);
@@ -36,7 +36,7 @@ std::string manifest_of(std::int64_t step) {
         {shard_name(stage),
          {.bytes = static_cast<std::int64_t>(content.size()), .hash = xxh3(content.data(), content.size())}});
   }
-  return sealed_manifest(manifest_of(CheckpointInfo{.run = "aa", .model = "m", .step = step}, shards));
+  return sealed_manifest(manifest_of(CheckpointInfo{.run = run, .model = "m", .step = step}, shards));
 }
 
 class Collecting : public ::testing::Test {
@@ -162,6 +162,22 @@ TEST_F(Collecting, WhatIsMissingDamagedOrTooLongLeavesTheOldOne) {
   EXPECT_EQ(found(), 8);
   EXPECT_FALSE(fs::exists(folder_.path("canary")));
   EXPECT_FALSE(fs::exists(gathered() / "step-00000008/canary"));
+}
+
+/// A host writes its manifests, and seals them, as it likes.
+TEST_F(Collecting, AManifestDoesNotLeadOutOfTheFolder) {
+  const std::string outside = folder_.path("outside");
+  ASSERT_TRUE(make_writable_folder(outside));
+  for (const std::string& manifest :
+       {manifest_of(4, "x/../../outside"), manifest_of(4, "/../../outside"), manifest_of(4, "a\nb"),
+        manifest_of(4, std::string(65, 'a')), manifest_of(-4)}) {
+    CheckpointCollector one = collector();
+    for (int host = 0; host < 2; ++host) one.saved(host, manifest);
+    EXPECT_FALSE(one.next()) << manifest;
+    one.take(0, step_name(4) + "/" + shard_name(0), shard_content(4, 0));
+  }
+  EXPECT_TRUE(fs::is_empty(outside));
+  EXPECT_FALSE(fs::exists(gathered()));
 }
 
 TEST_F(Collecting, ALostHostLeavesTheOldOne) {
