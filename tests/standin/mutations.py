@@ -92,7 +92,7 @@ FAULTS = [
     ("pairs: evaluations", TRAFFIC, "world.messages.merge(evaluation_pairs(t, array, evaluation_chunk));", "", "other pairs in an evaluation"),
     ("batch norm: the share of each replica", "runtime/stage/running_statistics.cpp",
      "sums.div_(static_cast<double>(parts_.replicas->size()));", "", "statistics in processes"),
-    ("pipedream: the share of each replica", "runtime/train/lane.cpp", "own.gradient_scale = 1.0 / held.replicas;", "",
+    ("pipedream: the share of each replica", "runtime/train/lane.cpp", "1.0 / held.replicas", "1.0",
      "pipedream in processes"),
     ("device: the share that masks keep", "runtime/layers/dropout_mask.cpp",
      "own.bernoulli_(1 - p, seeded_generator(mask.device(), seeds[i])).div_(1 - p);",
