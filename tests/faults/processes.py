@@ -250,14 +250,15 @@ def stopped_at(again, where):
 @fault("R28", "SIGTERM: settings x moments, drawn", "exit 75 wherever a checkpoint is; bit-equal after resume", limit=35)
 def drawn_stops(rig):
     for i in range(rig.some(3, 60)):
-        setting, moment = rig.random.choice(sorted(SETTINGS)), rig.random.choice(sorted(MOMENTS))
+        restarting = [name for name, (_, flags) in SETTINGS.items() if flags]
+        setting, moment = rig.random.choice([*SETTINGS, *restarting * 2]), rig.random.choice(sorted(MOMENTS))
         more, flags = SETTINGS[setting]
         again = rig.random.randint(0, 4) if flags else 0
-        rank, where = rig.random.choice(RANKS), rig.random.choice([None, None, *RANKS])
+        rank, where = rig.random.choice(RANKS), rig.random.choice([None] * 6 + [*RANKS])
         job = {**JOB, **more}
         rig.reference(job)
         run = rig.launch(job, *flags, failpoints=MOMENTS[moment].format(r=rank) + ("" if not again else ",forward:step=7:rank=0:delay=0.6"))
-        run.pause = rig.random.uniform(0, 1.5)
+        run.pause = rig.random.uniform(0, 0.8)
         at = stopped_at(again, where)(run)
         run.wait()
         saved = bool(checkpoints(run.out))
