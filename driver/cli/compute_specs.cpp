@@ -322,7 +322,8 @@ CommandSpec train_spec(TrainFlags& f) {
            "Steps that are traced: of a long run some early, some in its middle, some at its end.",
            into::integer(o.trace_count, 0, 1 << 20)),
       flag("Job", "autograd",
-           "Take every layer's backward from LibTorch's autograd instead of its own: slower, equal to rounding.",
+           "Take every layer's backward from LibTorch's autograd instead of its own: slower, equal to "
+           "rounding.",
            into::on(f.autograd)),
       flag("Job", "device", "cpu|cuda|emulated",
            "Where to compute; cuda: rank k of a host on its k-th visible GPU, by millrace-worker-cuda. "

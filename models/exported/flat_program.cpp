@@ -143,8 +143,9 @@ class Flattener {
     const bool grad = call.target.ends_with(".wrap_with_set_grad_enabled"),
                autocast = call.target.ends_with(".wrap_with_autocast");
     if ((!grad && !autocast) || graph == call.arguments.end())
-      return refuse(call, "is a branch or a loop (torch.cond, torch.scan, torch.while_loop), or a region of a "
-                          "kind that is not known here");
+      return refuse(call,
+                    "is a branch or a loop (torch.cond, torch.scan, torch.while_loop), or a region of a "
+                    "kind that is not known here");
     bool enabled = true;
     for (const auto& [name, argument] : call.arguments)
       if (argument.kind == Kind::Bool) {
