@@ -273,14 +273,14 @@ def device_masks(model):
         if not other <= 0.2:
             raise Failed(f"losses are {other:.2e} from those with the CPU's masks: another share is dropped")
         # What is kept is divided by the share that is kept: without that a step moves the weights less.
-        steps = f"{MLP} --microbatch 32 --dropout 0.5 --steps 1"
+        steps = f"{MLP} --microbatch 128 --data synthetic:1024 --dropout 0.5 --steps 1"
         for masks in ("host", "device"):
             train(millrace, f"{steps} --dropout-masks {masks} --device {DEVICE} --save-weights {masks}.safetensors", folder, masks + "-step")
         before, moved = as_drawn(millrace, steps, folder), []
         for masks in ("host", "device"):
             after = weights(folder, masks)
             moved.append(numpy.sqrt(sum(((after[key] - before[key]) ** 2).sum() for key in before)))
-        if not 0.8 < moved[1] / moved[0] < 1.25:
+        if not 0.92 < moved[1] / moved[0] < 1.08:
             raise Failed(f"a step moves the weights by {moved[1]:.3g}, with the CPU's masks by {moved[0]:.3g}")
         return f"plans {apart:.1e} apart, the CPU's masks {other:.1e}, moved {moved[1] / moved[0]:.3f} times as far"
     return check
@@ -435,7 +435,7 @@ QUICK = ("model mlp", "model resnet18", "model transformer_lm", "model gnmt", "m
          "schedule interleaved", "schedule pipedream", "replicas", "replicas, zero-1", "sync-batch-norm", "processes auto",
          "replicas in processes", "processes gloo", "launch", "hazards gpipe", "hazards 1f1b", "hazards zb-h1", "hazards launch",
          "hazards pipedream", "hazards lengths", "hazards evaluation", "hazards replicas", "slow NCCL", "ties over three stages",
-         "statistics in processes", "a sum of three in processes", "pipedream in processes", "tables in processes", "parts of tensors in processes", "four GPUs", "spans in time", "exported", "profile, plan, train",
+         "statistics in processes", "a sum of three in processes", "pipedream in processes", "tables in processes", "four GPUs", "spans in time", "exported", "profile, plan, train",
          "recompute, bits", "bfloat16 transformer_lm", "float16 skipped steps", "fused mlp", "fused resnet18", "checkpoints", "evaluation", "diverged", "out of memory")
 
 
@@ -486,8 +486,6 @@ def checks():
     if DEVICE == "cuda" and not PREFIX:  # NCCL takes the two for ranks of two hosts, which talk by sockets
         listed["NCCL on one GPU"] = nccl_on_one_gpu
     listed["tables in processes"] = processes("auto", "--replicas 2 --spread-tables", f"--model dlrm {MODELS['dlrm']}")
-    # The gradient of a concatenation's part is a view.
-    listed["parts of tensors in processes"] = processes("auto", model=f"--model unet3d {MODELS['unet3d']} --microbatches 4", tolerance=2e-3)
     listed["evaluation in processes"] = processes("auto", more="--evaluate-every 1")
     if PREFIX:
         for schedule in ("gpipe", "1f1b", "zb-h1", "dualpipev"):
@@ -495,7 +493,7 @@ def checks():
         listed["hazards launch"] = lambda millrace, folder: launched(millrace, folder, HAZARDS)
         listed["hazards pipedream"] = processes("auto", "--stages 2 --schedule pipedream", steps=60, environment=HAZARDS)
         listed["hazards lengths"] = processes("auto", model="--model gnmt " + MODELS["gnmt"] + " --microbatches 4", environment=HAZARDS)
-        listed["hazards evaluation"] = processes("auto", "--stages 2 --schedule zb-v", more="--evaluate-every 2", environment=HAZARDS)
+        listed["hazards evaluation"] = processes("auto", "--stages 2 --schedule zb-v --data synthetic:100", more="--evaluate-every 2", environment=HAZARDS)
         listed["hazards replicas"] = processes("auto", "--stages 2 --replicas 2", ranks=4, environment=HAZARDS)
         listed["slow NCCL"] = processes("auto", "--stages 2 --replicas 2", ranks=4, environment={"STANDIN_NCCL_SLOW": "1"})
     listed["spans in time"] = spans_in_time
