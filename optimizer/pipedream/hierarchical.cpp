@@ -201,7 +201,7 @@ Result<PipeDreamAnswer> plan_pipedream(const PipeDreamGraph& graph, const PipeDr
   for (const FlatStage& stage : hierarchy.flat_stages()) {
     const double before = stage.from < 0 ? 0 : states.compute_s[stage.from];
     answer.stages.push_back({states.compute_s[stage.to] - before, static_cast<int>(stage.workers.size()),
-                             stage.workers, nodes_of(graph, states, stage)});
+                             nodes_of(graph, states, stage), stage.workers});
   }
   return answer;
 }

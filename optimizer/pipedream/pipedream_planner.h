@@ -23,13 +23,13 @@ struct PipeDreamOptions {
 };
 
 struct PipeDreamStage {
-  double compute_time_s = 0;  ///< seconds on one worker: not divided by the replication
-  int replication = 1;        ///< number of replicas, multiplied over all levels
+  double compute_time_s = 0;       ///< seconds on one worker: not divided by the replication
+  int replication = 1;             ///< number of replicas, multiplied over all levels
+  std::vector<std::string> nodes;  ///< ids, in file order
   /// The replicas' workers. Workers are numbered component by component, innermost level first. Replicas of
   /// an outer level come first: if minibatch i takes replica i modulo `replication`, it stays in a component
   /// that holds several stages.
-  std::vector<int> workers;
-  std::vector<std::string> nodes;  ///< ids, in file order
+  std::vector<int> workers{};
 };
 
 struct PipeDreamAnswer {
