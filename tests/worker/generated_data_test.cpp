@@ -24,19 +24,19 @@ TEST_P(EveryGeneratedSet, IsTrainedOn) {
 INSTANTIATE_TEST_SUITE_P(
     Workloads, EveryGeneratedSet,
     ::testing::Values(
-        GeneratedData{"imseg", "--size 1 --seed 534", "kits:set",
+        GeneratedData{"imseg", "--size 1B --seed 534", "kits:set",
                       "--model unet3d --filters 2 --levels 2 --image-size 16 --no-evaluation",
                       "trains on the cases that it evaluates on"},
-        GeneratedData{"kidneys", "--size 1 --image-side 32", "kits:set",
+        GeneratedData{"kidneys", "--size 1B --image-side 32", "kits:set",
                       "--model unet3d --filters 2 --levels 2 --image-size 16",
                       "trains on the cases that it evaluates on"},
         GeneratedData{
             "bert", "--size 20kB --seed 1299", "set",
             "--model bert_base --layers 1 --hidden 16 --heads 2 --feed-forward 16 --length 512",
             "left out: 1 records whose input_mask is all zeros: set/part-00027-of-00500: record at"},
-        GeneratedData{"dlrm", "--size 3200", "criteo:set",
+        GeneratedData{"dlrm", "--size 3200B", "criteo:set",
                       "--model dlrm --table-rows-cap 10 --bottom 8,4 --top 8,1", "auc"},
-        GeneratedData{"clicks", "--size 3200 --table-rows-cap 10", "criteo:set",
+        GeneratedData{"clicks", "--size 3200B --table-rows-cap 10", "criteo:set",
                       "--model dlrm --table-rows-cap 10 --bottom 8,4 --top 8,1", "auc"},
         GeneratedData{"images", "--size 60kB --classes 2 --image-side 32", "set",
                       "--model resnet18 --classes 2 --image-size 32", "evaluation"},
