@@ -260,7 +260,7 @@ Result<ImageSet> list_annotated(const fs::path& folder, const std::vector<std::s
   Problems problems;
   std::set<std::string> named;
   std::int64_t number = 0;
-  for (std::string line : split(*text, '\n')) {
+  for (std::string line : split(without_mark(*text), '\n')) {
     ++number;
     if (line.ends_with('\r')) line.pop_back();
     if (line.empty()) continue;

@@ -154,7 +154,8 @@ struct Classes {
   std::string described() const { return numbers ? "0 to " + std::to_string(count - 1) : some_of(names); }
 };
 
-Classes classes_of(const Table& table) {
+/// Problem: labels are whole numbers, and one has a sign. As names they would all be renumbered.
+Result<Classes> classes_of(const Table& table) {
   Classes classes{.place = table.path};
   classes.numbers = std::ranges::all_of(table.rows, [](const Row& row) {
     const auto number = number_of<int>(row.label);
@@ -169,6 +170,16 @@ Classes classes_of(const Table& table) {
     }
     return classes;
   }
+  const auto has_sign = [](const Row& row) {
+    return row.label.starts_with('-') || row.label.starts_with('+');
+  };
+  const auto is_whole = [&](const Row& row) {
+    return number_of<std::int64_t>(std::string_view(row.label).substr(has_sign(row) ? 1 : 0)).has_value();
+  };
+  const auto odd = std::ranges::find_if(table.rows, has_sign);
+  if (odd != table.rows.end() && std::ranges::all_of(table.rows, is_whole))
+    return Problem{table.place(*odd), "has the label '" + escaped(odd->label) + "', which is no class number",
+                   "the labels are numbers: give 0, 1, 2, ... in every row"};
   for (const Row& row : table.rows) classes.names.push_back(row.label);
   std::ranges::sort(classes.names);
   const auto repeated = std::unique(classes.names.begin(), classes.names.end());
@@ -247,7 +258,9 @@ Result<ImageSource> open_image_table(const std::string& paths) {
       append(problems, table.problems());
   }
   if (!problems.empty()) return problems;
-  const Classes classes = classes_of(tables.front());
+  const Result<Classes> found = classes_of(tables.front());
+  if (!found) return found.problems();
+  const Classes& classes = *found;
   const LeftOut left_out = images_without_row(tables);
   return ImageSource{.place = classes.place,
                      .num_classes = classes.count,

@@ -12,6 +12,7 @@
 #include "data/files/tar.h"
 #include "data/readers/decode_image.h"
 #include "data/readers/image_set.h"
+#include "runtime/base/byte_order_mark.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 
@@ -193,7 +194,7 @@ class Indexer {
       text = *std::move(content);
     }
     while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.pop_back();
-    const auto target = number_of<int>(text);
+    const auto target = number_of<int>(without_mark(text));
     if (!target || *target < 0)
       return problems_.push_back(
           {place(*label), "holds '" + escaped(text) + "', which is no class number", "0, 1, 2, ..."});

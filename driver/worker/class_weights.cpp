@@ -117,6 +117,14 @@ Status apply_class_weights(LayeredModel& model, const TrainFlags& flags, const A
 }
 
 namespace {
+/// Returns whether the loss ignores one of the model's classes.
+bool ignores_a_class(const LayeredModel& model, const WeighedLabels& labels) {
+  const FieldSpec& field = model.fields[static_cast<std::size_t>(labels.field)];
+  for (std::int64_t label = 0; field.shape.empty() && label < field.limit; ++label)
+    if (labels.head->weight_of({&label, 1}, {}) == 0) return true;
+  return false;
+}
+
 /// Returns whether the labels may be any integers. Those of folders of images are classes.
 bool may_have_ignored_labels(const LayeredModel& model, const std::string& data, const Additions& own) {
   return rest_of(data, kArrayData) || (rest_of(data, kSyntheticData) && !model.dimensions.empty()) ||
@@ -128,7 +136,9 @@ bool may_have_ignored_labels(const LayeredModel& model, const std::string& data,
 
 void apply_ignored_labels(LayeredModel& model, const TrainFlags& flags, const Additions& own) {
   const WeighedLabels labels = weighed_labels(model);
-  if (!labels.head || !model.counts.empty() || !may_have_ignored_labels(model, flags.data, own)) return;
+  if (!labels.head || !model.counts.empty() ||
+      (!may_have_ignored_labels(model, flags.data, own) && !ignores_a_class(model, labels)))
+    return;
   for (const DataSplit split : {DataSplit::Train, DataSplit::Test}) {
     const auto set = open_set(model, flags, own, split);
     if (!set || !*set) continue;  // problems are reported where the set is read from

@@ -408,6 +408,7 @@ TEST_F(LabelledImages, WhatIsWrongWithATableIsSaidWithItsLine) {
       {"file,label\nx.jpg\n", "labels.csv:2: has 1 columns"},
       {"file,label\nx.jpg,\n", "labels.csv:2: x.jpg has no label"},
       {"file,label\n,dog\n", "labels.csv:2: names no file"},
+      {"file,label\nx.jpg,0\ny.jpg,-100\n", "labels.csv:3: has the label '-100', which is no class number"},
       {"file,label\nx.jpg,dog\nx.jpg,cat\n", "labels.csv:3: x.jpg stands in line 2 already"},
       {"file,label\nx.jpg,dog\n./x.jpg,cat\n", "labels.csv:3: ./x.jpg stands in line 2 already"},
       {"file,label\nsub/../x.jpg,dog\nx.jpg,dog\n", "labels.csv:3: x.jpg stands in line 2 already"},

@@ -281,7 +281,7 @@ TEST_F(SweepJobs, ThePlannerDividesTheJobsIntoRounds) {
            "microbatches: 2, kernels: loop, " +
            more + "}\nlists: {lr: [0.1, 0.2, 0.05, 0.01, 0.02], seed: [1, 2, 3, 4, 5]}\n" +
            "modes: [serial, fused]\nplan: {profile: profile.json, ranks: 2, memory: " +
-           std::to_string(memory) + "}\n";
+           std::to_string(memory) + "B}\n";
   };
   write("sweep.yaml", sweep("microbatch: 4", peak * 5 / 2));
   const Ran ran = run("sweep sweep.yaml -o out");
