@@ -190,9 +190,16 @@ std::string with_job_file(std::string command, const JobSpec& job) {
   return command;
 }
 
+/// Whether the job can go on from what its folder holds. Until the ranks of a job that overwrites have taken
+/// the folder, that is another run's.
+bool is_resumable(const JobSpec& job) {
+  return can_go_on(job.output_dir) &&
+         (!job.find("overwrite") || !read_run_state(job.output_dir).ranks.empty());
+}
+
 /// How to go on, if there is something to go on from.
 std::string way_on(const JobSpec& job, const std::string& resume_command) {
-  if (can_go_on(job.output_dir)) return "resume: " + with_job_file(resume_command, job) + "\n";
+  if (is_resumable(job)) return "resume: " + with_job_file(resume_command, job) + "\n";
   if (device_of(job) == ComputeDevice::Emulated) return "";  // it has nothing to save
   const std::string* every = job.find("checkpoint-every");
   if (every && *every != "0") return "no checkpoint was saved\n";
@@ -674,18 +681,13 @@ void requeue_if_stopped_by_slurm(const JobSpec& job, const LaunchOutcome& outcom
                                                 : to_string(requeued.problems()) + "\n");
 }
 
-/// Whether the job can go on from what its folder holds. Until the ranks of a job that overwrites have taken
-/// the folder, that is another run's.
-bool is_resumable(const JobSpec& job) {
-  return can_go_on(job.output_dir) &&
-         (!job.find("overwrite") || !read_run_state(job.output_dir).ranks.empty());
-}
-
 /// The exit code of a run. A stop before the first step loses nothing, so the job can go on from what was
-/// there. A job that would be started again can, too, whatever became of its ranks.
+/// there, also if a rank hung then. A job that would be started again can, too, whatever became of its ranks.
 int exit_code_of(const LaunchOutcome& outcome, const JobSpec& job) {
   const int code = outcome.exit_code();
-  if (outcome.interrupt == 0 || outcome.hurried || code != 128 + outcome.interrupt) return code;
+  if (outcome.interrupt == 0 || outcome.hurried ||
+      (code != 128 + outcome.interrupt && code != static_cast<int>(ExitCode::Peer)))
+    return code;
   const fs::path round = newest_round(job.output_dir);
   bool has_begun = false;
   for (int rank = 0; rank < job.ranks && !outcome.exits.empty(); ++rank)

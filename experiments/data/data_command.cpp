@@ -141,7 +141,7 @@ CommandSpec spec_of(GenerateFlags& f) {
   spec.interrupted = "files that are finished stay";
   spec.examples = {"millrace data generate --workload imseg --out data/unet3d --size 16GB",
                    "millrace data generate -w clicks -o data/clicks -s 160MB --table-rows-cap 1000",
-                   "millrace data generate -w bert -o data/bert -s 391434146993",
+                   "millrace data generate -w bert -o data/bert -s 391434146993B",
                    "millrace data generate -w text -o data/text -s 100MB --correlation 0.5 --format json"};
   return spec;
 }

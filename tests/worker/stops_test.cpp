@@ -255,6 +255,21 @@ TEST_F(Stops, AStopWhileRanksStartAgainIsResumable) {
   }
 }
 
+/// What the folder holds until the ranks take it is the run that the user wants to replace.
+TEST_F(Stops, AJobThatOverwritesDoesNotGoOnFromTheEarlierRun) {
+  write("job.yaml",
+        "model: mlp\nwidth: 16\nstages: 2\nmicrobatches: 2\nmicrobatch: 2\nsteps: 4\nthreads: 1\n"
+        "checkpoint-every: 2\nno-evaluation: true\ntimeout: 60\n");
+  ASSERT_EQ(run("launch job.yaml -o out").code, 0) << bytes("log");
+  write("log", "");
+  start("launch job.yaml -o out --overwrite --set env.MILLRACE_FAILPOINTS=model:rank=1:action=stop");
+  ASSERT_TRUE(eventually([&] { return is_stopped(processes_of(1)); })) << bytes("log");
+  signal_launcher(SIGTERM);
+  signal_rank(1, SIGCONT);
+  EXPECT_EQ(end(), 128 + SIGTERM) << bytes("log");
+  EXPECT_FALSE(says("resume: millrace launch")) << bytes("log");
+}
+
 TEST_F(Stops, ASuspendedRankIsTheHeadline) {
   for (const char* backend : {"shm", "tcp"}) {
     for (const int victim : {0, 1, 2}) {
