@@ -111,10 +111,9 @@ TEST_F(PlanningCommands, PipeDreamAnswersWithTheKeysOfARecord) {
 // PipeDream's shipped configurations have the stages of an inner level inside each server.
 TEST_F(PlanningCommands, PipeDreamReplicatesInnerStagesInEachServer) {
   for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--as-original"}}) {
-    std::vector<std::string> args{
-        "--pipedream", "--profile", file("graph.txt", kGraph),  "--machines", "2,4",
-        "--bandwidth", "1,1e12",    "--activation-compression", "1e12",       "--format",
-        "json"};
+    std::vector<std::string> args{"--pipedream", "--profile", file("graph.txt", kGraph),
+                                  "--machines",  "2,4",       "--bandwidth",
+                                  "1,1e12",      "--format",  "json"};
     args.insert(args.end(), more.begin(), more.end());
     const Outcome outcome = run(plan_command, args);
     ASSERT_EQ(outcome.code, 0) << outcome.errors;
