@@ -10,6 +10,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
+#include "runtime/layers/soft_cross_entropy.h"
 #include "runtime/model/class_weights.h"
 
 namespace millrace {
