@@ -261,13 +261,11 @@ TEST_F(Stops, AJobThatOverwritesDoesNotGoOnFromTheEarlierRun) {
         "model: mlp\nwidth: 16\nstages: 2\nmicrobatches: 2\nmicrobatch: 2\nsteps: 4\nthreads: 1\n"
         "checkpoint-every: 2\nno-evaluation: true\ntimeout: 60\n");
   ASSERT_EQ(run("launch job.yaml -o out").code, 0) << bytes("log");
-  write("log", "");
-  start("launch job.yaml -o out --overwrite --set env.MILLRACE_FAILPOINTS=model:rank=1:action=stop");
-  ASSERT_TRUE(eventually([&] { return is_stopped(processes_of(1)); })) << bytes("log");
-  signal_launcher(SIGTERM);
-  signal_rank(1, SIGCONT);
-  EXPECT_EQ(end(), 128 + SIGTERM) << bytes("log");
-  EXPECT_FALSE(says("resume: millrace launch")) << bytes("log");
+  const Ran killed =
+      run("launch job.yaml -o out --overwrite --set env.MILLRACE_FAILPOINTS=model:rank=1:action=kill");
+  EXPECT_EQ(killed.code, 137) << killed.output;
+  EXPECT_NE(killed.output.find("no checkpoint was saved"), std::string::npos) << killed.output;
+  EXPECT_EQ(killed.output.find("resume:"), std::string::npos) << killed.output;
 }
 
 TEST_F(Stops, ASuspendedRankIsTheHeadline) {
