@@ -1,4 +1,4 @@
-// What hosts with disks of their own hold of a run whose launcher was killed before all of it had come.
+// Checkpoints and logs that hosts with disks of their own still hold after the launcher was killed.
 // LibTorch-free.
 #pragma once
 

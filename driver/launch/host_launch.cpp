@@ -216,7 +216,7 @@ Result<fs::path> new_probe(const JobSpec& job) {
   return probe;
 }
 
-/// What each host is told of the job, without its ranks.
+/// Returns the part of the job that each host receives, without its ranks.
 AgentJob told_of(const JobSpec& job, std::size_t host, const fs::path& probe) {
   const std::string* device = job.find("device");
   std::error_code error;

@@ -716,7 +716,7 @@ int end_before_restart(const JobSpec& job, int signal, const std::string& resume
   return static_cast<int>(ExitCode::Requeue);
 }
 
-/// What runs of a job have in common.
+/// State that the runs of a job share.
 struct JobRuns {
   Restarts restarts;
   const SignalGuard& signals;

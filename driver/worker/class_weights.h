@@ -1,4 +1,4 @@
-// What samples weigh in the loss: `--class-weights`, a file of numbers or numbers from the training set's
+// Weights of samples in the loss: `--class-weights`, a file of numbers or numbers from the training set's
 // labels, and labels that an exported model ignores.
 #pragma once
 

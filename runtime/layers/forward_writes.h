@@ -1,5 +1,5 @@
-// What the forward of a layer writes besides its outputs. Saves, rescues, skipped steps, refusals and
-// --check-writes all ask here.
+// The kinds of tensors that a layer's forward writes besides its outputs. Saves, rescues, skipped steps,
+// refusals and --check-writes ask here.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Which microbatches may ask a GPU for something that it has not done yet.
+// Finds the microbatches that may ask a GPU for something that it has not done yet.
 #pragma once
 
 #include <cstddef>

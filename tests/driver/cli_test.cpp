@@ -115,13 +115,13 @@ TEST(Cli, EveryWayToWriteAFlagIsTheSame) {
 }
 
 TEST(Cli, ATildeThatBeginsAPathIsTheHomeFolder) {
-  ::setenv("HOME", "/home/x", 1);
+  ::setenv("HOME", "/users/x", 1);
   const std::pair<const char*, const char*> cases[] = {
-      {"~", "/home/x"},
-      {"~/a", "/home/x/a"},
-      {"csv:~/a,~/b", "csv:/home/x/a,/home/x/b"},
-      {"workload.dataset.data_folder=~/d", "workload.dataset.data_folder=/home/x/d"},
-      {"@~/hosts", "@/home/x/hosts"},
+      {"~", "/users/x"},
+      {"~/a", "/users/x/a"},
+      {"csv:~/a,~/b", "csv:/users/x/a,/users/x/b"},
+      {"workload.dataset.data_folder=~/d", "workload.dataset.data_folder=/users/x/d"},
+      {"@~/hosts", "@/users/x/hosts"},
       {"~y/a", "~y/a"},
       {"a~/b", "a~/b"},
       {"/a/~/b", "/a/~/b"},
@@ -136,7 +136,7 @@ TEST(Cli, ATildeThatBeginsAPathIsTheHomeFolder) {
     EXPECT_EQ(arguments->positionals(), (std::vector<std::string>{expected, text}));
   }
   const Result<Json> file = parse_yaml("job: ~/j\nlists: {data: [~/a, 1]}\nnone: ~\n", "f");
-  EXPECT_EQ(with_home(*file).dump(), R"({"job":"/home/x/j","lists":{"data":["/home/x/a",1]},"none":null})");
+  EXPECT_EQ(with_home(*file).dump(), R"({"job":"/users/x/j","lists":{"data":["/users/x/a",1]},"none":null})");
 }
 
 TEST(Cli, AFlagTakesAsManyValuesAsItNames) {
