@@ -118,7 +118,8 @@ TEST_F(PlanningCommands, PipeDreamReplicatesInnerStagesInEachServer) {
     const Outcome outcome = run(plan_command, args);
     ASSERT_EQ(outcome.code, 0) << outcome.errors;
     std::vector<std::vector<int>> workers;
-    for (const Json& stage : json_of(outcome).find("stages")->items()) {
+    const Json json = json_of(outcome);
+    for (const Json& stage : json.find("stages")->items()) {
       workers.emplace_back();
       for (const Json& worker : stage.find("workers")->items())
         workers.back().push_back(static_cast<int>(worker.as_int()));
