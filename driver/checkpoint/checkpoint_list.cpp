@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kStep = "step-";
 
-/// What resume finds wrong with a checkpoint.
+/// Returns the faults that resume finds in a checkpoint.
 Problems damage_of(const fs::path& folder, const ManifestHead& manifest, Check check) {
   if (check == Check::Hashes)
     if (Problems damage = check_shards(folder, manifest); !damage.empty()) return damage;

@@ -32,7 +32,7 @@ class HostEvents {
   virtual void ended(int rank, pid_t pid, const ChildEnd& end, bool was_suspended) = 0;
   /// A file of the run whose folder the launcher does not see. `path` is below the output folder.
   virtual void sent(int host, const std::string& path, std::string_view content) = 0;
-  /// What was appended to such a log behind its first `offset` bytes.
+  /// Bytes that were appended to such a log after its first `offset` bytes.
   virtual void grown(int host, const std::string& path, std::int64_t offset, std::string_view bytes) = 0;
   /// The host's ranks have saved a checkpoint on its disk.
   virtual void saved(int host, std::string_view manifest) = 0;

@@ -84,6 +84,8 @@ FlushingLoop::FlushingLoop(Training& training, StepReports& reports)
 }
 
 void FlushingLoop::run_to(std::int64_t end) {
+  std::vector<const BatchSource*> sources;
+  for (const BatchSources& of_array : t_.sources) sources.push_back(of_array.train.get());
   while (t_.done < end && t_.done != t_.limit()) {
     leave_out_ended_jobs();
     if (in_stretches()) {
@@ -92,8 +94,6 @@ void FlushingLoop::run_to(std::int64_t end) {
     }
     const std::vector<double> rates = t_.set_rates(t_.done);
     const std::int64_t position = t_.position_of(t_.done);
-    std::vector<const BatchSource*> sources;
-    for (const BatchSources& of_array : t_.sources) sources.push_back(of_array.train.get());
     first_uses_.begin(t_.world.communicator, sources, position, t_.position_of(t_.done + 1));
     for (std::size_t turn = 0; turn < turns_.size(); ++turn) {
       t_.stages->set_turn(turn);
