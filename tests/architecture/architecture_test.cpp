@@ -100,10 +100,12 @@ bool is_torch_header(const Include& include) {
 std::vector<Include> includes_of(const std::string& content) {
   static const std::regex pattern(R"re(^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">])re");
   std::vector<Include> result;
-  std::istringstream lines(content);
-  for (std::string line; std::getline(lines, line);) {
+  for (std::size_t at = content.find("include"); at != std::string::npos; at = content.find("include", at)) {
+    const std::size_t begin = content.rfind('\n', at) + 1, end = content.find('\n', at);
     std::smatch match;
+    const std::string line = content.substr(begin, end - begin);
     if (std::regex_search(line, match, pattern)) result.push_back({match[2], match[1] == "\""});
+    at = std::min(end, content.size());
   }
   return result;
 }

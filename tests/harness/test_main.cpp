@@ -3,6 +3,7 @@
 // "Skipped". (ctest's own SKIP_REGULAR_EXPRESSION would do that too, but it turns a failure beside a skip
 // into "Skipped".) Failures are said once more at the end, where scripts/test finds them.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -51,8 +52,37 @@ void repeat_failures() {
   }
 }
 
+/// Appends a line to $MILLRACE_TEST_TIMES for each test: its name, elapsed seconds, and processor seconds of
+/// it and of the processes that it started.
+class Times final : public testing::EmptyTestEventListener {
+ public:
+  explicit Times(const char* path) : file_(path, std::ios::app) {}
+
+ private:
+  static double processor_seconds() {
+    double seconds = 0;
+    for (const int whose : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+      rusage used{};
+      ::getrusage(whose, &used);
+      for (const timeval& part : {used.ru_utime, used.ru_stime})
+        seconds += static_cast<double>(part.tv_sec) + 1e-6 * static_cast<double>(part.tv_usec);
+    }
+    return seconds;
+  }
+  void OnTestStart(const testing::TestInfo&) override { began_ = processor_seconds(); }
+  void OnTestEnd(const testing::TestInfo& test) override {
+    file_ << name_of(test) << ' ' << 1e-3 * static_cast<double>(test.result()->elapsed_time()) << ' '
+          << processor_seconds() - began_ << std::endl;
+  }
+
+  std::ofstream file_;
+  double began_ = 0;
+};
+
 int run(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  if (const char* path = std::getenv("MILLRACE_TEST_TIMES"))
+    testing::UnitTest::GetInstance()->listeners().Append(new Times(path));
   if (const int failed = RUN_ALL_TESTS(); failed != 0) {
     repeat_failures();
     return failed;
