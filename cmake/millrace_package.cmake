@@ -1,5 +1,5 @@
 # What `cmake --install` adds to the programs, so that a project elsewhere builds on millrace (docs/your-model.md):
-#   include/millrace/   the headers of the folder millrace/, which are public, and what they include (millrace_headers.cmake)
+#   include/millrace/   the headers of include/millrace, which are public, and what they include (millrace_headers.cmake)
 #   lib/                the static libraries that driver/worker links
 #   lib/cmake/millrace/ find_package(millrace), target millrace::millrace
 #   lib/pkgconfig/      millrace.pc, for builds without CMake

@@ -104,7 +104,12 @@ std::vector<Include> includes_of(const std::string& content) {
     const std::size_t begin = content.rfind('\n', at) + 1, end = content.find('\n', at);
     std::smatch match;
     const std::string line = content.substr(begin, end - begin);
-    if (std::regex_search(line, match, pattern)) result.push_back({match[2], match[1] == "\""});
+    if (std::regex_search(line, match, pattern)) {
+      const std::string target = match[2];
+      const bool from_root = match[1] == "\"";  // public headers are named as users name them
+      result.push_back(
+          {from_root && starts_with(target, "millrace/") ? "include/" + target : target, from_root});
+    }
     at = std::min(end, content.size());
   }
   return result;
@@ -166,7 +171,7 @@ SourceTree read_source_tree() {
   const fs::path root = MILLRACE_SOURCE_DIR;
   SourceTree tree;
   for (const char* top :
-       {"runtime", "optimizer", "models", "data", "driver", "experiments", "millrace", "programs"}) {
+       {"runtime", "optimizer", "models", "data", "driver", "experiments", "include", "programs"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / top)) {
       const std::string extension = entry.path().extension().string();
       if (!entry.is_regular_file() || (extension != ".h" && extension != ".cpp")) continue;
