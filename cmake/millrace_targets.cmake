@@ -44,8 +44,10 @@ function(millrace_program name)
 endfunction()
 
 # With PARTS n, CTest has the tests of the folder as n tests <name>_1 ... <name>_n, which can run at the same time.
+# QUICK: one of those that `scripts/test` builds and runs. WAITS: its processes wait for each other half of the time, so that
+# twice as many of such tests run at once: CTest counts two slots for a core (scripts/test).
 function(millrace_test name)
-  cmake_parse_arguments(ARG "" "FOLDER;LABEL;TIMEOUT;OPTIMISE;PARTS" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "QUICK;WAITS" "FOLDER;LABEL;TIMEOUT;OPTIMISE;PARTS" "LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${ARG_FOLDER}/*.cpp)
   if(NOT sources)
     return()
@@ -73,5 +75,15 @@ function(millrace_test name)
     list(APPEND tests ${name})
   endif()
   # Those that may take long begin first, so that no long one is left alone at the end.
-  set_tests_properties(${tests} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+  set(labels ${ARG_LABEL})
+  if(ARG_QUICK)
+    list(APPEND labels quick)
+    add_dependencies(quick_tests ${name})
+  endif()
+  set(slots 2)
+  if(ARG_WAITS)
+    set(slots 1)
+  endif()
+  set_tests_properties(${tests} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
+    PROCESSORS ${slots})
 endfunction()

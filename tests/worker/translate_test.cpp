@@ -385,7 +385,7 @@ TEST_F(Translate, StagesThatDoNotFitAreRefused) {
   fails("--plan none.json", 2, "none.json");
   fails("--plan bad.json", 2, "bad.json");
   fails("--stages 3 --ranks 4", 2, "--ranks: 4 cannot share out 3 stages");
-  fails("--stages 100", 2, "--stages: 100 of a model of");
+  fails("--stages 30", 2, "--stages: 30 of a model of");
   EXPECT_EQ(run("translate --checkpoint run --stages 2 <text.de" + kFlags).code, 2);
   // The other run's model has a layer more.
   const Ran more =

@@ -38,24 +38,29 @@ TEST_F(Jobs, TheCpusWorkerRefusesAGpu) {
 }
 
 TEST_F(Jobs, ProcessesGiveTheBytesOfOneProcess) {
-  const std::string models[] = {"model: mlp\nwidth: 32\ndepth: 4\ndropout: 0.1\nsteps: 5\n",
-                                "model: vgg16\nimage-size: 32\nclasses: 10\nsteps: 2\n",
-                                "model: resnet18\nimage-size: 32\nclasses: 10\nsteps: 3\n"};
-  for (const std::string& model : models) {
+  struct Case {
+    const char* model;
+    std::vector<std::tuple<int, const char*, const char*>> plans;  // stages, schedule, backend
+  };
+  const Case cases[] = {{"model: mlp\nwidth: 32\ndepth: 4\ndropout: 0.1\nsteps: 5\n",
+                         {{2, "1f1b", "tcp"},
+                          {3, "gpipe", "tcp"},
+                          {4, "1f1b", "shm"},
+                          {2, "gpipe", "shm"},
+                          {2, "zb-v", "tcp"},
+                          {3, "zb-h1", "shm"}}},
+                        {"model: vgg16\nimage-size: 32\nclasses: 10\nsteps: 2\n", {{4, "1f1b", "shm"}}},
+                        {"model: resnet18\nimage-size: 32\nclasses: 10\nsteps: 3\n",
+                         {{4, "1f1b", "tcp"}, {2, "zb-v", "tcp"}, {3, "zb-h1", "shm"}}}};
+  for (const auto& [model, plans] : cases) {
     const std::string common = model +
-                               "data: synthetic:64\nmicrobatch: 2\nmicrobatches: 4\nseed: 3\n"
+                               std::string("data: synthetic:64\nmicrobatch: 2\nmicrobatches: 4\nseed: 3\n") +
                                "deterministic: true\nno-evaluation: true\n";
     write("one.yaml",
           common + "stages: 1\nsave-weights: one.safetensors\noutput-dir: one\noverwrite: true\n");
     const Ran one = run("launch one.yaml");
     ASSERT_EQ(one.code, 0) << one.output;
-    for (const auto& [stages, schedule, backend] : {std::tuple{2, "1f1b", "tcp"},
-                                                    {3, "gpipe", "tcp"},
-                                                    {4, "1f1b", "tcp"},
-                                                    {2, "gpipe", "shm"},
-                                                    {4, "1f1b", "shm"},
-                                                    {2, "zb-v", "tcp"},
-                                                    {3, "zb-h1", "shm"}}) {
+    for (const auto& [stages, schedule, backend] : plans) {
       write("many.yaml", common + "stages: " + std::to_string(stages) + "\nschedule: " + schedule +
                              "\nbackend: " + backend +
                              "\nsave-weights: many.safetensors\noutput-dir: many\noverwrite: true\n");
