@@ -22,34 +22,19 @@ std::mutex& library_mutex() {
   return mutex;
 }
 
+// clang-format off
+#define MILLRACE_HDF5_FUNCTIONS(X) \
+  X(H5open) X(H5Eset_auto2) X(H5Fcreate) X(H5Fopen) X(H5Fclose) X(H5Screate_simple) X(H5Sclose) \
+  X(H5Sselect_hyperslab) X(H5Sget_simple_extent_ndims) X(H5Sget_simple_extent_dims) X(H5Dcreate2) \
+  X(H5Dopen2) X(H5Dwrite) X(H5Dread) X(H5Dget_space) X(H5Dget_type) X(H5Dclose) X(H5Tget_size) X(H5Tclose) \
+  X(H5Lexists) X(H5Pcreate) X(H5Pset_chunk) X(H5Pset_deflate) X(H5Pclose)
+// clang-format on
+
 /// The library's functions, found by name, with the types that the header gives them.
 struct Library {
-#define MILLRACE_HDF5(function) decltype(&::function) function = nullptr
-  MILLRACE_HDF5(H5open);
-  MILLRACE_HDF5(H5Eset_auto2);
-  MILLRACE_HDF5(H5Fcreate);
-  MILLRACE_HDF5(H5Fopen);
-  MILLRACE_HDF5(H5Fclose);
-  MILLRACE_HDF5(H5Screate_simple);
-  MILLRACE_HDF5(H5Sclose);
-  MILLRACE_HDF5(H5Sselect_hyperslab);
-  MILLRACE_HDF5(H5Sget_simple_extent_ndims);
-  MILLRACE_HDF5(H5Sget_simple_extent_dims);
-  MILLRACE_HDF5(H5Dcreate2);
-  MILLRACE_HDF5(H5Dopen2);
-  MILLRACE_HDF5(H5Dwrite);
-  MILLRACE_HDF5(H5Dread);
-  MILLRACE_HDF5(H5Dget_space);
-  MILLRACE_HDF5(H5Dget_type);
-  MILLRACE_HDF5(H5Dclose);
-  MILLRACE_HDF5(H5Tget_size);
-  MILLRACE_HDF5(H5Tclose);
-  MILLRACE_HDF5(H5Lexists);
-  MILLRACE_HDF5(H5Pcreate);
-  MILLRACE_HDF5(H5Pset_chunk);
-  MILLRACE_HDF5(H5Pset_deflate);
-  MILLRACE_HDF5(H5Pclose);
-#undef MILLRACE_HDF5
+#define MILLRACE_MEMBER(function) decltype(&::function) function = nullptr;
+  MILLRACE_HDF5_FUNCTIONS(MILLRACE_MEMBER)
+#undef MILLRACE_MEMBER
   hid_t create_class = -1;
   hid_t types[11] = {};
 
@@ -61,32 +46,9 @@ struct Library {
     if (!handle)
       throw DataError("the HDF5 library is not installed, and format hdf5 needs it",
                       "on Debian: apt-get install libhdf5-103-1");
-#define MILLRACE_HDF5(function) take(handle, #function, function)
-    MILLRACE_HDF5(H5open);
-    MILLRACE_HDF5(H5Eset_auto2);
-    MILLRACE_HDF5(H5Fcreate);
-    MILLRACE_HDF5(H5Fopen);
-    MILLRACE_HDF5(H5Fclose);
-    MILLRACE_HDF5(H5Screate_simple);
-    MILLRACE_HDF5(H5Sclose);
-    MILLRACE_HDF5(H5Sselect_hyperslab);
-    MILLRACE_HDF5(H5Sget_simple_extent_ndims);
-    MILLRACE_HDF5(H5Sget_simple_extent_dims);
-    MILLRACE_HDF5(H5Dcreate2);
-    MILLRACE_HDF5(H5Dopen2);
-    MILLRACE_HDF5(H5Dwrite);
-    MILLRACE_HDF5(H5Dread);
-    MILLRACE_HDF5(H5Dget_space);
-    MILLRACE_HDF5(H5Dget_type);
-    MILLRACE_HDF5(H5Dclose);
-    MILLRACE_HDF5(H5Tget_size);
-    MILLRACE_HDF5(H5Tclose);
-    MILLRACE_HDF5(H5Lexists);
-    MILLRACE_HDF5(H5Pcreate);
-    MILLRACE_HDF5(H5Pset_chunk);
-    MILLRACE_HDF5(H5Pset_deflate);
-    MILLRACE_HDF5(H5Pclose);
-#undef MILLRACE_HDF5
+#define MILLRACE_TAKE(function) take(handle, #function, function);
+    MILLRACE_HDF5_FUNCTIONS(MILLRACE_TAKE)
+#undef MILLRACE_TAKE
     H5open();
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // the library must not print problems itself
     create_class = value(handle, "H5P_CLS_DATASET_CREATE_ID_g");
