@@ -33,6 +33,16 @@ function(millrace_library name)
   endif()
 endfunction()
 
+# Makes text files of the tree string literals: #include <embedded/PATH> in `source`.
+function(millrace_embed source)
+  foreach(file ${ARGN})
+    file(READ ${CMAKE_SOURCE_DIR}/${file} text)
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/include/embedded/${file} CONTENT "R\"embedded(@text@)embedded\"" @ONLY)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${file})
+  endforeach()
+  set_source_files_properties(${source} PROPERTIES INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR}/include)
+endfunction()
+
 function(millrace_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
