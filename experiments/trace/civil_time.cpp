@@ -1,5 +1,6 @@
 #include "experiments/trace/civil_time.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 
@@ -23,40 +24,24 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
 
 std::optional<std::int64_t> checked_date(std::optional<int> year, std::optional<int> month,
                                          std::optional<int> day) {
-  if (!year || !month || !day || *month < 1 || *month > 12 || *day < 1) return std::nullopt;
+  if (!year || !month || !day) return std::nullopt;
   if (*year < 1700 || *year > 2255) return std::nullopt;  // nanoseconds since 1970 hold no more
-  const std::int64_t days = days_from_civil({*year, *month, *day});
-  // 30 February is 2 March: not the date that was written.
-  const CivilDate back = civil_from_days(days);
-  if (back.month != *month || back.day != *day) return std::nullopt;
-  return days;
+  if (!(std::chrono::year(*year) / *month / *day).ok()) return std::nullopt;
+  return days_from_civil({*year, *month, *day});
 }
 
 }  // namespace
 
-// Howard Hinnant, "chrono-compatible low-level date algorithms": eras of 400 years that begin in March.
 std::int64_t days_from_civil(const CivilDate& date) {
-  const std::int64_t year = date.year - (date.month <= 2 ? 1 : 0);
-  const std::int64_t era = floor_divide(year, 400);
-  const std::int64_t year_of_era = year - era * 400;
-  const std::int64_t day_of_year = (153 * (date.month + (date.month > 2 ? -3 : 9)) + 2) / 5 + date.day - 1;
-  const std::int64_t day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-  return era * 146097 + day_of_era - 719468;
+  return std::chrono::sys_days(std::chrono::year(date.year) / date.month / date.day)
+      .time_since_epoch()
+      .count();
 }
 
 CivilDate civil_from_days(std::int64_t days) {
-  days += 719468;
-  const std::int64_t era = floor_divide(days, 146097);
-  const std::int64_t day_of_era = days - era * 146097;
-  const std::int64_t year_of_era =
-      (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146096) / 365;
-  const std::int64_t day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-  const std::int64_t month = (5 * day_of_year + 2) / 153;
-  CivilDate date;
-  date.day = static_cast<int>(day_of_year - (153 * month + 2) / 5 + 1);
-  date.month = static_cast<int>(month + (month < 10 ? 3 : -9));
-  date.year = static_cast<int>(year_of_era + era * 400 + (date.month <= 2 ? 1 : 0));
-  return date;
+  const std::chrono::year_month_day date{std::chrono::sys_days(std::chrono::days(days))};
+  return {static_cast<int>(date.year()), static_cast<int>(static_cast<unsigned>(date.month())),
+          static_cast<int>(static_cast<unsigned>(date.day()))};
 }
 
 std::optional<std::int64_t> parse_date(std::string_view text) {
