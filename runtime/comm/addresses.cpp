@@ -7,9 +7,12 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
+#include <chrono>
 #include <cstring>
 
-#include "runtime/base/error.h"
+#include "runtime/base/log.h"
 
 namespace millrace {
 namespace {
@@ -30,6 +33,16 @@ sockaddr_in6& v6(SocketAddress& address) {
 std::string without_brackets(const std::string& host) {
   const bool in_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
   return in_brackets ? host.substr(1, host.size() - 2) : host;
+}
+
+constexpr std::chrono::milliseconds kLookUpPause{500};
+
+/// Tells whether the text may become known: it has the characters of a name, and is no address.
+bool is_host_name(const std::string& host) {
+  const auto is_letter = [](unsigned char c) { return std::isalpha(c) != 0; };
+  return std::ranges::any_of(host, is_letter) && std::ranges::all_of(host, [](unsigned char c) {
+           return std::isalnum(c) || c == '-' || c == '.' || c == '_';
+         });
 }
 
 }  // namespace
@@ -60,8 +73,10 @@ SocketAddress resolve(const std::string& host, int port) {
   const addrinfo hints{.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
   if (const int error = ::getaddrinfo(without_brackets(host).c_str(), nullptr, &hints, &found); error != 0) {
-    throw ConfigError("MASTER_ADDR '" + host + "' cannot be resolved: " + ::gai_strerror(error),
-                      "give a host name, an IPv4 or an IPv6 address; the port goes into MASTER_PORT");
+    const std::string text = "MASTER_ADDR '" + host + "' cannot be resolved: " + ::gai_strerror(error);
+    const char* hint = "give a host name, an IPv4 or an IPv6 address; the port goes into MASTER_PORT";
+    if (is_host_name(host)) throw UnknownName(text, hint);
+    throw ConfigError(text, hint);
   }
   const addrinfo* chosen = found;
   for (const addrinfo* one = found; one && chosen->ai_family != AF_INET; one = one->ai_next)
@@ -71,6 +86,23 @@ SocketAddress resolve(const std::string& host, int port) {
   (address.family() == AF_INET ? v4(address).sin_port : v6(address).sin6_port) =
       htons(static_cast<std::uint16_t>(port));
   return address;
+}
+
+SocketAddress await_address(const std::string& host, int port, TimePoint deadline, Clock& clock,
+                            const std::function<SocketAddress(const std::string&, int)>& look_up) {
+  for (bool is_first = true;; is_first = false) {
+    try {
+      return look_up(host, port);
+    } catch (const UnknownName& unknown) {
+      if (clock.now() >= deadline)
+        throw PeerError(unknown.what() + std::string(" until --timeout"), unknown.hint());
+      if (is_first)
+        log_warning(std::string(unknown.what()) + ": tries again for " +
+                    std::to_string(std::chrono::ceil<std::chrono::seconds>(deadline - clock.now()).count()) +
+                    " s (--timeout)");
+    }
+    clock.sleep_until(std::min(clock.now() + kLookUpPause, deadline));
+  }
 }
 
 SocketAddress any_address(const SocketAddress& like) {

@@ -3,8 +3,12 @@
 
 #include <sys/socket.h>
 
+#include <functional>
 #include <optional>
 #include <string>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/error.h"
 
 namespace millrace {
 
@@ -20,9 +24,21 @@ struct SocketAddress {
   std::string text_with_port() const;  ///< "10.0.0.7:29500", "[fe80::1%eth0]:29500"
 };
 
+/// A well-formed name that no resolver knows now. Names of pods appear after their pods have started.
+class UnknownName final : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
+
 /// Resolves a name or a literal such as "[::1]". IPv4 wins where the name has both. Throws ConfigError, which
-/// calls the name MASTER_ADDR.
+/// calls the name MASTER_ADDR, and UnknownName for a name.
 SocketAddress resolve(const std::string& host, int port);
+
+/// Resolves like resolve(), and tries an unknown name again until `deadline`, when it throws PeerError. Logs
+/// one warning when it starts to wait. One lookup may outlast the deadline by the system resolver's own
+/// limit.
+SocketAddress await_address(const std::string& host, int port, TimePoint deadline, Clock& clock,
+                            const std::function<SocketAddress(const std::string&, int)>& look_up = resolve);
 
 /// Returns the wildcard address (every address of this host) of `like`'s family, with `like`'s port.
 SocketAddress any_address(const SocketAddress& like);

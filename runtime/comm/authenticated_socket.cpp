@@ -211,6 +211,9 @@ void AuthenticatedListener::run(const std::stop_token& stop, Socket listener) {
 
 namespace {
 
+constexpr milliseconds kAddressAge{1000};  // an address is looked up again after this time
+constexpr milliseconds kOneTry{5000};      // connections to an address that nobody has any more end here
+
 /// What came of one try.
 enum class Try { Joined, HungUp, SomebodyElse };
 
@@ -243,12 +246,18 @@ Try introduce(Socket& socket, const Introduction& own, TimePoint deadline) {
 }  // namespace
 
 Socket connect_authenticated(const Introduction& own) {
-  const SocketAddress address = resolve(own.address, own.port);
   const std::string name = host_and_port(own.address, own.port);
   const TimePoint deadline = own.clock.now() + own.deadline;
+  SocketAddress address;
+  TimePoint looked_up = TimePoint::min();
   for (auto pause = milliseconds(1);; pause = std::min(pause * 2, milliseconds(50))) {
+    // A pod that was started anew has the name of the one before, at another address.
+    if (own.clock.now() - kAddressAge >= looked_up) {
+      address = await_address(own.address, own.port, deadline, own.clock);
+      looked_up = own.clock.now();
+    }
     Socket socket(own.clock);
-    const int error = connect_once(socket, address, deadline, own.clock);
+    const int error = connect_once(socket, address, std::min(deadline, own.clock.now() + kOneTry), own.clock);
     Try result = Try::HungUp;
     if (error == 0) {
       if (own.tls) socket.encrypt(*own.tls, false);

@@ -79,8 +79,27 @@ TEST(Addresses, NamesAndLiteralsOfBothFamilies) {
   EXPECT_EQ(any_address(resolve("::1", 7)).text(), "::");
   EXPECT_EQ(any_address(resolve("127.0.1.1", 7)).text(), "0.0.0.0");
   EXPECT_EQ(address_towards(resolve("127.0.0.1", 7))->text(), "127.0.0.1");
-  EXPECT_THROW(resolve("no-such-host.invalid", 1), ConfigError);
+  EXPECT_THROW(resolve("no-such-host.invalid", 1), UnknownName);
   EXPECT_THROW(resolve("[::1]:29500", 1), ConfigError);
+}
+
+/// A pod that starts before pod 0 does not know its name yet.
+TEST(Addresses, ANameThatAppearsLaterIsWaitedFor) {
+  VirtualClock clock;
+  const TimePoint end = clock.now() + milliseconds(20'000);
+  int lookups = 0;
+  const auto later = [&](const std::string&, int port) {
+    if (++lookups < 8) throw UnknownName("not yet");
+    return resolve("10.1.2.3", port);
+  };
+  EXPECT_EQ(await_address("pod-0.job", 7, end, clock, later).text_with_port(), "10.1.2.3:7");
+  EXPECT_LT(clock.now(), end);
+  lookups = -1'000'000;
+  EXPECT_THROW(await_address("pod-0.job", 7, end, clock, later), PeerError);
+  EXPECT_EQ(clock.now(), end);
+  VirtualClock other;
+  EXPECT_THROW(await_address("[::1]:29500", 1, other.now() + milliseconds(20'000), other), ConfigError);
+  EXPECT_EQ(other.now(), VirtualClock().now()) << "no name: nothing to wait for";
 }
 
 /// Over IPv6 where this machine has it.
