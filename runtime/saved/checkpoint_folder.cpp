@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 
 // suffix of a folder that is being replaced: see replace_folder
 constexpr const char* kReplaced = ".replaced";
+constexpr const char* kKept = ".kept";
 constexpr const char* kUnfinished = ".tmp.";  // and the run behind it
 // The last member of a manifest: the hash of every byte before it.
 constexpr const char* kSealBegin = ",\n \"sha256\": \"";
@@ -79,6 +80,32 @@ std::vector<fs::path> step_folders(const fs::path& folder) {
   }
   std::ranges::sort(result, std::greater<>());
   return result;
+}
+
+/// Tells whether a save gives files this name. Files that a save did not finish have the suffix kUnfinished.
+bool is_name_of_save(const std::string& name) {
+  return name == kManifest || name.find(kUnfinished) != std::string::npos ||
+         (name.starts_with("stage") && name.ends_with(".safetensors"));
+}
+
+/// Deletes the folder of a save. If it has files that no save writes, these stay: it moves to `STEP.kept`.
+std::error_code remove_saved(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> saved;
+  bool has_others = false;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const bool is_saved = is_name_of_save(entry.path().filename().string()) && !entry.is_directory(error);
+    if (is_saved) saved.push_back(entry.path());
+    has_others = has_others || !is_saved;
+  }
+  if (error) return fs::exists(folder) ? error : std::error_code();
+  std::ranges::for_each(saved, [&](const fs::path& path) { fs::remove(path, error); });
+  if (!has_others) return fs::remove(folder, error), error;
+  fs::path kept = folder.parent_path() / (folder.stem().stem().string() + kKept);
+  while (fs::exists(kept)) kept += "+";
+  fs::rename(folder, kept, error);
+  log_warning(kept.string() + " has the files that no run wrote into a checkpoint that is deleted");
+  return error;
 }
 
 /// Removes this run's oldest checkpoints. Checkpoints that cannot be read or are another run's stay.
@@ -306,8 +333,7 @@ Status publish_checkpoint(const fs::path& folder, const fs::path& temporary, con
                    "earlier checkpoints stay as they are"};
   if (Status placed = replace_folder(temporary, folder / step_name(head->step)); !placed) return placed;
   if (Status written = write_latest(folder, {step_name(head->step), head->run}); !written) return written;
-  std::error_code ignored;
-  fs::remove_all(temporary, ignored);  // the folder that was replaced
+  remove_saved(temporary);  // the folder that was replaced
   prune(folder, head->run, keep);
   return Ok{};
 }
@@ -315,12 +341,11 @@ Status publish_checkpoint(const fs::path& folder, const fs::path& temporary, con
 std::error_code remove_checkpoint(const fs::path& step, const std::string& run) {
   std::error_code error;
   const fs::path gone = step.parent_path() / (step_of(step) + kUnfinished + run);
-  fs::remove_all(gone, error);
+  remove_saved(gone);
   fs::rename(step, gone, error);
   const bool is_renamed = !error;
   if (!reach_file_call()) return error;
-  fs::remove_all(is_renamed ? gone : step, error);
-  return error;
+  return remove_saved(is_renamed ? gone : step);
 }
 
 void prune_branches(const fs::path& folder, const std::string& run, int newest) {
@@ -341,8 +366,11 @@ void prune_branches(const fs::path& folder, const std::string& run, int newest) 
     if (error || !is_own || ++kept <= newest) continue;
     for (const fs::path& step : step_folders(branch)) remove_checkpoint(step, run);
     if (!reach_file_call()) return;
-    fs::remove_all(branch, error);
-    log_info(branch.string() + " is deleted: " + std::to_string(newest) + " newer branches stay");
+    for (const auto& entry : fs::directory_iterator(branch, error))
+      if (entry.path().filename().string().find(kUnfinished) != std::string::npos) remove_saved(entry.path());
+    fs::remove(branch / "latest", error);
+    if (fs::remove(branch, error))
+      log_info(branch.string() + " is deleted: " + std::to_string(newest) + " newer branches stay");
   }
 }
 
@@ -355,12 +383,12 @@ Status go_on_from(const fs::path& folder, const std::string& run, std::int64_t s
     if (name.ends_with(kUnfinished + run)) unfinished.push_back(entry.path());
     if (name.ends_with(kReplaced)) replaced.push_back(entry.path());
   }
-  for (const fs::path& path : unfinished) fs::remove_all(path, error);
+  for (const fs::path& path : unfinished) remove_saved(path);
   remove_unfinished(folder);
   for (const fs::path& path : replaced) {
     const fs::path name = folder / path.stem();
     if (fs::exists(name, error)) {
-      fs::remove_all(path, error);
+      remove_saved(path);
     } else {
       fs::rename(path, name, error);
     }

@@ -92,7 +92,8 @@ Status publish_checkpoint(const std::filesystem::path& folder, const std::filesy
                           const std::string& manifest, const Retention& keep, Shards shards = Shards::All);
 
 /// Deletes a checkpoint of `run`. A reader finds all of it or nothing; what a process that is killed
-/// meanwhile leaves looks like a save of the run that did not end.
+/// meanwhile leaves looks like a save of the run that did not end. Files that no save writes stay, in
+/// `STEP.kept`.
 std::error_code remove_checkpoint(const std::filesystem::path& step, const std::string& run);
 
 /// Makes the checkpoint of `step` the newest of `run` in `folder`, or else the last one before it; without
@@ -103,7 +104,7 @@ std::error_code remove_checkpoint(const std::filesystem::path& step, const std::
 Status go_on_from(const std::filesystem::path& folder, const std::string& run, std::int64_t step);
 
 /// Deletes the branches that `run` left in `folder`, but for the `newest` ones. Folders with anything else
-/// than checkpoints of the run stay. The caller holds the folder's lock.
+/// than checkpoints of the run stay, and so do files that no save writes. The caller holds the folder's lock.
 void prune_branches(const std::filesystem::path& folder, const std::string& run, int newest);
 
 }  // namespace millrace

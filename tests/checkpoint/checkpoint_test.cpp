@@ -305,6 +305,29 @@ TEST_F(Checkpoints, OldBranchesOfTheRunAreDeleted) {
   EXPECT_EQ(found(), 10);
 }
 
+TEST_F(Checkpoints, FilesOfTheUserOutliveTheirCheckpoint) {
+  ASSERT_FALSE(save("aa", 10));
+  ASSERT_FALSE(save("aa", 20));
+  for (const fs::path& step : {step_folder(10), step_folder(20)}) {
+    fs::create_directories(step / "plots");
+    write(step / "notes.txt", "mine");
+  }
+  ASSERT_TRUE(go_on_from(folder_, "aa", 10));
+  prune_branches(folder_, "aa", 0);
+  EXPECT_TRUE(fs::exists(folder_ / "abandoned-1/step-00000020.kept/notes.txt"));
+  ASSERT_FALSE(save("aa", 30, {.newest = 1}));
+  EXPECT_EQ(entries(),
+            (std::vector<std::string>{"abandoned-1", "latest", "step-00000010.kept", "step-00000030"}));
+  for (const char* kept : {"abandoned-1/step-00000020.kept", "step-00000010.kept"}) {
+    std::vector<std::string> left;
+    for (const auto& entry : fs::directory_iterator(folder_ / kept)) left.push_back(entry.path().filename());
+    std::ranges::sort(left);
+    EXPECT_EQ(left, (std::vector<std::string>{"notes.txt", "plots"})) << kept;
+  }
+  ASSERT_FALSE(save("aa", 10));
+  EXPECT_EQ(found(), 10) << "what was kept is in nobody's way";
+}
+
 TEST_F(Checkpoints, NamesThatAreTakenAreNoPlaceToMoveTo) {
   for (int step : {10, 20}) ASSERT_FALSE(save("aa", step));
   write(folder_ / "abandoned-1", "");
