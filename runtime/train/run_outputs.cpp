@@ -214,10 +214,15 @@ std::int64_t RunOutputs::open_logs(std::int64_t clock_ns, std::int64_t unix_ns) 
 
 void RunOutputs::finish() {
   counters_.reset();
-  at::Tensor lines = at::full({1}, static_cast<double>(t_.log.lost_lines()), at::kDouble);
+  at::Tensor lost = at::full({2}, static_cast<double>(t_.log.lost_lines()), at::kDouble);
+  double* const counts = lost.mutable_data_ptr<double>();  // lines, logs
+  counts[1] = t_.log.is_in_place() ? 0 : 1;
   if (t_.world.communicator.size() > 1 && !t_.options.output_dir.empty())
-    t_.world.communicator.all_reduce(lines, "lost log lines")->wait();
-  t_.report.lost_log_lines = static_cast<std::int64_t>(*lines.const_data_ptr<double>());
+    t_.world.communicator.all_reduce(lost, "lost log lines")->wait();
+  t_.report.lost_log_lines = static_cast<std::int64_t>(counts[0]);
+  if (counts[1] > 0)
+    t_.report.lost.push_back("the logs and results until now: " + t_.options.output_dir +
+                             " was deleted or replaced while the run wrote into it");
   if (t_.report.lost_log_lines > 0 && t_.owns_loss())
     log_warning(std::to_string(t_.report.lost_log_lines) +
                 " line(s) of the steps' logs could not be written");

@@ -1,5 +1,6 @@
 #include "runtime/train/step_log.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,6 +36,13 @@ LineFile open_log(const std::filesystem::path& path, std::int64_t from_step) {
   return LineFile(path, /*append=*/from_step > 0);
 }
 
+/// Returns device and inode; zeros: there is no such file.
+std::pair<std::uint64_t, std::uint64_t> id_of_file(const std::filesystem::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return {};
+  return {info.st_dev, info.st_ino};
+}
+
 }  // namespace
 
 std::string numbered_from(const std::string& name, int first_job) {
@@ -47,6 +55,8 @@ std::string numbered_from(const std::string& name, int first_job) {
 
 StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& header, std::int64_t from_step)
     : file_(open_log(folder / run_files::kSteps.of(header.rank), from_step)),
+      path_(folder / run_files::kSteps.of(header.rank)),
+      file_id_(id_of_file(path_)),
       first_job_(header.first_job),
       own_steps_(header.own_steps) {
   if (header.writes_jobs) {
@@ -66,6 +76,10 @@ StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& heade
   }
   if (!header.command.empty()) first["command"] = header.command;
   write_line(file_, first.dump());
+}
+
+bool StepLog::is_in_place() const {
+  return path_.empty() || id_of_file(path_) == file_id_;
 }
 
 void StepLog::count_loss(const Status& written) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/files.h"
@@ -84,6 +85,8 @@ class StepLog {
   /// clock to UTC since 1970.
   void add_sink(std::unique_ptr<ScalarSink> sink, double unix_minus_clock_s);
   std::int64_t lost_lines() const { return lost_lines_; }
+  /// Tells whether what was written can be read in the folder: the file was neither deleted nor replaced.
+  bool is_in_place() const;
   /// Prints to stderr: on a terminal a progress bar that is drawn over itself, elsewhere a plain line.
   /// `left_s`: seconds that the other steps will take; said where it is a second or more.
   void print(const StepRecord& record, std::int64_t total_steps, double left_s = 0);
@@ -96,6 +99,8 @@ class StepLog {
   void give(std::int64_t step, const Scalars& values);
   void write_jobs(const StepRecord& record);
   LineFile file_, jobs_file_;
+  std::filesystem::path path_;                       ///< of file_; empty: there is none
+  std::pair<std::uint64_t, std::uint64_t> file_id_;  ///< of file_ when it was opened
   std::vector<std::unique_ptr<ScalarSink>> sinks_;
   double unix_minus_clock_s_ = 0, last_end_s_ = 0;  ///< last_end_s_: of the newest step, by the run's clock
   int first_job_ = 0;

@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/scalar_sink.h"
 #include "tests/train/pipeline_fixture.h"
 
 namespace millrace {
@@ -58,6 +59,32 @@ class Runs : public Pipeline {
 
   LayeredModel model_ = small_model();
 };
+
+/// Deletes the output folder after the first step.
+class DeletingSink final : public ScalarSink {
+ public:
+  explicit DeletingSink(fs::path folder) : folder_(std::move(folder)) {}
+  Status write(std::int64_t step, double, const Scalars&) override {
+    std::error_code ignored;  // other ranks write meanwhile
+    if (step == 0) fs::remove_all(folder_, ignored);
+    return Ok{};
+  }
+
+ private:
+  fs::path folder_;
+};
+
+/// Its last checkpoint makes the folder again.
+TEST_F(Runs, AFolderThatWasDeletedMeanwhileIsAnError) {
+  TrainOptions o = in("out", 4, 2);
+  o.scalars.push_back([&](std::int64_t) { return std::make_unique<DeletingSink>(o.output_dir); });
+  for (const RunReport& report : run(o).reports) {
+    ASSERT_EQ(report.lost.size(), 1u);
+    EXPECT_NE(report.lost.front().find("was deleted or replaced while the run wrote into it"),
+              std::string::npos);
+  }
+  EXPECT_EQ(newest("out"), 4);
+}
 
 TEST_F(Runs, AFreshRunDoesNotTouchAnEarlierOne) {
   run(in("out", 30, 10));
