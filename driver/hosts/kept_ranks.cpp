@@ -17,9 +17,9 @@ namespace {
 
 constexpr timeval kSendPatience{.tv_sec = 2, .tv_usec = 0};
 
-/// Each run has values of its own for these: they say where its ranks meet, and as which run.
-constexpr const char* kOfRun[] = {"MILLRACE_STORE", "MILLRACE_RUN", "MILLRACE_TOKEN", "MASTER_ADDR",
-                                  "MASTER_PORT"};
+/// Each run has values of its own for these: where and when its ranks meet, and as which run.
+constexpr const char* kOfRun[] = {"MILLRACE_STORE", "MILLRACE_RUN", "MILLRACE_TOKEN",
+                                  "MASTER_ADDR",    "MASTER_PORT",  kSpent};
 
 std::vector<std::pair<std::string, std::string>> lasting(const RankProcess& rank) {
   auto variables = rank.environment;

@@ -60,6 +60,10 @@ struct ChildProcess {
 enum class ChildInput { None, Pipe, Orders };
 inline constexpr const char* kOrders = "MILLRACE_ORDERS";
 
+/// Names the seconds that had passed since the launcher's start when it started the rank, or gave it an
+/// order. Ranks of other hosts need a duration, because their clocks may differ.
+inline constexpr const char* kSpent = "MILLRACE_SPENT";
+
 /// Starts a process with `environment` on top of this one's. `what` names it in messages ("rank 3"). Throws
 /// ConfigError.
 ChildProcess start_child(const std::string& what, const std::vector<std::string>& argv,

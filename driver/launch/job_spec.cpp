@@ -34,7 +34,7 @@ constexpr const char* kLauncherVariables[] = {
     "RANK",           "LOCAL_RANK",          "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
     "MASTER_ADDR",    "MASTER_PORT",         "MILLRACE_STORE", "MILLRACE_LAUNCHER_PID",
     "MILLRACE_TOKEN", "MILLRACE_TOKEN_FILE", "MILLRACE_RUN",   "MILLRACE_FOLDERS",
-    "MILLRACE_HOST",  "MILLRACE_TERMINAL",   kOrders};
+    "MILLRACE_HOST",  "MILLRACE_TERMINAL",   kOrders,          kSpent};
 // Keys of a job that are no flags of `train`, in the order of messages.
 constexpr const char* kJobKeys[] = {"name",        "ranks",           "worker",    "env",
                                     "args",        "hosts",           "on",        "workdir",

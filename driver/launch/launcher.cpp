@@ -20,7 +20,9 @@
 #include "driver/launch/host_results.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
+#include "runtime/base/here_and_now.h"
 #include "runtime/base/log.h"
+#include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/units.h"
 
@@ -211,6 +213,7 @@ class Launch final : private HostEvents {
     if (meeting.empty()) meeting = "127.0.0.1";  // a host without a network has all ranks
     std::vector<std::pair<std::string, std::string>> added{{"MASTER_ADDR", meeting},
                                                            {"MASTER_PORT", std::to_string(first.port())}};
+    added.push_back(spent());
     const bool apart =
         !std::ranges::all_of(options_.hosts, [](const auto& host) { return host->shares_output(); });
     if (apart) added.emplace_back("MILLRACE_FOLDERS", "apart");
@@ -220,7 +223,8 @@ class Launch final : private HostEvents {
     return true;
   }
 
-  void start(const RankProcess& process) {
+  void start(RankProcess process) {
+    process.environment.push_back(spent());
     Descriptor out_log, err_log;
     if (!process.log.empty()) {
       out_log = open_log(process.log + ".out", options_.append_logs);
@@ -266,6 +270,10 @@ class Launch final : private HostEvents {
   }
 
  private:
+  static std::pair<std::string, std::string> spent() {
+    return {kSpent, printed("%.2f", process_age().count())};
+  }
+
   /// A process that was kept, or a new one.
   ChildProcess process_for(const std::string& name, const RankProcess& rank) {
     if (options_.kept) {

@@ -7,6 +7,7 @@
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/run_state.h"
 #include "runtime/base/error.h"
+#include "runtime/base/here_and_now.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
@@ -84,14 +85,6 @@ Restarts::Restarts(const JobSpec& job) : spares_(job.restarts.spares) {
   if (const std::string* limit = job.find("time-limit")) time_limit_ = parse_duration(*limit);
 }
 
-bool Restarts::leave_time(Again& again) {
-  if (!time_limit_) return true;
-  const double left = *time_limit_ - Seconds(steady_clock().now() - start_ + again.delay).count();
-  if (left < kLeastTime) return false;
-  again.overrides.push_back({"time-limit", printed("%.1fs", left), kWhere});
-  return true;
-}
-
 std::optional<Restarts::Again> Restarts::after(const LaunchOutcome& outcome, const JobSpec& job) {
   if (!may_be_mended(outcome)) return std::nullopt;
   const auto kept = std::ranges::count_if(outcome.exits, &RankExit::is_kept);
@@ -132,7 +125,7 @@ std::optional<Restarts::Again> Restarts::again(const JobSpec& job, const std::ve
   std::string from = state.checkpoint.empty() ? "the start" : state.checkpoint;
   if (as_told) from = is_named ? *resume : "the start";
   if (kept > 0 && fruitless_ == 0) again.delay = {};
-  if (!leave_time(again)) {
+  if (time_limit_ && *time_limit_ - Seconds(process_age() + again.delay).count() < kLeastTime) {
     why_not_ = "the time limit leaves too little for a restart";
     return std::nullopt;
   }

@@ -10,7 +10,6 @@
 
 #include "driver/launch/job_spec.h"
 #include "driver/launch/launcher.h"
-#include "runtime/base/clock.h"
 
 namespace millrace {
 
@@ -46,11 +45,7 @@ class Restarts {
   /// ranks, if it has one that fits; else the lost hosts are tried again.
   void replace(const JobSpec& job, const std::vector<std::size_t>& lost, Again& again);
 
-  /// Leaves the next run what is left of the job's time limit. Returns false if that is too little.
-  bool leave_time(Again& again);
-
-  TimePoint start_ = steady_clock().now();
-  std::optional<double> time_limit_;  ///< seconds, of all runs together
+  std::optional<double> time_limit_;  ///< seconds, of all runs together, from this process's start
   std::vector<HostEntry> spares_;
   int made_ = 0;
   int fruitless_ = 0;           ///< restarts in a row that came no further

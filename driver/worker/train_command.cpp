@@ -21,6 +21,7 @@
 #include "driver/worker/train_dry_run.h"
 #include "driver/worker/train_ranks.h"
 #include "driver/worker/train_summary.h"
+#include "runtime/base/here_and_now.h"
 #include "runtime/base/log.h"
 #include "runtime/base/private_folder.h"
 #include "runtime/base/progress_line.h"
@@ -133,10 +134,10 @@ Status check_outputs(const TrainFlags& spec, int rank) {
 /// Judge: `evaluate`, a run of no steps that starts from weights.
 enum class Purpose { Train, Judge };
 
-/// One run of the command.
+/// One run of the command. `age`: since the start of this process, or since the launcher's order.
 int train_once(const std::vector<std::string>& args, const Accelerator& accelerator, const Additions& own,
-               Purpose purpose) {
-  const TimePoint begun = steady_clock().now();
+               Purpose purpose, Seconds age = process_age()) {
+  const TimePoint begun = steady_clock().now() - duration_of(age_of_command(age).count());
   return guarded([&] {
     GivenOptions ignored;
     const CommandSpec plain = with_additions(train_spec(), own, ignored);
@@ -242,8 +243,10 @@ int train_once(const std::vector<std::string>& args, const Accelerator& accelera
 int train_command(const std::vector<std::string>& args, const Accelerator& accelerator,
                   const Additions& own) {
   if (std::ranges::find(args, kBeside) != args.end()) return train_beside(args, accelerator, own);
+  Seconds age = process_age();
   for (std::vector<std::string> words = args;;) {
-    const int code = train_once(words, accelerator, own, Purpose::Train);
+    const int code = train_once(words, accelerator, own, Purpose::Train, age);
+    age = {};
     if (code != static_cast<int>(ExitCode::Peer)) return code;
     restore_signals();
     if (stop_flag.load()) return code;

@@ -14,10 +14,12 @@
 #include <filesystem>
 #include <sstream>
 
+#include "driver/hosts/rank_process.h"
 #include "driver/launch/pmix_session.h"
 #include "driver/launch/task_environment.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
+#include "runtime/base/numbers.h"
 #include "runtime/comm/addresses.h"
 #include "runtime/comm/handshake.h"
 #include "runtime/comm/store.h"
@@ -74,8 +76,8 @@ struct MeetingPlace {
 
 /// Debian writes `127.0.1.1 HOST` into /etc/hosts: ranks of other hosts, for whom the name is a real address,
 /// would find nobody. Who says 127.0.0.1, ::1 or localhost means it.
-MeetingPlace meeting_place(const JobEnvironment& job) {
-  MeetingPlace place{.address = resolve(job.address, job.port), .real = {}};
+MeetingPlace meeting_place(const JobEnvironment& job, TimePoint deadline) {
+  MeetingPlace place{.address = await_address(job.address, job.port, deadline, steady_clock()), .real = {}};
   const bool is_name = job.address != "localhost" &&
                        job.address.find_first_not_of("0123456789.") != std::string::npos &&
                        job.address.find(':') == std::string::npos;
@@ -84,7 +86,7 @@ MeetingPlace meeting_place(const JobEnvironment& job) {
 }
 
 std::shared_ptr<Store> tcp_store(const JobEnvironment& job, const JoinOptions& join,
-                                 const MeetingPlace& place) {
+                                 const MeetingPlace& place, TimePoint deadline) {
   if (job.rank == 0 && place.real) {
     log_warning("MASTER_ADDR " + job.address + " is " + place.address.text() +
                 " on this host (/etc/hosts?), where ranks of other hosts find nobody: rank 0 listens on " +
@@ -102,15 +104,16 @@ std::shared_ptr<Store> tcp_store(const JobEnvironment& job, const JoinOptions& j
         "--encrypt: the job has no token, from which the key is made",
         "give all ranks the same MILLRACE_TOKEN_FILE; `millrace launch` with hosts does so itself");
   const bool wide = place.real && job.bind_all;
-  return make_tcp_store({.address = place.real && !wide ? place.real->text() : job.address,
-                         .all_addresses = wide,
-                         .port = job.port,
-                         .rank = job.rank,
-                         .size = job.size,
-                         .job = job.job + (job.job.empty() ? "" : " ") + join.purpose,
-                         .token = job.token,
-                         .encrypt = join.encrypt,
-                         .deadline = join.deadline});
+  return make_tcp_store(
+      {.address = place.real && !wide ? place.real->text() : job.address,
+       .all_addresses = wide,
+       .port = job.port,
+       .rank = job.rank,
+       .size = job.size,
+       .job = job.job + (job.job.empty() ? "" : " ") + join.purpose,
+       .token = job.token,
+       .encrypt = join.encrypt,
+       .deadline = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock().now())});
 }
 
 /// When all have met, nobody needs the store any more: its port is closed, its folder goes.
@@ -262,6 +265,10 @@ bool launcher_rescues() {
   return environment("MILLRACE_RESCUE") == "1";
 }
 
+Seconds age_of_command(Seconds age) {
+  return age + Seconds(number_of<double>(environment(kSpent)).value_or(0));
+}
+
 Result<std::vector<Failpoint>> planted_failpoints() {
   const std::string text = environment("MILLRACE_FAILPOINTS");
   return text.empty() ? Result<std::vector<Failpoint>>(std::vector<Failpoint>()) : failpoints_from(text);
@@ -284,10 +291,11 @@ JoinedJob join_job(const JobEnvironment& place_of_job, const JoinOptions& join, 
   if (!options.device.empty() && accelerator.make_nccl) options.nccl = accelerator.make_nccl(device);
   JoinedJob joined;
   if (job.store_folder.empty()) {
-    const MeetingPlace place = meeting_place(job);
+    const TimePoint deadline = steady_clock().now() + join.deadline;
+    const MeetingPlace place = meeting_place(job, deadline);
     const auto own = place.real ? place.real : address_towards(place.address);
     if (own) options.interface_address = own->text();
-    joined.store = tcp_store(job, join, place);
+    joined.store = tcp_store(job, join, place, deadline);
   } else {
     joined.store = make_file_store(job.store_folder);
   }

@@ -9,6 +9,7 @@
 #include "driver/worker/worker_options.h"
 #include "runtime/base/failpoint.h"
 #include "runtime/base/result.h"
+#include "runtime/base/units.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
 
@@ -48,6 +49,10 @@ void die_with_launcher();
 std::string launched_run();
 /// Tells whether the launcher joins what ranks have after a failure, because it starts the job again.
 bool launcher_rescues();
+
+/// Returns how long the command has run of which this process, or the launcher's newest order to it, is
+/// `age` old: kSpent (rank_process.h) adds the launcher's time.
+Seconds age_of_command(Seconds age);
 
 /// Returns the faults that a test plants by MILLRACE_FAILPOINTS (failpoint.h).
 Result<std::vector<Failpoint>> planted_failpoints();

@@ -1,10 +1,13 @@
 #include "runtime/base/here_and_now.h"
 
 #include <sched.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <fstream>
 
+#include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -30,6 +33,20 @@ std::vector<int> core_numbers_here() {
 
 int cores_here() {
   return static_cast<int>(core_numbers_here().size());
+}
+
+std::chrono::duration<double> process_age() {
+  constexpr std::size_t kStart = 19;  // of the fields behind the name, in ticks since the boot
+  std::string stat;
+  std::getline(std::ifstream("/proc/self/stat"), stat);
+  const std::vector<std::string> fields =
+      words_of(stat.substr(std::min(stat.rfind(") ") + 2, stat.size())), ' ');
+  const auto ticks = number_of<double>(fields.size() > kStart ? fields[kStart] : "");
+  std::timespec now{};
+  if (!ticks || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return {};
+  const double started = *ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return std::chrono::duration<double>(
+      std::max(0.0, static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 - started));
 }
 
 std::string utc_now() {

@@ -1,6 +1,7 @@
 // The processor and the time at which something is measured or run, and the cores that it may use.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@ std::vector<int> core_numbers_here();
 
 /// Returns how many cores this process may use; 0: not known.
 int cores_here();
+
+/// Returns how long ago this process was started, exec(2) included, to a hundredth of a second; 0: not known.
+std::chrono::duration<double> process_age();
 
 /// Returns the time in UTC as "2026-01-31T12:00:00Z".
 std::string utc_now();

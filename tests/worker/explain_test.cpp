@@ -125,6 +125,10 @@ TEST_F(Explain, ATimeLimitSavesTheState) {
   EXPECT_NE(ran.output.find("the time limit is near"), std::string::npos) << ran.output;
   EXPECT_NE(ran.output.find("resume: "), std::string::npos) << ran.output;
   EXPECT_TRUE(fs::exists(folder_ / "out/checkpoints/latest"));
+  // It counts from the start of the launcher, two hours ago.
+  const Ran late = run("train --model mlp --width 16 --steps 200000 --output-dir late --time-limit 2h",
+                       "MILLRACE_SPENT=7200");
+  EXPECT_EQ(late.code, 75) << late.output;
   EXPECT_EQ(run("train --model mlp --time-limit 2h").code, 2);
   EXPECT_EQ(run("train --model mlp --output-dir x --time-limit 2w").code, 2);
 }
