@@ -11,6 +11,7 @@
 #include "driver/hosts/rank_process.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/error.h"
+#include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 
@@ -18,6 +19,7 @@ namespace millrace {
 namespace {
 
 constexpr std::size_t kMostAnswerBytes = 4 << 20;
+constexpr std::chrono::seconds kSuspended{2};  // a program that is suspended for so long gives no answer
 constexpr int kPollMs = 20;  // how late the end of a program is seen that has closed its outputs
 
 /// From the last "error: " on, with its hint, in one line; else the last line.
@@ -77,6 +79,7 @@ class Asked {
     return !end_;
   }
   const ChildEnd& end() const { return *end_; }
+  bool is_suspended() const { return millrace::is_suspended(process_.pid); }
 
   std::string out, err;
 
@@ -106,11 +109,18 @@ Result<std::string> answer_of(const std::vector<std::string>& argv, std::chrono:
     SteadyClock clock;
     const TimePoint until = clock.now() + deadline;
     Asked asked(argv);
+    TimePoint last_awake = clock.now();
     while (asked.wait()) {
+      if (!asked.is_suspended()) last_awake = clock.now();
+      if (clock.now() - last_awake >= kSuspended)
+        return Problem{argv.front(), "is suspended (SIGSTOP or a debugger) on " + host_name(),
+                       "let it go on, or see what suspends it there"};
       if (asked.out.size() > kMostAnswerBytes) return Problem{argv.front(), "prints too much", {}};
       if (clock.now() >= until)
         return Problem{
-            argv.front(), "gave no answer within " + printed("%.0f s", Seconds(deadline).count()), {}};
+            argv.front(),
+            "gave no answer on " + host_name() + " within " + printed("%.0f s", Seconds(deadline).count()),
+            {}};
     }
     if (asked.end().signal == 0 && asked.end().status == 0) return asked.out;
     std::string why = last_words(asked.err);

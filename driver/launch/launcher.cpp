@@ -514,7 +514,8 @@ class Launch final : private HostEvents {
       finishing_ = false;
       kill_at_ = std::min(*kill_at_, clock_.now() + kGraceOfAStart);
     }
-    const bool by_us = stopping_ && (is_stop_by_us(result.signal) || result.exit_code() == 128 + SIGTERM);
+    const bool by_us = stopping_ && (is_stop_by_us(result.signal) || result.exit_code() == 128 + SIGTERM ||
+                                     (result.was_suspended && result.signal == SIGKILL));
     result.consequence =
         by_us ||
         (result.failed() && result.lost.empty() && result.exit_code() == static_cast<int>(ExitCode::Peer)) ||
@@ -543,12 +544,14 @@ class Launch final : private HostEvents {
     end_others();
   }
 
-  /// Ranks that may be kept end their runs by themselves, because a peer is lost.
+  /// Ranks that may be kept end their runs by themselves, because a peer is lost. A suspended rank would use
+  /// up the grace without saving anything.
   void end_others() {
     stopping_ = true;
     failed_ = interrupt_ == 0;
     for (const Running& rank : ranks_)
-      if (rank.alive && rank.host < 0 && !rank.has_joined) ::kill(-rank.result.pid, SIGTERM);
+      if (rank.alive && rank.host < 0 && (rank.result.was_suspended || !rank.has_joined))
+        ::kill(-rank.result.pid, rank.result.was_suspended ? SIGKILL : SIGTERM);
     for (const auto& host : options_.hosts) host->end_ranks();
     kill_at_ = clock_.now() + options_.grace;
   }

@@ -12,7 +12,7 @@
 namespace millrace {
 namespace {
 
-constexpr std::chrono::seconds kAnswerDeadline{60};
+constexpr std::chrono::seconds kAnswerDeadline{30};
 constexpr std::size_t kMostNamed = 4;
 
 std::string joined(const std::vector<std::string>& words) {

@@ -23,7 +23,7 @@ using AskForModels = std::function<Result<Models>(const std::string& worker)>;
 /// The worker of any device, as all have the same models; empty: none can be started.
 std::string any_worker();
 /// Runs `worker models --format json` (a third of a second: it loads LibTorch). Problem: there is none that
-/// can be started, or it gave no list within a minute.
+/// can be started, or it gave no list within 30 s.
 Result<Models> models_of_worker(const std::string& worker = any_worker());
 
 }  // namespace millrace

@@ -383,6 +383,8 @@ int end_run(const StopFlags& flags, const std::string& folder, bool at_once) {
                      {{folder, "goes on after " + printed("%.0f s", flags.wait_s),
                        "give it more time with --wait, or `millrace kill " + quoted(folder) + "`"}});
   const RunState state = read_run_state(folder);
+  if (state.phase == RunPhase::None)  // its ranks had written nothing yet
+    return std::printf("%s: stopped before its first step\n", folder.c_str()), 0;
   std::printf(
       "%s: %s at step %s%s\n", folder.c_str(), to_string(state.phase).c_str(), step_text(state).c_str(),
       state.checkpoint.empty() ? "; no checkpoint" : ("; newest checkpoint " + state.checkpoint).c_str());

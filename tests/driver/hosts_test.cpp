@@ -11,6 +11,7 @@
 #include "driver/launch/printed_job.h"
 #include "runtime/base/json.h"
 #include "runtime/plan/plan.h"
+#include "runtime/base/run_folder.h"
 #include "tests/driver/temporary_folder.h"
 
 namespace millrace {
@@ -273,3 +274,11 @@ TEST(ProgramAnswers, DoNotDependOnTheSignalsThatTheCallerBlocks) {
 
 }  // namespace
 }  // namespace millrace
+TEST(Answers, OfASuspendedProgramAreNotWaitedFor) {
+  const Result<std::string> answer = answer_of({"sh", "-c", "kill -STOP $$"}, std::chrono::minutes(5));
+  ASSERT_FALSE(answer);
+  EXPECT_NE(to_string(answer.problems()).find("is suspended (SIGSTOP or a debugger) on " + host_name()),
+            std::string::npos)
+      << to_string(answer.problems());
+}
+

@@ -226,6 +226,16 @@ TEST_F(Program, LaunchLeavesARestartWhatIsLeftOfTheTime) {
   EXPECT_NE(late.text.find("the time limit leaves too little for a restart"), std::string::npos) << late.text;
 }
 
+/// Its ranks have written nothing yet.
+TEST_F(Program, StopFindsADetachedRunAtOnce) {
+  folder_.write("job.yaml", kJob);
+  worker("exec sleep 1000");
+  ASSERT_EQ(millrace("launch job.yaml --output-dir out --detach").code, 0);
+  const Answer stopped = millrace("stop out");
+  EXPECT_EQ(stopped.code, 0);
+  EXPECT_EQ(stopped.text, "out: stopped before its first step\n");
+}
+
 TEST_F(Program, LaunchGivesUpWhereRestartsDoNotHelp) {
   folder_.write("job.yaml", kJob);
   worker("exit 6");  // numbers that are not finite: another run has the same
