@@ -40,7 +40,9 @@ constexpr const char* kJobKeys[] = {"name",        "ranks",           "worker", 
                                     "args",        "hosts",           "on",        "workdir",
                                     "client",      "remote-millrace", "container", "container-runtime",
                                     "mounts",      "slurm",           "requeue",   "max-restarts",
-                                    "spare-hosts", "smaller-plans",   "heartbeat"};
+                                    "spare-hosts", "smaller-plans",   "heartbeat", "kubernetes"};
+// Keys of `kubernetes`, in the order of messages.
+constexpr const char* kPodKeys[] = {"ranks-per-pod", "cpu", "memory", "storage"};
 
 std::string with_dashes(std::string_view name) {
   std::string result(name);
@@ -95,6 +97,8 @@ class JobReader {
         flag(key.substr(5), value);
       } else if (key.rfind("slurm.", 0) == 0) {
         slurm_option(key.substr(6), value);
+      } else if (key.rfind("kubernetes.", 0) == 0) {
+        pod_option(key.substr(11), value);
       } else {
         member(key, value);
       }
@@ -236,6 +240,8 @@ class JobReader {
       read_smaller_plans(key, value);
     } else if (key == "slurm") {
       members_of(key, value, [&](const std::string& k, const Json& v) { slurm_option(k, v); });
+    } else if (key == "kubernetes") {
+      members_of(key, value, [&](const std::string& k, const Json& v) { pod_option(k, v); });
     } else if (std::string* text = text_of_hosts(with_dashes(key))) {
       *text = scalar(key, value).value_or("");
     } else if (key == "env") {
@@ -326,8 +332,30 @@ class JobReader {
                            "e.g. slurm: {partition: gpu, time: 1:00:00}"});
       return;
     }
-    std::erase_if(hosts_.slurm, [&](const auto& option) { return option.first == name; });
-    hosts_.slurm.emplace_back(name, *text);
+    replace(hosts_.slurm, name, *text);
+  }
+
+  static void replace(std::vector<std::pair<std::string, std::string>>& options, const std::string& name,
+                      const std::string& value) {
+    std::erase_if(options, [&](const auto& option) { return option.first == name; });
+    options.emplace_back(name, value);
+  }
+
+  /// `memory: 16Gi` is a quantity of Kubernetes: digits and a unit.
+  void pod_option(const std::string& key, const Json& value) {
+    const std::string name = with_dashes(key);
+    const std::optional<std::string> text = scalar("kubernetes." + key, value);
+    if (!text) return;
+    const bool is_quantity = !text->empty() && std::isdigit(static_cast<unsigned char>(text->front())) &&
+                             std::ranges::all_of(*text, [](char c) {
+                               return std::isalnum(static_cast<unsigned char>(c)) || c == '.';
+                             });
+    if (std::ranges::find(kPodKeys, name) == std::end(kPodKeys) || !is_quantity)
+      problems_.push_back({place(value),
+                           "kubernetes." + escaped(key) + ": '" + escaped(*text) + "' is no value of a pod",
+                           "e.g. kubernetes: {ranks_per_pod: 4, cpu: 16, memory: 64Gi, storage: 100Gi}"});
+    else
+      replace(hosts_.kubernetes, name, *text);
   }
 
   void read_smaller_plans(const std::string& key, const Json& value) {
@@ -844,8 +872,10 @@ std::string to_yaml(const JobSpec& job) {
   if (!hosts.container.image.empty())
     text += "container_runtime: " + yaml_scalar(hosts.container.runtime) + "\n";
   if (!hosts.container.mounts.empty()) text += "mounts: [" + yaml_list(hosts.container.mounts) + "]\n";
-  if (!hosts.slurm.empty()) text += "slurm:\n";
-  for (const auto& [name, value] : hosts.slurm) text += "  " + name + ": " + yaml_scalar(value) + "\n";
+  for (const auto& [key, options] : {std::pair("slurm", &hosts.slurm), {"kubernetes", &hosts.kubernetes}}) {
+    if (!options->empty()) text += std::string(key) + ":\n";
+    for (const auto& [name, value] : *options) text += "  " + name + ": " + yaml_scalar(value) + "\n";
+  }
   if (hosts.requeue) text += "requeue: true\n";
   if (job.restarts.most > 0) text += "max_restarts: " + std::to_string(job.restarts.most) + "\n";
   if (job.heartbeat_s != JobSpec().heartbeat_s)

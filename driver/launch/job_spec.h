@@ -28,7 +28,9 @@ struct JobHosts {
   std::string client;    ///< the engine's program; empty: the usual one
   Container container;
   std::vector<std::pair<std::string, std::string>> slurm;  ///< options of sbatch: {"partition", "gpu"}
-  bool requeue = false;                                    ///< a job that Slurm stops goes on later
+  /// Values of printed manifests: {"ranks-per-pod", "4"}, "cpu", "memory", "storage".
+  std::vector<std::pair<std::string, std::string>> kubernetes;
+  bool requeue = false;  ///< a job that Slurm stops goes on later
 
   // Known when the job is placed.
   std::vector<HostEntry> entries;

@@ -99,13 +99,6 @@ Status prepare_output(const JobSpec& job) {
   return write_file_atomically(fs::path(job.output_dir) / kJobCopy, to_yaml(job), Readers::Private);
 }
 
-/// Whether a variable's value is nobody's business but its user's.
-bool is_secret(std::string name) {
-  for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return std::ranges::any_of(std::initializer_list<const char*>{"TOKEN", "KEY", "SECRET", "PASSWORD"},
-                             [&](const char* part) { return name.find(part) != std::string::npos; });
-}
-
 /// What is printed may be pasted anywhere.
 void hide_secrets(std::vector<std::pair<std::string, std::string>>& environment) {
   for (auto& [name, value] : environment)

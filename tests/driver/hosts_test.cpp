@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <regex>
 
 #include "driver/hosts/allocation.h"
 #include "driver/hosts/engines.h"
@@ -10,8 +11,8 @@
 #include "driver/hosts/program_answer.h"
 #include "driver/launch/printed_job.h"
 #include "runtime/base/json.h"
-#include "runtime/plan/plan.h"
 #include "runtime/base/run_folder.h"
+#include "runtime/plan/plan.h"
 #include "tests/driver/temporary_folder.h"
 
 namespace millrace {
@@ -211,6 +212,77 @@ TEST(PrintedJobs, AreManifestsOfKubernetes) {
   EXPECT_EQ(at(object_of(train, "TrainingRuntime"), {"spec", "mlPolicy", "numNodes"}).as_int(), 3);
 }
 
+/// What of a manifest the API server and the controllers of Kubernetes check, or act on.
+TEST(PrintedJobs, PodsHaveRestartsSecretsResourcesAndValidKeys) {
+  const TemporaryFolder folder;
+  const std::string hosts = folder.write("my hosts (old).txt", "text");
+  JobSpec job = job_of(
+      "model: mlp\nstages: 4\ncontainer: m\nmounts: ['/data:/in:ro']\nmax_restarts: 3\noverwrite: true\n"
+      "device: cuda\nthreads: 2\nenv: {API_KEY: hidden}\ndata: /nowhere/a\n"
+      "kubernetes: {ranks_per_pod: 2, memory: 64Gi}\nclass_weights: '" +
+      hosts + "'\n");
+  for (const PrintedForm form : {PrintedForm::Kubernetes, PrintedForm::TrainJob}) {
+    const std::string text = printed(job, form);
+    const bool is_set = form == PrintedForm::Kubernetes;
+    const Json whole = object_of(text, is_set ? "JobSet" : "TrainingRuntime");
+    const Json set = is_set ? at(whole, {"spec"}) : at(whole, {"spec", "template", "spec"});
+    EXPECT_EQ(at(set, {"failurePolicy", "maxRestarts"}).as_int(), 3);
+    EXPECT_EQ(at(set, {"failurePolicy", "rules", "0", "action"}).as_string(), "FailJobSet");
+    const Json spec = at(set, {"replicatedJobs", "0", "template", "spec"});
+    EXPECT_EQ(at(spec, {"completions"}).as_int(), 2) << "pods";
+    EXPECT_EQ(at(spec, {"podFailurePolicy", "rules", "0", "onExitCodes", "values"}).dump(), "[2,3,4,6]");
+    const Json pod = at(spec, {"template", "spec", "containers", "0"});
+    EXPECT_EQ(at(pod, {"resources", "limits", "nvidia.com/gpu"}).as_string(), "2");
+    EXPECT_EQ(at(pod, {"resources", "requests", "cpu"}).as_string(), "4");
+    for (const char* of : {"limits", "requests"})
+      EXPECT_EQ(at(pod, {"resources", of, "memory"}).as_string(), "64Gi");
+    const Json command =
+        is_set ? at(pod, {"command"}) : at(object_of(text, "TrainJob"), {"spec", "trainer", "command"});
+    EXPECT_NE(command.dump().find("--resume=auto"), std::string::npos);
+    EXPECT_EQ(command.dump().find("--overwrite"), std::string::npos) << "it would delete what it resumes";
+    // Each secret is in the Secret alone.
+    const Json secret = at(object_of(text, "Secret"), {"stringData"});
+    EXPECT_EQ(at(secret, {"MILLRACE_TOKEN"}).as_string().size(), 32u);
+    for (const auto& [name, value] : secret.members()) {
+      EXPECT_EQ(text.find(value.as_string()), text.rfind(value.as_string())) << name;
+      EXPECT_NE(pod.dump().find("\"key\":\"" + name + "\""), std::string::npos) << pod.dump();
+    }
+    EXPECT_EQ(secret.members().size(), 2u);
+    const Json inputs = at(object_of(text, "ConfigMap"), {"data"});
+    EXPECT_EQ(inputs.members().size(), 1u);
+    for (const auto& [key, content] : inputs.members())
+      EXPECT_TRUE(std::regex_match(key, std::regex("[-._a-zA-Z0-9]{1,253}"))) << key;
+    EXPECT_NE(text.find("# NOTE: no mount has /nowhere/a"), std::string::npos) << text;
+  }
+  job = job_of("model: mlp\nstages: 4\ncontainer: m\nkubernetes: {ranks_per_pod: 3}\n");
+  EXPECT_NE(printed(job, PrintedForm::Kubernetes).find("3 does not divide the job's 4 ranks"),
+            std::string::npos);
+}
+
+/// The shell of a pod with three ranks, the second of which fails while its peers see only that.
+TEST(PrintedJobs, APodStartsItsRanksAndEndsWithTheFailure) {
+  const TemporaryFolder folder;
+  folder.write("rank", "echo $RANK $LOCAL_RANK \"$1\" > " + folder.path("") +
+                           "/said.$LOCAL_RANK\n"
+                           "[ $LOCAL_RANK = 1 ] && exit 3\nexit 5\n");
+  const JobSpec job = job_of("model: mlp\nstages: 6\ncontainer: m\nkubernetes: {ranks_per_pod: 3}\n");
+  const Json pod =
+      at(object_of(printed(job, PrintedForm::Kubernetes), "JobSet"),
+         {"spec", "replicatedJobs", "0", "template", "spec", "template", "spec", "containers", "0"});
+  std::vector<std::string> words{"env", "POD_INDEX=1", "LOCAL_WORLD_SIZE=3"};
+  const Json command = at(pod, {"command"});
+  for (int word = 0; word < 4; ++word) words.push_back(command.items().at(word).as_string());
+  EXPECT_EQ(command.items().at(4).as_string(), "millrace-worker");
+  words.insert(words.end(), {"sh", folder.path("rank"), "two words"});
+  const Result<std::string> answer = answer_of(words, std::chrono::seconds(60));
+  EXPECT_FALSE(answer);
+  EXPECT_NE(to_string(answer.problems()).find("exit code 3"), std::string::npos)
+      << to_string(answer.problems());
+  for (int local = 0; local < 3; ++local)
+    EXPECT_EQ(folder.read("said." + std::to_string(local)),
+              std::to_string(3 + local) + " " + std::to_string(local) + " two words\n");
+}
+
 TEST(Machine, SaysWhatItIsAndSurvivesTheWire) {
   const Machine here = this_machine();
   EXPECT_GT(here.cores, 0);
@@ -261,6 +333,14 @@ TEST(Machine, IsComparedWithThePlan) {
 }
 
 /// A shell waits for SIGCHLD, which a sweep blocks to read it from a descriptor.
+TEST(Answers, OfASuspendedProgramAreNotWaitedFor) {
+  const Result<std::string> answer = answer_of({"sh", "-c", "kill -STOP $$"}, std::chrono::minutes(5));
+  ASSERT_FALSE(answer);
+  EXPECT_NE(to_string(answer.problems()).find("is suspended (SIGSTOP or a debugger) on " + host_name()),
+            std::string::npos)
+      << to_string(answer.problems());
+}
+
 TEST(ProgramAnswers, DoNotDependOnTheSignalsThatTheCallerBlocks) {
   sigset_t blocked, before;
   ::sigemptyset(&blocked);
@@ -274,11 +354,3 @@ TEST(ProgramAnswers, DoNotDependOnTheSignalsThatTheCallerBlocks) {
 
 }  // namespace
 }  // namespace millrace
-TEST(Answers, OfASuspendedProgramAreNotWaitedFor) {
-  const Result<std::string> answer = answer_of({"sh", "-c", "kill -STOP $$"}, std::chrono::minutes(5));
-  ASSERT_FALSE(answer);
-  EXPECT_NE(to_string(answer.problems()).find("is suspended (SIGSTOP or a debugger) on " + host_name()),
-            std::string::npos)
-      << to_string(answer.problems());
-}
-
