@@ -44,7 +44,7 @@ namespace fs = std::filesystem;
 
 constexpr int kPollMs = 200;                       // also the age of the ranks' status at the launcher
 constexpr std::chrono::milliseconds kGrace{2000};  // from SIGTERM to SIGKILL when the launcher is gone
-constexpr Bytes kMostResultBytes = 64 * kMiB;      // larger files of a run stay where they are
+constexpr Bytes kMostWholeBytes = 64 * kMiB;       // larger files go in pieces
 constexpr std::size_t kMostStatusBytes = 4096;     // smaller files are sent again only if they have changed
 
 struct AgentRank {
@@ -275,7 +275,7 @@ class Agent {
 
   void take_job(const std::string& payload) {
     if (started_ && !has_ended_) throw Disconnected();
-    own_shards_.reset();
+    own_shards_.clear();
     if (job_.ranks.empty())
       prepare(payload);
     else
@@ -342,8 +342,9 @@ class Agent {
   /// An earlier launcher may have ended before all of this had come to it.
   void tell_what_is_held(bool shared) {
     std::error_code ignored;
-    if (fs::is_directory(own_shards_folder(), ignored)) own_shards_.emplace(own_shards_folder());
-    for (const HeldCheckpoint& held : own_shards_ ? own_shards_->earlier() : std::vector<HeldCheckpoint>()) {
+    if (fs::is_directory(own_shards_folder(), ignored)) own_shards_.emplace("", own_shards_folder());
+    for (const HeldCheckpoint& held :
+         own_shards_.empty() ? std::vector<HeldCheckpoint>() : own_shards_.at("").earlier()) {
       Json files = Json::array();
       for (const std::string& file : held.files) files.push_back(file);
       send(FrameType::Held, Json::object({{"manifest", held.manifest}, {"files", files}}));
@@ -427,7 +428,12 @@ class Agent {
     started_ = true;
     heartbeats_.emplace(job_.output_dir, std::chrono::milliseconds(job_.heartbeat_ms));
     const Json* folders = added->find("MILLRACE_FOLDERS");
-    if (folders && folders->is_string()) own_shards_.emplace(own_shards_folder());
+    if (folders && folders->is_string()) {
+      own_shards_.emplace("", own_shards_folder());
+      const auto is_best = [](const std::string& word) { return word.starts_with("--keep-best"); };
+      if (std::ranges::any_of(job_.ranks.front().argv, is_best))
+        own_shards_.emplace(kBestPrefix, own_shards_folder() / run_files::kBest);
+    }
     const Json* resume = go.find("resume");
     for (RankProcess& rank : job_.ranks) {
       rank.argv.insert(rank.argv.begin(), job_.worker);
@@ -461,8 +467,11 @@ class Agent {
       for (const Descriptor* stream : {&rank.process.out, &rank.process.err, &rank.process.orders})
         if (stream->is_open()) polled.push_back({stream->get(), POLLIN, 0});
     }
-    if (own_shards_) polled.push_back({own_shards_->descriptor(), POLLIN, 0});
-    const bool has_more = own_shards_ && own_shards_->is_sending();
+    bool has_more = false;
+    for (const auto& [prefix, shards] : own_shards_) {
+      polled.push_back({shards.descriptor(), POLLIN, 0});
+      has_more = has_more || shards.is_sending();
+    }
     ::poll(polled.data(), polled.size(), has_more ? 0 : kPollMs);
   }
 
@@ -564,13 +573,17 @@ class Agent {
       send_status();
       if (started_) send_logs();
     }
-    const std::optional<std::string> manifest = own_shards_ ? own_shards_->look() : std::nullopt;
-    if (manifest) write_all(to_bytes(FrameType::Saved, *manifest));
-    if (own_shards_ && own_shards_->is_sending()) {
-      const OwnShards::Piece piece = own_shards_->next();
-      write_all(to_bytes(FrameType::Shard, with_path(piece.path, piece.bytes)));
+    bool has_saved = false;
+    for (auto& [prefix, shards] : own_shards_) {
+      if (const std::optional<std::string> manifest = shards.look()) {
+        has_saved = true;
+        write_all(to_bytes(FrameType::Saved, with_path(prefix, *manifest)));
+      }
+      if (!shards.is_sending()) continue;
+      const OwnShards::Piece piece = shards.next();
+      write_all(to_bytes(FrameType::Shard, with_path(prefix + piece.path, piece.bytes)));
     }
-    if (!started_ || any_alive() || has_ended_ || manifest) return;
+    if (!started_ || any_alive() || has_ended_ || has_saved) return;
     if (results_) {
       send_status();
       while (send_logs()) {
@@ -586,9 +599,12 @@ class Agent {
     const Json* step = wanted.find("step");
     const Json* logs = wanted.find("logs");
     if (logs && logs->is_object() && job_.only_asks) return send_earlier_logs(*logs);
-    if (!own_shards_ || !step || !step->is_string()) throw Disconnected();
-    if (job_.only_asks) own_shards_->earlier();  // after a newer one that was damaged, an older one
-    own_shards_->collect(step->as_string());
+    const std::string name = step && step->is_string() ? step->as_string() : "";
+    const std::string prefix = name.starts_with(kBestPrefix) ? kBestPrefix : "";
+    const auto shards = own_shards_.find(prefix);
+    if (name.empty() || shards == own_shards_.end()) throw Disconnected();
+    if (job_.only_asks) shards->second.earlier();  // after a newer one that was damaged, an older one
+    shards->second.collect(name.substr(prefix.size()));
   }
 
   /// `logs`: the last line that the launcher has of each.
@@ -624,8 +640,20 @@ class Agent {
                        with_path(piece.path, with_path(std::to_string(piece.offset), piece.bytes))));
   }
 
+  static void send_large_file(const fs::path& path, const fs::path& file) {
+    std::int64_t sent = 0;
+    for (std::string bytes; !(bytes = piece_of_file(file, sent)).empty();) {
+      send_grown({.path = path.string(), .offset = sent, .bytes = bytes});
+      sent += static_cast<std::int64_t>(bytes.size());
+    }
+  }
+
   void send_file(const fs::path& path) {
-    const Result<std::string> content = read_regular_file(fs::path(job_.output_dir) / path, kMostResultBytes);
+    const fs::path file = fs::path(job_.output_dir) / path;
+    std::error_code error;
+    if (fs::file_size(file, error) > static_cast<std::uintmax_t>(kMostWholeBytes) && !error)
+      return send_large_file(path, file);
+    const Result<std::string> content = read_regular_file(file, kMostWholeBytes);
     if (!content) return;
     if (content->size() <= kMostStatusBytes) {
       std::string& before = sent_[path];
@@ -646,9 +674,10 @@ class Agent {
   std::optional<Heartbeats> heartbeats_;  ///< once they have been started
   std::optional<ArrivingFile> arriving_;  ///< the input that is coming
   std::optional<DeliveredCheckpoint> delivered_;
-  std::optional<OwnShards> own_shards_;  ///< only where some host does not see the launcher's folder
-  std::optional<GrowingLogs> logs_;      ///< as results_
-  std::optional<ResultFiles> results_;   ///< only where the output folder is not the launcher's
+  /// By the prefix of their paths; only where some host does not see the launcher's folder.
+  std::map<std::string, OwnShards> own_shards_;
+  std::optional<GrowingLogs> logs_;     ///< as results_
+  std::optional<ResultFiles> results_;  ///< only where the output folder is not the launcher's
   std::map<fs::path, std::string> sent_;
   TimePoint next_status_{};
   bool started_ = false, has_ended_ = false, finished_ = false;

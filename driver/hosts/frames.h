@@ -37,7 +37,8 @@ enum class FrameType : char {
   Result = 'C',       ///< the path of a file below the output folder, a zero byte, its content
   Grown = 'A',  ///< the path of a log below the output folder, a zero byte, the bytes of it that came before,
                 ///< a zero byte, what was appended
-  Saved = 'K',  ///< the manifest of a checkpoint whose shards of this host's ranks are on its disk
+  Saved = 'K',  ///< the prefix of its paths (kBestPrefix or empty), a zero byte, the manifest of a checkpoint
+                ///< whose shards of this host's ranks are on its disk
   Held = 'Q',   ///< {manifest, files}: a checkpoint of an earlier run, and its shards that this host has
   Shard = 'P',  ///< "STEP/FILE", a zero byte, a piece of its content; the last piece is empty. "STEP/" is
                 ///< sent after all shards of this host

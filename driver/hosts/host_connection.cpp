@@ -231,7 +231,8 @@ bool HostConnection::read(HostEvents& events) {
           const std::optional<std::int64_t> offset = number_of<std::int64_t>(take_path(payload));
           events.grown(job_.host, path, offset.value_or(-1), payload);
         } else if (frame->type == FrameType::Saved) {
-          events.saved(job_.host, payload);
+          const std::string prefix = take_path(payload);
+          events.saved(job_.host, prefix, payload);
         } else if (frame->type == FrameType::Shard) {
           const std::string path = take_path(payload);
           events.collected(job_.host, path, payload);

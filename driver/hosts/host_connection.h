@@ -34,8 +34,8 @@ class HostEvents {
   virtual void sent(int host, const std::string& path, std::string_view content) = 0;
   /// Bytes that were appended to such a log after its first `offset` bytes.
   virtual void grown(int host, const std::string& path, std::int64_t offset, std::string_view bytes) = 0;
-  /// The host's ranks have saved a checkpoint on its disk.
-  virtual void saved(int host, std::string_view manifest) = 0;
+  /// The host's ranks have saved a checkpoint on its disk. `prefix`: of its paths (own_shards.h).
+  virtual void saved(int host, const std::string& prefix, std::string_view manifest) = 0;
   /// A piece of a checkpoint's file, "STEP/FILE"; an empty one ends it, and "STEP/" ends the checkpoint.
   virtual void collected(int host, const std::string& path, std::string_view piece) = 0;
 };

@@ -14,6 +14,9 @@
 
 namespace millrace {
 
+/// The paths of the best checkpoints (--keep-best) begin with this, those of all others with the step.
+inline constexpr const char* kBestPrefix = "best/";
+
 /// A checkpoint of which a host has some shards.
 struct HeldCheckpoint {
   std::string manifest;            ///< its text

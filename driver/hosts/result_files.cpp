@@ -34,8 +34,9 @@ bool is_hypotheses(std::string_view path) {
          std::ranges::all_of(path.substr(prefix.size()), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// Reads from `offset` to the end, kPiece bytes at most. A link or a FIFO counts as empty.
-std::string log_piece(const fs::path& path, std::int64_t offset) {
+}  // namespace
+
+std::string piece_of_file(const fs::path& path, std::int64_t offset) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info {};
   if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size <= offset) return "";
@@ -47,8 +48,6 @@ std::string log_piece(const fs::path& path, std::int64_t offset) {
   bytes.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
   return bytes;
 }
-
-}  // namespace
 
 ResultForm result_form(std::string_view path, const std::vector<int>& ranks, int loss_rank) {
   const auto has = [&](int rank) { return std::ranges::find(ranks, rank) != ranks.end(); };
@@ -104,7 +103,7 @@ std::vector<GrowingLogs::Piece> GrowingLogs::next() {
   std::vector<Piece> pieces;
   for (const std::string& path : paths()) {
     std::int64_t& sent = sent_[path];
-    std::string bytes = log_piece(folder_ / path, sent);
+    std::string bytes = piece_of_file(folder_ / path, sent);
     if (const std::size_t end = bytes.rfind('\n'); end != std::string::npos)
       bytes.resize(end + 1);
     else if (bytes.size() < kPiece)

@@ -14,7 +14,7 @@ namespace millrace {
 
 enum class ResultForm {
   None,    ///< the host may not send it
-  Whole,   ///< each time that it has changed
+  Whole,   ///< each time that it has changed; in pieces at the end if it is large
   Growing  ///< a log: what was appended since the last time
 };
 
@@ -25,6 +25,9 @@ ResultForm result_form(std::string_view path, const std::vector<int>& ranks, int
 
 /// Returns the names of all logs that a host with `ranks` may send.
 std::vector<std::string> log_names(const std::vector<int>& ranks);
+
+/// Reads a file from `offset` to its end, kPiece (frames.h) bytes at most. A link or a FIFO counts as empty.
+std::string piece_of_file(const std::filesystem::path& path, std::int64_t offset);
 
 /// Returns the whole lines of `log` behind its last line that equals `line`. An empty `line` is before all of
 /// them. Returns nothing where no line equals it: the log is another one.

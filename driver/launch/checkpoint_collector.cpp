@@ -67,6 +67,8 @@ std::optional<std::string> CheckpointCollector::next() {
 
 Status CheckpointCollector::take_folder() {
   if (std::exchange(has_folder_, true)) return Ok{};
+  std::error_code ignored;
+  if (!fs::exists(options_.folder, ignored)) return Ok{};
   if (options_.resumed && options_.resumed->is_own)
     return go_on_from(options_.folder, options_.resumed->run, options_.resumed->step);
   if (options_.overwrite) remove_checkpoints(options_.folder);

@@ -30,7 +30,7 @@ struct ResumedCheckpoint {
 class CheckpointCollector {
  public:
   struct Options {
-    std::filesystem::path folder;  ///< OUT/checkpoints
+    std::filesystem::path folder;  ///< OUT/checkpoints, OUT/best
     int num_hosts = 1;
     Retention keep{};
     bool overwrite = false;  ///< an earlier run's checkpoints go when the first one comes

@@ -108,7 +108,7 @@ class Gathering final : public HostEvents {
   void wrote(int, bool, std::string_view) override {}
   void ended(int, pid_t, const ChildEnd&, bool) override {}
   void sent(int, const std::string&, std::string_view) override {}
-  void saved(int, std::string_view) override {}
+  void saved(int, const std::string&, std::string_view) override {}
   void grown(int host, const std::string& path, std::int64_t offset, std::string_view bytes) override {
     results_.grown(host, path, offset, bytes);
   }

@@ -81,9 +81,9 @@ void look_at_machines(const JobSpec& job, const std::vector<const HostConnection
     log_warning(to_string(written.problems()));
 }
 
-CheckpointCollector::Options collector_options(const JobSpec& job,
+CheckpointCollector::Options collector_options(const JobSpec& job, const char* folder,
                                                const std::optional<ResumedCheckpoint>& resumed) {
-  CheckpointCollector::Options options{.folder = fs::path(job.output_dir) / run_files::kCheckpoints,
+  CheckpointCollector::Options options{.folder = fs::path(job.output_dir) / folder,
                                        .num_hosts = static_cast<int>(job.hosts.entries.size()),
                                        .overwrite = job.find("overwrite") != nullptr,
                                        .resumed = resumed};
@@ -322,7 +322,15 @@ Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankPro
   if (resumed && resumed->is_own) results.from_step = resumed->step;
   options.results = std::make_shared<HostResults>(std::move(results));
   if (trains) {
-    options.collector = std::make_shared<CheckpointCollector>(collector_options(job, resumed));
+    const auto collect = [&](const char* prefix, const CheckpointCollector::Options& how) {
+      options.collectors[prefix] = std::make_shared<CheckpointCollector>(how);
+    };
+    collect("", collector_options(job, run_files::kCheckpoints, resumed));
+    if (job.find("keep-best")) {
+      auto best = collector_options(job, run_files::kBest, resumed);
+      best.keep = {.newest = 1};
+      collect(kBestPrefix, best);
+    }
     if (resumed && !resumed->is_own) options.place_resumed = [resumed] { return place_resumed(*resumed); };
   }
   std::vector<const HostConnection*> connections;

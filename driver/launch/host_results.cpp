@@ -49,23 +49,25 @@ std::string last_whole_line(const fs::path& log) {
   return tail.substr(tail.rfind('\n') + 1);
 }
 
-bool HostResults::accepts(int host, const std::string& path, ResultForm transfer) {
+ResultForm HostResults::accepted(int host, const std::string& path) {
   const auto place = static_cast<std::size_t>(host);
-  const bool may = place < options_.ranks.size() &&
-                   result_form(path, options_.ranks[place], options_.loss_rank) == transfer &&
-                   senders_.try_emplace(path, host).first->second == host;
+  const ResultForm form = place < options_.ranks.size()
+                              ? result_form(path, options_.ranks[place], options_.loss_rank)
+                              : ResultForm::None;
+  const bool may = form != ResultForm::None && senders_.try_emplace(path, host).first->second == host;
   if (!may && warned_.insert(host).second)
     log_warning("host " + std::to_string(host) + " sent a file that is not its own: " + escaped(path));
   std::error_code ignored;
   const fs::path parent = (options_.folder / path).parent_path();
   const bool follows_link = parent != options_.folder && fs::is_symlink(fs::symlink_status(parent, ignored));
   if (may && follows_link) log_warning(parent.string() + " is a link: what hosts send is not written there");
-  if (may && !follows_link) fs::create_directories(parent, ignored);
-  return may && !follows_link;
+  if (!may || follows_link) return ResultForm::None;
+  fs::create_directories(parent, ignored);
+  return form;
 }
 
 void HostResults::whole(int host, const std::string& path, std::string_view content) {
-  if (!accepts(host, path, ResultForm::Whole)) return;
+  if (accepted(host, path) != ResultForm::Whole) return;
   if (const Status written = write_file_atomically(options_.folder / path, content); !written)
     log_warning(to_string(written.problems()));
 }
@@ -73,10 +75,10 @@ void HostResults::whole(int host, const std::string& path, std::string_view cont
 /// Makes the log ready for its first piece, `bytes`.
 void HostResults::begin(Log& log, const std::string& path, std::string_view& bytes) const {
   const fs::path file = options_.folder / path;
-  const bool goes_on = options_.keeps_all || options_.from_step.value_or(0) > 0;
+  const bool goes_on = log.is_log && (options_.keeps_all || options_.from_step.value_or(0) > 0);
   std::error_code ignored;
   const bool is_file = fs::is_regular_file(fs::symlink_status(file, ignored));
-  if (is_file && options_.keeps_all) {
+  if (is_file && goes_on && options_.keeps_all) {
     cut_half_line(file);
   } else if (is_file && goes_on && file.filename() == run_files::kJobs) {
     bool own_steps = bytes.substr(0, bytes.find('\n')).ends_with(kOwnStep);
@@ -91,9 +93,11 @@ void HostResults::begin(Log& log, const std::string& path, std::string_view& byt
 }
 
 void HostResults::grown(int host, const std::string& path, std::int64_t offset, std::string_view bytes) {
-  if (!accepts(host, path, ResultForm::Growing)) return;
+  const ResultForm form = accepted(host, path);
+  if (form == ResultForm::None) return;
   const auto [found, is_new] = logs_.try_emplace(path);
   Log& log = found->second;
+  log.is_log = form == ResultForm::Growing;
   const std::int64_t expected = log.bytes;
   log.bytes += static_cast<std::int64_t>(bytes.size());
   if (is_new && offset == 0) begin(log, path, bytes);

@@ -32,15 +32,19 @@ class HostResults {
   explicit HostResults(Options options) : options_(std::move(options)) {}
 
   void whole(int host, const std::string& path, std::string_view content);
-  /// `offset`: bytes of this log that came before. A piece that is out of order ends the log with a warning.
+  /// Takes a piece of a log, or of a file that is too large for one message and takes the place of an earlier
+  /// one. `offset`: bytes of this log that came before. A piece that is out of order ends the log with a
+  /// warning.
   void grown(int host, const std::string& path, std::int64_t offset, std::string_view bytes);
 
  private:
   struct Log {
     Descriptor file;
     std::int64_t bytes = 0;  ///< that came
+    bool is_log = true;
   };
-  bool accepts(int host, const std::string& path, ResultForm transfer);
+  /// Returns how the file comes; None: the host may not send it.
+  ResultForm accepted(int host, const std::string& path);
   void begin(Log& log, const std::string& path, std::string_view& bytes) const;
 
   Options options_;

@@ -217,7 +217,7 @@ class Launch final : private HostEvents {
     const bool apart =
         !std::ranges::all_of(options_.hosts, [](const auto& host) { return host->shares_output(); });
     if (apart) added.emplace_back("MILLRACE_FOLDERS", "apart");
-    if (!apart) options_.collector.reset();
+    if (!apart) options_.collectors.clear();
     const std::string resume = apart && options_.place_resumed ? options_.place_resumed() : "";
     for (const auto& host : options_.hosts) host->go(added, resume);
     return true;
@@ -324,7 +324,7 @@ class Launch final : private HostEvents {
     for (std::size_t h = 0; h < options_.hosts.size(); ++h) {
       HostConnection& host = *options_.hosts[h];
       if (!host.is_open() || host.read(*this)) continue;
-      if (options_.collector && !host.loss().empty()) options_.collector->lost(static_cast<int>(h));
+      if (!host.loss().empty()) each_collector([&](auto& one) { one.lost(static_cast<int>(h)); });
       for (Running& rank : ranks_) {
         if (!rank.alive || rank.host != static_cast<int>(h)) continue;
         rank.result.lost = "host " + host.name() + " is lost: " + host.loss();
@@ -335,7 +335,6 @@ class Launch final : private HostEvents {
 
   /// The ranks have ended: the hosts have results and checkpoints to send. Returns whether to wait for them.
   bool hosts_finish() {
-    CheckpointCollector* collector = options_.collector.get();
     std::int64_t bytes = 0;
     bool all_ended = true, any_open = false;
     for (const auto& host : options_.hosts) {
@@ -347,14 +346,16 @@ class Launch final : private HostEvents {
     if (!std::exchange(is_finishing_, true) || bytes != bytes_seen_)
       give_up_hosts_at_ = clock_.now() + kGatheringPatience;
     bytes_seen_ = bytes;
-    if (all_ended && !(collector && collector->is_busy())) {
+    const bool is_gathering =
+        std::ranges::any_of(options_.collectors, [](const auto& one) { return one.second->is_busy(); });
+    if (all_ended && !is_gathering) {
       hosts_rest_ =
           options_.kept && std::ranges::any_of(ranks_, [](const Running& r) { return r.result.is_kept; });
       if (hosts_rest_) return false;
       for (const auto& host : options_.hosts) host->finish();
     }
     if (clock_.now() < give_up_hosts_at_) return true;
-    if (collector) collector->give_up("the hosts send no more");
+    each_collector([](auto& one) { one.give_up("the hosts send no more"); });
     return false;
   }
 
@@ -367,9 +368,12 @@ class Launch final : private HostEvents {
   }
 
   void gather_checkpoints() {
-    if (!options_.collector) return;
-    if (const std::optional<std::string> step = options_.collector->next())
-      for (const auto& host : options_.hosts) host->collect(*step);
+    for (const auto& [prefix, collector] : options_.collectors)
+      if (const std::optional<std::string> step = collector->next())
+        for (const auto& host : options_.hosts) host->collect(prefix + *step);
+  }
+  void each_collector(const std::function<void(CheckpointCollector&)>& act) {
+    for (const auto& [prefix, collector] : options_.collectors) act(*collector);
   }
 
   Running* running(int rank) {
@@ -395,15 +399,20 @@ class Launch final : private HostEvents {
   void sent(int host, const std::string& path, std::string_view content) override {
     if (options_.results) options_.results->whole(host, path, content);
     // A rank has a status as soon as the run has begun.
-    if (!options_.collector || !path.starts_with(run_files::kStatus.prefix)) return;
-    if (const Status taken = options_.collector->take_folder(); !taken)
-      log_warning(to_string(taken.problems()));
+    if (!path.starts_with(run_files::kStatus.prefix)) return;
+    each_collector([](CheckpointCollector& one) {
+      if (const Status taken = one.take_folder(); !taken) log_warning(to_string(taken.problems()));
+    });
   }
-  void saved(int host, std::string_view manifest) override {
-    if (options_.collector) options_.collector->saved(host, manifest);
+  void saved(int host, const std::string& prefix, std::string_view manifest) override {
+    const auto collector = options_.collectors.find(prefix);
+    if (collector != options_.collectors.end()) collector->second->saved(host, manifest);
   }
   void collected(int host, const std::string& path, std::string_view piece) override {
-    if (options_.collector) options_.collector->take(host, path, piece);
+    const std::string prefix = path.starts_with(kBestPrefix) ? kBestPrefix : "";
+    const auto collector = options_.collectors.find(prefix);
+    if (collector != options_.collectors.end())
+      collector->second->take(host, path.substr(prefix.size()), piece);
   }
 
   void interrupt(int signal) {
@@ -464,7 +473,7 @@ class Launch final : private HostEvents {
       if (!rank.alive || rank.host < 0) continue;
       HostConnection& host = *options_.hosts[rank.host];
       host.give_up();
-      if (options_.collector) options_.collector->lost(rank.host);
+      each_collector([&](auto& one) { one.lost(rank.host); });
       rank.result.lost = "host " + host.name() + " is lost: it answers no more";
       ended(rank, {.status = static_cast<int>(ExitCode::Peer), .signal = 0});
     }

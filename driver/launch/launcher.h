@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -99,8 +100,9 @@ struct LaunchOptions {
   std::chrono::milliseconds host_deadline{60'000};  ///< of all hosts, until their ranks can start
   /// Gets the files of hosts that do not see the run's folder; null: they are dropped.
   std::shared_ptr<HostResults> results{};
-  /// Gathers the checkpoints of hosts that do not see the run's folder; null: the ranks save none.
-  std::shared_ptr<CheckpointCollector> collector{};
+  /// Gather the checkpoints of hosts that do not see the run's folder, by the prefix of their paths
+  /// (own_shards.h); empty: the ranks save none.
+  std::map<std::string, std::shared_ptr<CheckpointCollector>> collectors{};
   /// Called if hosts have folders of their own: puts what the ranks go on from where all look for it, and
   /// returns the folder for their --resume; empty: the one that they were given.
   std::function<std::string()> place_resumed{};

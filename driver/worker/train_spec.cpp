@@ -253,9 +253,9 @@ Problems conflicts(const TrainFlags& f) {
                     rounds = ", and the jobs are trained in rounds";
   const char* share = "give an --output-dir that all hosts see, or leave it out";
   if (o.host_folder && !o.save_weights.empty()) problems.push_back({"--save-weights", in_common, share});
-  if (o.host_folder && !o.keep_best.empty()) problems.push_back({"--keep-best", in_common, share});
   // Jobs in rounds have a folder for each round.
   const bool apart_in_rounds = o.host_folder && o.first_job;
+  if (apart_in_rounds && !o.keep_best.empty()) problems.push_back({"--keep-best", in_common + rounds, share});
   if (apart_in_rounds && o.checkpoint_every > 0)
     problems.push_back({"--checkpoint-every", in_common + rounds, share});
   if (apart_in_rounds && o.checkpoint_at_end)

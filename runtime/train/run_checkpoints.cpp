@@ -442,10 +442,9 @@ void RunCheckpoints::begin(Underway what) {
   writing_ = state();
   require_finite(writing_);
   const BackgroundSaver::Save save =
-      what.is_best
-          ? writes(what.name, std::filesystem::path(t_.options.output_dir) / run_files::kBest, {.newest = 1})
-          : writes(what.name, outputs_.checkpoints(),
-                   {.newest = t_.options.keep_checkpoints, .every = t_.options.keep_every});
+      what.is_best ? writes(what.name, outputs_.best(), {.newest = 1})
+                   : writes(what.name, outputs_.checkpoints(),
+                            {.newest = t_.options.keep_checkpoints, .every = t_.options.keep_every});
   if (!saver_) {
     end(what, save(t_.world.communicator));
     writing_.clear();

@@ -32,6 +32,11 @@ std::filesystem::path RunOutputs::checkpoints() const {
   return folder / (own ? run_files::kHostCheckpoints.of(own->host) : run_files::kCheckpoints);
 }
 
+std::filesystem::path RunOutputs::best() const {
+  if (t_.options.host_folder) return checkpoints() / run_files::kBest;
+  return std::filesystem::path(t_.options.output_dir) / run_files::kBest;
+}
+
 /// Rank 0 gathers what the others write: their `folder` must be its own. Collective.
 void RunOutputs::require_shared(const std::filesystem::path& folder) const {
   // A network file system may show a new file late.
@@ -107,7 +112,7 @@ void RunOutputs::take_folder() const {
   if (continues_) {
     constexpr int kBranches = 3;  // of best: a crash leaves one there, its steps are done again
     if (!t_.options.host_folder)  // else the launcher has the folder of all checkpoints
-      for (const auto& of_run : {checkpoints(), folder / run_files::kBest})
+      for (const auto& of_run : {checkpoints(), best()})
         if (std::filesystem::exists(of_run)) require(go_on_from(of_run, run_, t_.done));
     prune_branches(folder / run_files::kBest, run_, kBranches);
   } else if (t_.options.overwrite) {
@@ -190,8 +195,9 @@ std::int64_t RunOutputs::open_logs(std::int64_t clock_ns, std::int64_t unix_ns) 
     std::error_code ignored;
     // The launcher has joined what was worth it; old shards would count as this run's newest.
     if (t_.options.host_folder && t_.options.host_folder->first_rank)
-      for (const auto& entry : std::filesystem::directory_iterator(checkpoints(), ignored))
-        std::filesystem::remove_all(entry.path(), ignored);
+      for (const auto& own : {best(), checkpoints()})
+        for (const auto& entry : std::filesystem::directory_iterator(own, ignored))
+          if (entry.path() != best()) std::filesystem::remove_all(entry.path(), ignored);
     if (t_.world.recorder)
       t_.world.recorder->open(folder / run_files::kFlight.of(rank), rank, t_.first().stage.value,
                               unix_ns + header.clock_offset_ns);

@@ -40,6 +40,8 @@ class RunOutputs {
   const std::string& parent() const { return parent_; }  ///< CheckpointInfo's
   bool continues() const { return continues_; }          ///< in the folder of the run that it resumes
   std::filesystem::path checkpoints() const;
+  /// Returns the folder of the best checkpoint; hosts with folders of their own have it in checkpoints().
+  std::filesystem::path best() const;
 
  private:
   void require_shared(const std::filesystem::path& folder) const;

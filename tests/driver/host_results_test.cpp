@@ -169,6 +169,16 @@ TEST_F(Received, ALogOfAnotherRunBeginsAnew) {
   EXPECT_EQ(text("steps.rank1.jsonl"), "{\"run\":\"bb\"}\n");
 }
 
+TEST_F(Received, ALargeFileComesInPiecesAndTakesThePlaceOfAnEarlierOne) {
+  folder_.write("trace.rank1.json", "of an earlier attempt");
+  HostResults received = results(2);
+  const std::string first(kPiece, 'a'), sent = folder_.write("sent", first + "\nthe rest");
+  std::int64_t offset = 0;
+  for (std::string piece; !(piece = piece_of_file(sent, offset)).empty(); offset += std::ssize(piece))
+    received.grown(1, "trace.rank1.json", offset, piece);
+  EXPECT_EQ(text("trace.rank1.json"), first + "\nthe rest");
+}
+
 TEST_F(Received, APieceThatIsOutOfOrderEndsTheLog) {
   HostResults received = results();
   received.grown(1, "steps.rank1.jsonl", 0, "a\n");

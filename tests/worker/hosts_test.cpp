@@ -231,6 +231,17 @@ TEST_F(HostsApart, SaveAndGoOnThereOrElsewhere) {
   EXPECT_TRUE(bytes("out/checkpoints/latest").starts_with("step-00000012"));
 }
 
+TEST_F(HostsApart, TheBestIsGatheredToo) {
+  const Ran ran = launch_apart("--set keep_best=loss --set evaluate_every=4");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  const std::string latest = bytes("out/best/latest");
+  for (const char* file : {"manifest.json", "stage0.safetensors", "stage1.safetensors"})
+    EXPECT_TRUE(fs::exists(folder_ / "out/best" / latest.substr(0, latest.find('\n')) / file))
+        << latest << file;
+  EXPECT_TRUE(is_whole("step-00000012"));
+  EXPECT_EQ(run("checkpoint verify out").code, 0);
+}
+
 TEST_F(HostsApart, ADamagedCopyGivesWayToTheOneBefore) {
   ASSERT_EQ(launch_apart("").code, 0);
   const std::string newest = "out/checkpoints/step-00000012/stage1.safetensors";
