@@ -11,6 +11,7 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "runtime/base/lfs_pointer.h"
 #include "runtime/base/numbers.h"
@@ -109,6 +110,7 @@ Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path) {
   }
   std::int64_t at = 0;
   bool ended = false;  // by an empty block
+  int part = 0;
   while (true) {
     if (ended && at >= file.size) return members;
     std::array<char, kBlock> block{};
@@ -126,7 +128,7 @@ Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path) {
     if (!has_right_sum(header))
       return wrong(at, ended ? "has bytes behind its end that are no other archive"
                              : "is damaged, or no tar archive: wrong checksum of a header");
-    ended = false;
+    if (std::exchange(ended, false)) ++part;
     const std::int64_t size = long_size >= 0 ? long_size : number_in(header.substr(124, 12)).value_or(-1);
     if (size < 0) return wrong(at, "is damaged: a size is no number");
     const std::int64_t content = at + kBlock, padded = (size + kBlock - 1) / kBlock * kBlock;
@@ -148,7 +150,7 @@ Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path) {
         if (const std::string prefix = text_in(header.substr(345, 155));
             header.substr(257, 6) == std::string_view("ustar\0", 6) && !prefix.empty())
           name = prefix + "/" + name;
-        members.push_back({long_name.empty() ? name : long_name, content, size, is_file});
+        members.push_back({long_name.empty() ? name : long_name, content, size, is_file, part});
       }
       if (type != 'g' && type != 'K') long_name.clear(), long_size = -1;
     }
@@ -158,9 +160,15 @@ Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path) {
 
 Result<std::string> read_tar_member(const std::filesystem::path& path, const TarMember& member) {
   const File file(path);
+  const std::string where = path.string() + ":" + member.name;
   std::string bytes(static_cast<std::size_t>(member.size), '\0');
-  if (file.fd >= 0 && file.read(member.offset, bytes.data(), member.size)) return bytes;
-  return Problem{path.string() + ":" + member.name, "cannot be read: the archive has changed or is gone", {}};
+  if (file.fd >= 0 && file.read(member.offset, bytes.data(), member.size)) {
+    std::optional<Problem> pointer = lfs_pointer(where, bytes);
+    if (!pointer) return bytes;
+    pointer->hint += "; then make the archive again";
+    return *std::move(pointer);
+  }
+  return Problem{where, "cannot be read: the archive has changed or is gone", {}};
 }
 
 }  // namespace millrace

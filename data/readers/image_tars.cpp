@@ -91,7 +91,9 @@ class Indexer {
     tars_->paths.push_back(path);
     const std::vector<FieldFile> files = fields_of(*members);
     for (std::size_t first = 0, end = 0; first < files.size(); first = end) {
-      while (end < files.size() && files[end].key == files[first].key) ++end;
+      while (end < files.size() && files[end].key == files[first].key &&
+             files[end].member->part == files[first].member->part)
+        ++end;
       add_sample(std::span(files).subspan(first, end - first));
       if (problems_.size() >= kMostListed) break;
     }
@@ -229,7 +231,9 @@ Result<ImageSet> index_tars(const std::string& text) {
     const Tars::Place& place = tars->places[static_cast<std::size_t>(item.record)];
     const Result<std::string> bytes = read_tar_member(tars->paths[place.archive], place.member);
     if (bytes) return decode_image(*bytes, image, error, {}, region);
-    error = to_string(bytes.problems());
+    Problem problem = bytes.problems().front();
+    problem.where.clear();  // the caller names the image
+    error = to_string(problem);
     return false;
   };
   return set;

@@ -264,13 +264,13 @@ TEST_F(PackedImages, GluedArchivesAreReadToTheirEnd) {
   tar("b.tar", "1.jpg 1.cls");
   const std::string a = *read_file(root_ / "a.tar"), b = *read_file(root_ / "b.tar");
   const auto data = "webdataset:" + (root_ / "glued/").string();
-  put("glued/ab.tar", a + b + a);
+  put("glued/ab.tar", a + a + b);  // the seam parts two samples of one key
   put("glued/c.tar", a + std::string(700, '\0'));
   put("glued/d.tar.gz", gzip_of(a));
   const auto set = open(DataSplit::Train, 10, data);
   ASSERT_TRUE(set) << to_string(set.problems());
   EXPECT_EQ((*set)->size(), 4);
-  EXPECT_EQ(sample(**set, 1)[1].number, 2);
+  EXPECT_EQ(sample(**set, 2)[1].number, 2);
   EXPECT_EQ((*set)->left_out(), 1);
   const std::vector<std::string> notes = (*set)->notes();
   ASSERT_EQ(notes.size(), 3u);
@@ -281,6 +281,18 @@ TEST_F(PackedImages, GluedArchivesAreReadToTheirEnd) {
     put("glued/ab.tar", a + tail);
     refuses("glued/ab.tar: ", DataSplit::Train, 10, data);
   }
+}
+
+TEST_F(PackedImages, APointerOfGitLfsInAnArchiveIsCalledOne) {
+  put("0.jpg",
+      "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, 'a') + "\nsize 9\n");
+  put("0.cls", "0");
+  tar("a.tar", "0.jpg 0.cls");
+  const auto members = list_tar(root_ / "a.tar");
+  ASSERT_TRUE(members) << to_string(members.problems());
+  const auto found = read_tar_member(root_ / "a.tar", members->front());
+  ASSERT_FALSE(found);
+  EXPECT_NE(to_string(found.problems()).find("a.tar:0.jpg: is a pointer of Git LFS"), std::string::npos);
 }
 
 TEST_F(PackedImages, DamagedArchivesAreNamed) {
