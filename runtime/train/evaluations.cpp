@@ -144,7 +144,10 @@ bool Evaluations::judge_evaluation() {
     if (found.const_data_ptr<double>()[0] == 0)
       throw ConfigError(
           "the evaluations of " + t_.plan.model + " have no metric '" + best.metric + "'" + names,
-          "give --keep-best and --early-stop a metric of the model");
+          (best.metric == "auc"
+               ? "auc needs a model of two classes, and test data with samples of both; else "
+               : std::string()) +
+              "give --keep-best and --early-stop a metric of the model");
     is_best = judge(best, found.const_data_ptr<double>()[1]) || is_best;
   }
   return is_best;

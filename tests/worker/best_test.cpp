@@ -168,6 +168,13 @@ TEST_F(Best, MetricsThatNobodyReportsAreRefused) {
     EXPECT_EQ(ran.code, 2) << one.flags << "\n" << ran.output;
     EXPECT_NE(ran.output.find(one.says), std::string::npos) << one.flags << "\n" << ran.output;
   }
+  const Ran one_class =
+      run("train --model dlrm --table-rows-cap 10 --microbatches 1 --data synthetic:1 --microbatch 1 --steps "
+          "1 --keep-best auc --output-dir d");
+  EXPECT_EQ(one_class.code, 2) << one_class.output;
+  EXPECT_NE(one_class.output.find("auc needs a model of two classes, and test data with samples of both"),
+            std::string::npos)
+      << one_class.output;
 }
 
 TEST_F(Best, AveragedWeightsFollowTheirFormulaInEveryPlan) {
