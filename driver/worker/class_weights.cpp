@@ -133,6 +133,20 @@ bool may_have_ignored_labels(const LayeredModel& model, const std::string& data,
            return data == set.name || data.starts_with(set.name + ":");
          });
 }
+
+bool holds(const Dataset& set, const LayeredModel& model, const std::string& field, std::int64_t label) {
+  const auto found = std::ranges::find(model.fields, field, &FieldSpec::name);
+  const auto f = static_cast<std::size_t>(found - model.fields.begin());
+  if (found == model.fields.end() || found->form != SampleForm::Tensors) return false;
+  std::vector<char> wanted(model.fields.size(), 0);
+  wanted[f] = 1;
+  for (std::int64_t i = 0; i < set.size(); ++i) {
+    const FieldValue value = std::move(set.get(i, 0, wanted)[f]);
+    if (value.tensor.defined() ? value.tensor.eq(label).any().item<bool>() : value.number == label)
+      return true;
+  }
+  return false;
+}
 }  // namespace
 
 void apply_ignored_labels(LayeredModel& model, const TrainFlags& flags, const Additions& own) {
@@ -151,21 +165,21 @@ void apply_ignored_labels(LayeredModel& model, const TrainFlags& flags, const Ad
 
 std::string note_on_ignored_labels(const LayeredModel& model, const std::string& data, const Additions& own,
                                    const Dataset& set) {
-  if (weighed_labels(model).head || !may_have_ignored_labels(model, data, own)) return {};
-  std::vector<char> wanted(model.fields.size(), 0);
-  for (std::size_t f = 0; f < wanted.size(); ++f) {
-    const FieldSpec& field = model.fields[f];
-    if (field.padding == 0 || field.form != SampleForm::Tensors || at::isFloatingType(field.dtype)) continue;
-    std::ranges::fill(wanted, 0);
-    wanted[f] = 1;
-    for (std::int64_t i = 0; i < set.size(); ++i) {
-      const FieldValue value = std::move(set.get(i, 0, wanted)[f]);
-      const bool ignored = value.tensor.defined() ? value.tensor.eq(field.padding).any().item<bool>()
-                                                  : value.number == field.padding;
-      if (!ignored) continue;
-      return model.name + " ignores the labels of " + std::to_string(field.padding) + " in " + field.name +
-             ", and its graph does not say how many count: a microbatch weighs as its samples, so the loss "
-             "depends on --microbatch (docs/pytorch-models.md)";
+  if (weighed_labels(model).head) return {};
+  const auto note = [&](const IgnoredLabels& labels, const std::string& where) {
+    return model.name + " ignores the labels of " + std::to_string(labels.label) + where +
+           ", and its graph does not say how many count: a microbatch weighs as its samples, so the loss "
+           "depends "
+           "on --microbatch (docs/pytorch-models.md)";
+  };
+  for (const NamedHead& head : model.heads) {
+    const auto* ignores = dynamic_cast<const IgnoresLabels*>(head.head.get());
+    if (!ignores) continue;
+    for (const IgnoredLabels& labels : ignores->ignored()) {
+      if (labels.made) return note(labels, " that its graph makes");
+      for (const std::string& field : labels.fields)
+        if (may_have_ignored_labels(model, data, own) && holds(set, model, field, labels.label))
+          return note(labels, " in " + field);
     }
   }
   return {};

@@ -16,7 +16,6 @@
 #include "runtime/layers/head.h"
 #include "runtime/layers/recorded.h"
 #include "runtime/layers/shape_errors.h"
-#include "runtime/layers/soft_cross_entropy.h"
 #include "runtime/layers/sums_on_device.h"
 
 namespace millrace {
@@ -223,9 +222,11 @@ class ExportedLayer final : public MultiLayer {
   ExportedLayerParts parts_;
 };
 
-class GraphLossHead : public Head {
+class GraphLossHead : public Head, public IgnoresLabels {
  public:
-  explicit GraphLossHead(int batch_dimension) : batch_dimension_(batch_dimension) {}
+  explicit GraphLossHead(int batch_dimension, std::vector<IgnoredLabels> ignored = {})
+      : batch_dimension_(batch_dimension), ignored_(std::move(ignored)) {}
+  const std::vector<IgnoredLabels>& ignored() const override { return ignored_; }
   std::string kind() const override { return "graph_loss"; }
   std::vector<std::string> metrics() const override { return {"loss"}; }
   void check(std::span<const TensorSpec> inputs) const override {
@@ -248,6 +249,7 @@ class GraphLossHead : public Head {
 
  protected:
   int batch_dimension_;
+  std::vector<IgnoredLabels> ignored_;
 };
 
 /// Counts the labels [sizes] that are not ignored and not cut off.
@@ -305,9 +307,10 @@ LayerPtr exported_layer(ExportedLayerParts parts) {
   return std::make_shared<ExportedLayer>(std::move(parts));
 }
 
-std::shared_ptr<const Head> graph_loss_head(int batch_dimension, std::optional<CountedLabels> labels) {
+std::shared_ptr<const Head> graph_loss_head(int batch_dimension, std::optional<CountedLabels> labels,
+                                            std::vector<IgnoredLabels> ignored) {
   if (labels) return std::make_shared<LabelLossHead>(batch_dimension, *std::move(labels), /*counts=*/false);
-  return std::make_shared<GraphLossHead>(batch_dimension);
+  return std::make_shared<GraphLossHead>(batch_dimension, std::move(ignored));
 }
 
 }  // namespace millrace

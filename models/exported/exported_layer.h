@@ -9,6 +9,7 @@
 
 #include "models/exported/call_runner.h"
 #include "runtime/layers/layer.h"
+#include "runtime/layers/soft_cross_entropy.h"
 
 namespace millrace {
 
@@ -55,10 +56,10 @@ struct CountedLabels {
   std::vector<std::pair<std::int64_t, std::int64_t>> cut;
 };
 
-class Head;
 /// Makes the head of a graph that computes its own loss, the mean over a microbatch. Inputs: the loss [], and
 /// a field whose size along `batch_dimension` is the number of samples. With `labels`, that field is theirs,
-/// and the head is a WeighsLabels (runtime/layers/soft_cross_entropy.h).
-std::shared_ptr<const Head> graph_loss_head(int batch_dimension, std::optional<CountedLabels> labels = {});
+/// and the head is a WeighsLabels. Otherwise it is an IgnoresLabels of `ignored`.
+std::shared_ptr<const Head> graph_loss_head(int batch_dimension, std::optional<CountedLabels> labels,
+                                            std::vector<IgnoredLabels> ignored);
 
 }  // namespace millrace

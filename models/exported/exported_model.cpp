@@ -64,6 +64,7 @@ class ModelBuilder {
     model_.dimensions = fields_.dimensions;
     if (Status head = choose_head(); !head) return head.problems();
     drop_unneeded_calls(flat_, {result_}, buffers_);
+    if (head_ == "loss") ignored_labels_ = ignored_labels(flat_, fields_);
     find_trainable();
     fuse_calls(flat_, result_, differentiable_);
     if (Status segments = make_segments(); !segments) return segments.problems();
@@ -253,7 +254,8 @@ class ModelBuilder {
     if (head_ == "loss") {
       // The last stage usually reads the last field anyway: labels.
       const std::string field = counted_ ? counted_->field : model_.fields.back().name;
-      model_.heads.push_back({"loss", graph_loss_head(fields_.batch_dimension, counted_), {result_, field}});
+      model_.heads.push_back(
+          {"loss", graph_loss_head(fields_.batch_dimension, counted_, ignored_labels_), {result_, field}});
       return;
     }
     HeadPtr head =
@@ -639,6 +641,7 @@ class ModelBuilder {
   double smoothing_ = 0;                  // of the labels, as the graph's loss has it
   std::optional<std::int64_t> ignored_;   // label of the graph's cross-entropy that does not count
   std::optional<CountedLabels> counted_;  // by the loss of the graph
+  std::vector<IgnoredLabels> ignored_labels_;
   std::vector<Segment> segments_;
   std::set<std::string> names_;  ///< names of layers
 };

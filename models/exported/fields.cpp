@@ -1,9 +1,10 @@
 #include "models/exported/fields.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <optional>
 #include <set>
-#include <span>
 
 #include "runtime/base/text.h"
 
@@ -89,12 +90,109 @@ std::int64_t integer_of(const FlatCall& call, const char* name, std::int64_t oth
   return known ? argument->sizes[0].number() : otherwise;
 }
 
+/// What a call keeps of the labels that it reads.
+enum class Keeps { All, AllReshaped, Slice, AllAndPadding, Some };
+const std::map<std::string, Keeps> kKeeps{{"aten::to", Keeps::All},
+                                          {"aten::_to_copy", Keeps::All},
+                                          {"aten::contiguous", Keeps::All},
+                                          {"aten::clone", Keeps::All},
+                                          {"aten::alias", Keeps::All},
+                                          {"aten::detach", Keeps::All},
+                                          {"aten::lift_fresh_copy", Keeps::All},
+                                          {"aten::view", Keeps::AllReshaped},
+                                          {"aten::reshape", Keeps::AllReshaped},
+                                          {"aten::flatten", Keeps::AllReshaped},
+                                          {"aten::unsqueeze", Keeps::AllReshaped},
+                                          {"aten::squeeze", Keeps::AllReshaped},
+                                          {"aten::t", Keeps::AllReshaped},
+                                          {"aten::transpose", Keeps::AllReshaped},
+                                          {"aten::permute", Keeps::AllReshaped},
+                                          {"aten::slice", Keeps::Slice},
+                                          {"aten::constant_pad_nd", Keeps::AllAndPadding},
+                                          {"aten::pad", Keeps::AllAndPadding},
+                                          {"aten::select", Keeps::Some},
+                                          {"aten::expand", Keeps::Some}};
+
+/// Follows values back to the fields that they are made of.
+class Origins {
+ public:
+  Origins(const FlatProgram& flat, const std::vector<FieldSpec>& fields) : flat_(flat), fields_(fields) {
+    for (const FlatCall& call : flat.calls)
+      for (const std::string& value : call.makes()) makers_.emplace(value, &call);
+  }
+  const FieldSpec* field(const std::string& value) const {
+    const auto found = std::ranges::find(fields_, value, &FieldSpec::name);
+    return found == fields_.end() ? nullptr : &*found;
+  }
+  /// Returns the call before `reader` that makes the value; null: there is none.
+  const FlatCall* maker(const std::string& value, const FlatCall* reader) const {
+    const auto found = makers_.find(value);
+    return found == makers_.end() || found->second >= reader ? nullptr : found->second;
+  }
+  /// Returns the field whose values `reader` gets as `value`, through calls that each read one tensor and
+  /// make one. `calls` gets them in order. Null: it gets others.
+  const FieldSpec* source(std::string value, const FlatCall* reader,
+                          std::vector<const FlatCall*>& calls) const {
+    while (!field(value)) {
+      reader = maker(value, reader);
+      const std::vector<std::string> reads = reader ? reader->reads() : std::vector<std::string>();
+      if (reads.size() != 1 || reader->makes().size() != 1) return nullptr;
+      calls.insert(calls.begin(), reader);
+      value = reads.front();
+    }
+    return field(value);
+  }
+  /// Returns where the labels of a cross-entropy may be ignored ones.
+  IgnoredLabels ignored_by(const FlatCall& loss) const {
+    IgnoredLabels found{.label = integer_of(loss, "ignore_index", kIgnored)};
+    std::vector<std::pair<std::string, const FlatCall*>> left;
+    const auto follow = [&](const std::string& value, const FlatCall* reader) {
+      const auto tensor = flat_.tensors.find(value);
+      const bool labels =
+          tensor != flat_.tensors.end() && at::isIntegralType(scalar_type_of(tensor->second), false);
+      if (labels) left.emplace_back(value, reader);  // others are masks and shares
+    };
+    if (const ExportedArgument* target = loss.argument("target")) follow(target->text, &loss);
+    std::set<std::string> seen;
+    while (!left.empty()) {
+      const auto [value, reader] = left.back();
+      left.pop_back();
+      if (!seen.insert(value).second) continue;
+      const FlatCall* made = maker(value, reader);
+      if (field(value))
+        found.fields.push_back(value);
+      else if (!made)
+        found.made = found.made || flat_.tensors.at(value).sizes.empty();  // a constant number
+      else
+        for (const std::string& read : made->reads()) follow(read, made);
+      found.made = found.made || flat_.written_with(value) || (made && writes(*made, found.label));
+    }
+    return found;
+  }
+
+ private:
+  /// Returns whether the call may put this number among its results.
+  static bool writes(const FlatCall& call, std::int64_t number) {
+    if (kKeeps.contains(call.op)) return false;  // as many in each sample
+    if (number == 0 && call.op.find("zeros") != std::string::npos) return true;
+    return std::ranges::any_of(
+        std::array{"value", "fill_value", "other", "self", "s"}, [&](const char* name) {
+          const ExportedArgument* argument = call.argument(name);
+          return argument && (integer_of(call, name, number + 1) == number ||
+                              (!argument->numbers.empty() && argument->numbers[0] == double(number)));
+        });
+  }
+
+  const FlatProgram& flat_;
+  const std::vector<FieldSpec>& fields_;
+  std::map<std::string, const FlatCall*> makers_;
+};
+
 /// Finds the least bound of the integers in each user input, and its padding, from the calls that read it.
 class Limits {
  public:
-  Limits(const FlatProgram& flat, std::vector<FieldSpec>& fields) : flat_(flat), fields_(fields) {
-    for (std::size_t f = 0; f < fields.size(); ++f)
-      if (!at::isFloatingType(fields[f].dtype)) from_[fields[f].name] = f;
+  Limits(const FlatProgram& flat, std::vector<FieldSpec>& fields)
+      : flat_(flat), fields_(fields), origins_(flat, fields) {
     for (const FlatCall& call : flat.calls) look_at(call);
   }
 
@@ -103,22 +201,7 @@ class Limits {
     if (call.op == "aten::embedding") return bound(call, "indices", rows_of(call, "weight", 0), 0);
     if (is_cross_entropy(call))
       return bound(call, "target", rows_of(call, "self", 1), integer_of(call, "ignore_index", kIgnored));
-    if (call.op == "aten::one_hot") {
-      const ExportedArgument* classes = call.argument("num_classes");
-      if (classes && !classes->sizes.empty() && classes->sizes[0].is_number() &&
-          classes->sizes[0].number() > 0)
-        bound(call, "self", classes->sizes[0].number(), 0);
-      return;
-    }
-    static const std::set<std::string> kSameValues{
-        "aten::view",      "aten::reshape",  "aten::flatten",         "aten::slice",
-        "aten::select",    "aten::to",       "aten::contiguous",      "aten::clone",
-        "aten::unsqueeze", "aten::squeeze",  "aten::expand",          "aten::transpose",
-        "aten::permute",   "aten::detach",   "aten::constant_pad_nd", "aten::pad",
-        "aten::alias",     "aten::_to_copy", "aten::lift_fresh_copy", "aten::t"};
-    const std::vector<std::string> reads = call.reads(), makes = call.makes();
-    if (reads.empty() || makes.empty() || !kSameValues.contains(call.op)) return;
-    if (const auto found = from_.find(reads[0]); found != from_.end()) from_[makes[0]] = found->second;
+    if (call.op == "aten::one_hot") return bound(call, "self", integer_of(call, "num_classes", 0), 0);
   }
 
   /// Returns the size of an argument along a dimension; 0: it is not fixed.
@@ -132,16 +215,19 @@ class Limits {
 
   void bound(const FlatCall& call, const char* name, std::int64_t limit, std::int64_t padding) {
     const ExportedArgument* argument = call.argument(name);
-    const auto found = argument ? from_.find(argument->text) : from_.end();
-    if (found == from_.end() || limit <= 0) return;
-    FieldSpec& field = fields_[found->second];
+    std::vector<const FlatCall*> calls;
+    const FieldSpec* source = argument ? origins_.source(argument->text, &call, calls) : nullptr;
+    if (!source || at::isFloatingType(source->dtype) || limit <= 0 ||
+        !std::ranges::all_of(calls, [](const FlatCall* one) { return kKeeps.contains(one->op); }))
+      return;
+    FieldSpec& field = fields_[static_cast<std::size_t>(source - fields_.data())];
     field.limit = field.limit == 0 ? limit : std::min(field.limit, limit);
     if (padding != 0) field.padding = padding;
   }
 
   const FlatProgram& flat_;
   std::vector<FieldSpec>& fields_;
-  std::map<std::string, std::size_t> from_;
+  Origins origins_;
 };
 
 /// Follows labels from a field through the calls that shape them.
@@ -155,16 +241,12 @@ class LabelPath {
 
   /// Returns whether the call is known to keep the labels that count, but for some that it cuts off.
   bool take(const FlatCall& call) {
-    static const std::set<std::string> kSame{
-        "aten::to",    "aten::_to_copy", "aten::contiguous",     "aten::clone",
-        "aten::alias", "aten::detach",   "aten::lift_fresh_copy"},
-        kShapes{"aten::view",    "aten::reshape", "aten::flatten",   "aten::unsqueeze",
-                "aten::squeeze", "aten::t",       "aten::transpose", "aten::permute"};
-    if (kSame.contains(call.op)) return true;
-    if (kShapes.contains(call.op)) return reshaped_ = true;
+    const auto keeps = kKeeps.find(call.op);
+    if (keeps == kKeeps.end()) return false;
+    if (keeps->second == Keeps::All) return true;
+    if (keeps->second == Keeps::AllReshaped) return reshaped_ = true;
     if (reshaped_) return false;  // its dimensions are no longer the field's
-    if (call.op == "aten::slice") return slice(call);
-    return (call.op == "aten::constant_pad_nd" || call.op == "aten::pad") && pad(call);
+    return keeps->second == Keeps::Slice ? slice(call) : keeps->second == Keeps::AllAndPadding && pad(call);
   }
 
  private:
@@ -315,44 +397,41 @@ Result<ExportedFields> find_fields(const ExportedProgram& program, const FlatPro
 
 std::optional<CountedLabels> counted_labels(const FlatProgram& flat, const ExportedFields& fields,
                                             const std::string& loss) {
-  // Returns the call before `reader` that makes its only tensor; null: there is none, or memory is written
-  // to.
-  const auto maker_of = [&](const FlatCall* reader, const std::vector<std::string>& values) {
-    const auto calls = std::span(flat.calls.data(), static_cast<std::size_t>(reader - flat.calls.data()));
-    const auto made = std::ranges::find(calls, values, &FlatCall::makes);
-    return values.size() != 1 || made == calls.end() || flat.written_with(values[0]) ? nullptr : &*made;
-  };
   static const std::set<std::string> kPassOn{"aten::to", "aten::_to_copy", "aten::clone", "aten::alias"};
-  const FlatCall* call = maker_of(flat.calls.data() + flat.calls.size(), {loss});
-  while (call && kPassOn.contains(call->op)) call = maker_of(call, call->reads());
+  const Origins origins(flat, fields.fields);
+  const FlatCall* call = origins.maker(loss, flat.calls.data() + flat.calls.size());
+  std::string value = loss;
+  while (call && kPassOn.contains(call->op) && call->reads().size() == 1 && !flat.written_with(value)) {
+    value = call->reads().front();
+    call = origins.maker(value, call);
+  }
   constexpr std::int64_t kMean = 1;  // at::Reduction::Mean
   const ExportedArgument *weight = call ? call->argument("weight") : nullptr,
                          *target = call ? call->argument("target") : nullptr;
-  if (!target || !is_cross_entropy(*call) || integer_of(*call, "reduction", kMean) != kMean ||
+  if (!target || flat.written_with(value) || !is_cross_entropy(*call) ||
+      integer_of(*call, "reduction", kMean) != kMean ||
       (weight && weight->kind != ExportedArgument::Kind::None))
     return std::nullopt;
-  CountedLabels labels{.ignored = integer_of(*call, "ignore_index", kIgnored)};
-  std::vector<const FlatCall*> shapes;  // from the loss to the field
-  for (std::string value = target->text;;) {
-    const auto field = std::ranges::find(fields.fields, value, &FieldSpec::name);
-    if (field == fields.fields.end()) {
-      const FlatCall* made = maker_of(shapes.empty() ? call : shapes.back(), {value});
-      if (!made || made->reads().size() != 1) return std::nullopt;
-      shapes.push_back(made);
-      value = made->reads().front();
-      continue;
-    }
-    if (field->dtype != at::kLong || flat.written_with(value)) return std::nullopt;
-    LabelPath path(std::move(labels), *field);
-    for (auto shape = shapes.rbegin(); shape != shapes.rend(); ++shape)
-      if (!path.take(**shape)) return std::nullopt;
-    CountedLabels found = path.labels();
-    for (auto& [front, behind] : found.cut) {  // what was only added does not count
-      front = std::max<std::int64_t>(0, front);
-      behind = std::max<std::int64_t>(0, behind);
-    }
-    return found;
+  std::vector<const FlatCall*> calls;
+  const FieldSpec* field = origins.source(target->text, call, calls);
+  if (!field || field->dtype != at::kLong || flat.written_with(field->name)) return std::nullopt;
+  LabelPath path({.ignored = integer_of(*call, "ignore_index", kIgnored)}, *field);
+  for (const FlatCall* one : calls)
+    if (flat.written_with(one->makes().front()) || !path.take(*one)) return std::nullopt;
+  CountedLabels found = path.labels();
+  for (auto& [front, behind] : found.cut) {  // what was only added does not count
+    front = std::max<std::int64_t>(0, front);
+    behind = std::max<std::int64_t>(0, behind);
   }
+  return found;
+}
+
+std::vector<IgnoredLabels> ignored_labels(const FlatProgram& flat, const ExportedFields& fields) {
+  const Origins origins(flat, fields.fields);
+  std::vector<IgnoredLabels> all;
+  for (const FlatCall& call : flat.calls)
+    if (is_cross_entropy(call)) all.push_back(origins.ignored_by(call));
+  return all;
 }
 
 }  // namespace millrace

@@ -35,4 +35,7 @@ Result<ExportedFields> find_fields(const ExportedProgram& program, const FlatPro
 std::optional<CountedLabels> counted_labels(const FlatProgram& flat, const ExportedFields& fields,
                                             const std::string& loss);
 
+/// Returns the labels that each cross-entropy of the program ignores, wherever they come from.
+std::vector<IgnoredLabels> ignored_labels(const FlatProgram& flat, const ExportedFields& fields);
+
 }  // namespace millrace

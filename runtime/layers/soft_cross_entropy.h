@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/layers/head.h"
@@ -49,6 +50,19 @@ class WeighsLabels {
   virtual std::int64_t weight_of(std::span<const std::int64_t> labels, at::IntArrayRef sizes) const = 0;
   /// Returns the head in which a microbatch weighs as many as labels of it count: weight() is kCountedLabels.
   virtual HeadPtr counting_labels() const = 0;
+};
+
+/// Labels that do not count in a loss.
+struct IgnoredLabels {
+  std::int64_t label = -100;
+  std::vector<std::string> fields;  ///< the data may hold such labels in them
+  bool made = false;                ///< the model itself may make such labels
+};
+/// A head that does not know how many labels its loss ignores.
+class IgnoresLabels {
+ public:
+  virtual ~IgnoresLabels() = default;
+  virtual const std::vector<IgnoredLabels>& ignored() const = 0;
 };
 
 /// Returns the cross-entropy `head` for targets of which those equal to `ignored` do not count, as torch's

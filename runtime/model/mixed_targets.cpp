@@ -13,6 +13,13 @@ Status mix_targets(LayeredModel& model) {
     if (!mixed)
       return Problem{"--augment", "mixup is for classifiers that end in cross-entropy, not for " + model.name,
                      "leave mixup out"};
+    const auto* weighs = dynamic_cast<const WeighsLabels*>(head.head.get());
+    for (std::int64_t label = 0; weighs && label < model.fields[1].limit; ++label)
+      if (weighs->weight_of({&label, 1}, {}) == 0)
+        return Problem{"--augment",
+                       "mixup mixes samples of all classes, and the loss of " + model.name +
+                           " ignores class " + std::to_string(label),
+                       "leave mixup out, or export the loss without ignore_index"};
     head.head = std::move(mixed);
     head.inputs.insert(head.inputs.end(), {"partner", "share"});
   }

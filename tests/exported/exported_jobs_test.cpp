@@ -175,36 +175,46 @@ TEST_F(ExportedJobs, TheUsersTensorsAreRead) {
 /// loss is PyTorch's, as the model computes it.
 class IgnoredLabels : public ExportedJobs {
  protected:
-  /// Writes d.npz for the model `kind`, and m.pt2 unless it is one of the archives.
+  /// Writes d.npz for the model `kind`, and m.pt2 unless it is one of the archives. Several kinds, "a,b", get
+  /// files of their names.
   void make(const std::string& kind, const std::string& names) {
     if (kind == "lstm" || kind == "llama") take(kind);
     write("make.py", R"(
 import numpy, sys, torch
-kind, names = sys.argv[1], sys.argv[2:]
-of_classes = kind in ("classes", "class 0")
-r = numpy.random.default_rng(1)
-x, y = r.integers(0, 50, (8, 9)), r.integers(0, 50, (8, 9))
-for i in range(8): y[i, 9 - i:] = -100
-y[7] = -100
-if of_classes:
-    x, y = r.normal(size=(8, 12)).astype("f4"), numpy.array([0, 3, -1, 1, -1, -1, 2, 3])
 
 class Model(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, kind, of_classes):
         super().__init__()
+        self.kind, self.of_classes = kind, of_classes
         self.a = torch.nn.Linear(12, 16) if of_classes else torch.nn.Embedding(50, 16)
         self.b = torch.nn.Linear(16, 4 if of_classes else 50)
     def forward(self, x, labels):
+        kind, cross_entropy = self.kind, torch.nn.functional.cross_entropy
         scores = self.b(self.a(x).relu())
-        if of_classes:
-            return torch.nn.functional.cross_entropy(scores, labels, ignore_index=-1 if kind == "classes" else 0)
-        return torch.nn.functional.cross_entropy(scores.flatten(0, 1)[:-1], labels.flatten()[1:])
+        if self.of_classes: return cross_entropy(scores, labels, ignore_index=-1 if kind == "classes" else 0)
+        if kind == "rolled": labels = labels.roll(-1, 1)
+        if kind == "moved": labels = torch.cat([labels[:, 1:], x[:, :1]], 1)
+        if kind == "masked": labels = x.masked_fill(labels < 0, -100)
+        if kind == "constant": labels = torch.where(labels < 0, torch.tensor(-100), x)
+        ignored = 0 if kind == "padded" else -100
+        return cross_entropy(scores.flatten(0, 1)[:-1], labels.flatten()[1:], ignore_index=ignored)
 
-if of_classes or kind == "shifted":
-    rows = {0: torch.export.Dim.DYNAMIC}
-    model = torch.export.export(Model(), (torch.tensor(x), torch.tensor(y)), dynamic_shapes=(rows, rows))
-    torch.export.save(model, "m.pt2")
-numpy.savez("d.npz", **dict(zip(names, (x, y))))
+kinds, names = sys.argv[1].split(","), sys.argv[2:]
+for kind in kinds:
+    of_classes = kind in ("classes", "class 0")
+    r = numpy.random.default_rng(1)
+    x, y = r.integers(0, 50, (8, 9)), r.integers(0, 50, (8, 9))
+    for i in range(8): y[i, 9 - i:] = -100
+    y[7] = -100
+    if kind == "padded": y[y < 0] = 0
+    if of_classes:
+        x, y = r.normal(size=(8, 12)).astype("f4"), numpy.array([0, 3, -1, 1, -1, -1, 2, 3])
+    one = len(kinds) == 1
+    if kind not in ("lstm", "llama"):
+        rows = {0: torch.export.Dim.DYNAMIC}
+        model = torch.export.export(Model(kind, of_classes), (torch.tensor(x), torch.tensor(y)), dynamic_shapes=(rows, rows))
+        torch.export.save(model, "m.pt2" if one else kind + ".pt2")
+    numpy.savez("d.npz" if one else kind + ".npz", **dict(zip(names, (x, y))))
 )");
     const std::string line = "cd " + folder_.string() + " && OMP_NUM_THREADS=1 " + reference_python() +
                              " make.py '" + kind + "' " + names + " >log 2>&1";
@@ -266,14 +276,31 @@ TEST_F(IgnoredLabels, AreCountedByEachJobOfAnArray) {
 /// The shift crosses samples, so that how many labels of a sample count depends on its neighbours.
 TEST_F(IgnoredLabels, ThatCannotBeCountedAreWarnedOf) {
   MILLRACE_NEEDS_REFERENCE();
-  make("shifted", "x labels");
+  const std::string said = ", and its graph does not say how many count";
+  make("shifted,padded,rolled,moved,masked,constant", "x labels");
+  for (const auto& [kind, which] : {std::pair<std::string, std::string>{"shifted", "-100 in labels"},
+                                    {"padded", "0 in labels"},
+                                    {"rolled", "-100 in labels"},
+                                    {"moved", "-100 in labels"},
+                                    {"masked", "-100 that its graph makes"},
+                                    {"constant", "-100 that its graph makes"}}) {
+    const Ran ran = run("train --model " + kind + ".pt2 --data arrays:" + kind +
+                        ".npz --microbatch 2 --microbatches 4 --steps 1 --no-evaluation --dry-run");
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    EXPECT_NE(ran.output.find("the labels of " + which + said), std::string::npos) << kind << "\n"
+                                                                                   << ran.output;
+    EXPECT_EQ(ran.output.find(said), ran.output.rfind(said)) << ran.output;
+  }
+}
+
+TEST_F(IgnoredLabels, AreNotMixedIn) {
+  MILLRACE_NEEDS_REFERENCE();
+  make("class 0", "x labels");
   const Ran ran =
-      run("train --model m.pt2 --data arrays:d.npz --microbatch 2 --microbatches 4 --steps 1 "
-          "--no-evaluation --stages 2");
-  EXPECT_EQ(ran.code, 0) << ran.output;
-  const std::string said = "its graph does not say how many count";
-  EXPECT_NE(ran.output.find(said), std::string::npos) << ran.output;
-  EXPECT_EQ(ran.output.find(said), ran.output.rfind(said)) << ran.output;
+      run("train --model m.pt2 --head cross-entropy --data arrays:d.npz --microbatch 2 --steps 1 --augment "
+          "mixup");
+  EXPECT_EQ(ran.code, 2) << ran.output;
+  EXPECT_NE(ran.output.find("ignores class 0"), std::string::npos) << ran.output;
 }
 
 /// Inputs that are called as those of our models over text are tensors nevertheless.
