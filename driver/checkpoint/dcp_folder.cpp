@@ -163,11 +163,12 @@ SavedTensor DcpFolder::stored(const std::string& name, const Sizes& offsets) {
   if (place.offset < 0 || place.length < 0 || place.offset > size || place.length > size - place.offset)
     fail(escaped(name) + " lies beyond the end of " + place.file + ", which has " + std::to_string(size) +
          " bytes");
-  Result<SavedTensor> tensor = tensor_of_archive(
-      bytes.substr(static_cast<std::size_t>(place.offset), static_cast<std::size_t>(place.length)),
-      (fs::path(path_) / place.file).string() + " (" + escaped(name) + ")");
-  if (!tensor) throw tensor.problems().front();
-  return *std::move(tensor);
+  const std::string where = (fs::path(path_) / place.file).string() + " (" + escaped(name) + ")";
+  Result<std::vector<SavedTensor>> tensors = tensors_of_archive(
+      bytes.substr(static_cast<std::size_t>(place.offset), static_cast<std::size_t>(place.length)), where);
+  if (!tensors) throw tensors.problems().front();
+  if (tensors->size() != 1) throw Problem{where, "is no tensor", kStateDictHint};
+  return std::move(tensors->front());
 }
 
 SavedTensor DcpFolder::tensor(const std::string& name, const PickleValue& about) {

@@ -30,6 +30,9 @@ constexpr StorageType kStorages[] = {
 constexpr const char* kOrderedDict = "collections OrderedDict";
 constexpr const char* kTensor = "torch._utils _rebuild_tensor_v2";
 constexpr const char* kOldTensor = "torch._utils _rebuild_tensor";  // until PyTorch 0.3
+// One with attributes of Python's: (kTensor, kTensorType, arguments, attributes).
+constexpr const char* kTensorOfType = "torch._tensor _rebuild_from_type_v2";
+constexpr const char* kTensorType = "torch Tensor";
 constexpr const char* kParameter = "torch._utils _rebuild_parameter";
 constexpr const char* kOldParameter = "torch.nn.parameter Parameter";  // likewise: a new object of a tensor
 constexpr const char* kSize = "torch Size";
@@ -331,7 +334,8 @@ void Pickle::Reader::push_global(const std::string& name) {
   const bool is_storage = std::ranges::any_of(
       kStorages, [&](const StorageType& s) { return name == std::string("torch ") + s.name; });
   if (others_ == OtherClasses::Refused && !is_storage && name != kOrderedDict && name != kTensor &&
-      name != kOldTensor && name != kParameter && name != kOldParameter)
+      name != kOldTensor && name != kTensorOfType && name != kTensorType && name != kParameter &&
+      name != kOldParameter)
     fail("needs " + escaped(name) + ", which is refused: only tensors and dicts are read");
   PickleValue& value = make(Kind::Global);
   set_text(value, name);
@@ -391,6 +395,9 @@ void Pickle::Reader::reduce() {
     const bool of_storage = !arguments.items.empty() && arguments.items[0]->kind == Kind::Storage;
     const bool of_tensors = function.text == kTensor || function.text == kOldTensor;
     if (of_tensors && (of_storage || others_ == OtherClasses::Refused)) return push(tensor(arguments));
+    if (function.text == kTensorOfType && item(arguments, 0, Kind::Global, "a function").text == kTensor &&
+        item(arguments, 1, Kind::Global, "a type").text == kTensorType)
+      return push(tensor(item(arguments, 2, Kind::Tuple, "a tuple of arguments")));
     const bool of_tensor = !arguments.items.empty() && arguments.items[0]->kind == Kind::Tensor;
     if (function.text == kParameter && of_tensor) return push(*arguments.items[0]);
   }

@@ -327,12 +327,26 @@ Result<SavedTensors> tensors_in(std::string_view bytes, const std::string& path,
   return archive ? tensors_of(*archive, path, key) : archive.problems();
 }
 
-Result<SavedTensor> tensor_of_archive(std::string_view bytes, const std::string& where) {
+Result<std::vector<SavedTensor>> tensors_of_archive(std::string_view bytes, const std::string& where) {
   Result<Archive> archive = Archive::of(bytes, where);
   if (!archive) return archive.problems();
   const Result<Pickle> pickle = archive->pickle(OtherClasses::Refused);
   if (!pickle) return pickle.problems();
-  return archive->tensor(pickle->root(), "");
+  std::vector<SavedTensor> all;
+  std::set<const PickleValue*> seen;
+  std::vector<const PickleValue*> left{&pickle->root()};  // the next one is the last
+  while (!left.empty()) {
+    const PickleValue& value = *left.back();
+    left.pop_back();
+    if (value.kind == Kind::Tensor) {
+      Result<SavedTensor> tensor = archive->tensor(value, "tensor " + std::to_string(all.size()));
+      if (!tensor) return tensor.problems();
+      all.push_back(*std::move(tensor));
+    } else if (seen.insert(&value).second) {
+      left.insert(left.end(), value.items.rbegin(), value.items.rend());
+    }
+  }
+  return all;
 }
 
 std::vector<std::string> parts_of_key(const std::string& key) {

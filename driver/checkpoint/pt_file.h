@@ -24,8 +24,9 @@ Result<SavedTensors> open_pt_file(const std::string& path, const std::string& ke
 /// Reads the bytes of such a file in this process. The tensors point into them.
 Result<SavedTensors> tensors_in(std::string_view bytes, const std::string& path, const std::string& key);
 
-/// Reads the one tensor that an archive holds. Its elements are in `archive`; it has no name.
-Result<SavedTensor> tensor_of_archive(std::string_view archive, const std::string& where);
+/// Reads the tensors of an archive, also those in tuples, lists and dicts, in order. Their elements are in
+/// `archive`; they have no names.
+Result<std::vector<SavedTensor>> tensors_of_archive(std::string_view archive, const std::string& where);
 
 /// The parts of a key: "state/model" has two.
 std::vector<std::string> parts_of_key(const std::string& key);

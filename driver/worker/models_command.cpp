@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "driver/cli/command_support.h"
+#include "driver/worker/eager_step.h"
 #include "driver/worker/worker_options.h"
 #include "runtime/base/json.h"
 
@@ -19,6 +20,8 @@ int print_model(const ModelDescription& model, const std::string& name, const Ad
     std::printf("  --%s %s  %s [default: %s]\n", option.name.c_str(), option.value.c_str(),
                 option.help.c_str(), option.fallback.c_str());
   }
+  if (const Status same = check_eager_step(name, {}); !same)
+    return report_problems(same.problems(), ExitCode::Usage);
   return 0;
 }
 

@@ -13,6 +13,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/hosts/machine.h"
 #include "driver/launch/network_launch.h"
+#include "driver/worker/eager_step.h"
 #include "driver/worker/memory_fit.h"
 #include "driver/worker/profile_arrays.h"
 #include "driver/worker/profile_network.h"
@@ -228,6 +229,9 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
       if (const Status fit = weights_fit({&*model, 1}, whole, {0}, free_memory()); !fit)
         return report_problems(fit.problems(), ExitCode::Usage);
     }
+    if (place->rank == 0)
+      if (const Status same = check_eager_step(flags.model.name, flags.model.options); !same)
+        return report_problems(same.problems(), ExitCode::Usage);
     set_compute_threads(flags.threads, false);
     JoinedJob joined;
     if (place->size > 1) {

@@ -14,6 +14,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/hosts/machine.h"
 #include "driver/launch/launch_command.h"
+#include "driver/worker/eager_step.h"
 #include "driver/worker/emulation.h"
 #include "driver/worker/memory_fit.h"
 #include "driver/worker/next_order.h"
@@ -205,6 +206,9 @@ int train_once(const std::vector<std::string>& args, const Accelerator& accelera
             !fit)
           return report_problems(fit.problems(), ExitCode::Usage);
     }
+    if (job->rank == 0 && purpose == Purpose::Train)
+      if (const Status same = check_eager_step(first.model.name, first.model.options); !same)
+        return report_problems(same.problems(), ExitCode::Usage);
     if (const Status outputs = check_outputs(rounds.flags, job->rank); !outputs)
       return report_problems(outputs.problems(), ExitCode::Usage);
     OpenDatasets open;

@@ -170,6 +170,7 @@ void ExportedArchive::write_with(const std::string& path,
   FileWriter file(path);
   ZipWriter zip(file);
   for (const ZipMember& m : members_) {
+    if (m.name.ends_with(kEagerStep)) continue;
     const auto found = replaced.find(m.name);
     const std::string_view content = found == replaced.end() ? member(m.name) : found->second;
     MILLRACE_CHECK(content.size() == m.bytes, m.name);

@@ -107,6 +107,10 @@ struct ExportedProgram {
   std::map<std::string, std::int64_t> hints;   ///< each symbol's value in the example that was exported
 };
 
+/// The archive's member with the step that eager PyTorch took of the example inputs. It holds for the
+/// archive's weights. examples/pytorch/millrace_export.py writes it.
+inline constexpr std::string_view kEagerStep = "extra/millrace_eager.json";
+
 /// Returns the bytes of an element; 0: a type that is not known here.
 std::int64_t element_bytes(std::int64_t scalar_type);
 std::string scalar_type_name(std::int64_t scalar_type);  ///< "float32"
@@ -132,7 +136,7 @@ class ExportedArchive {
   std::string_view storage(const StoredTensor& tensor) const { return storages_.at(tensor.member); }
 
   /// Writes a copy of the archive to `path`, whole or not at all. `replaced` has other storages of the same
-  /// sizes by member. Throws DataError when the disk fails.
+  /// sizes by member, and kEagerStep is left out. Throws DataError when the disk fails.
   void write_with(const std::string& path, const std::map<std::string, std::string>& replaced) const;
 
  private:

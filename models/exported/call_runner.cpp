@@ -530,7 +530,8 @@ std::vector<at::Tensor> CallRunner::run_calls(std::vector<at::Tensor>& values, c
       continue;
     }
     using Form = Call::Form;
-    if (call.form == Form::Dropout && pass.training) {
+    const bool evaluates = !pass.training || (call.draws && !pass.draws);
+    if (call.form == Form::Dropout && !evaluates) {
       give(dropped(tensor(0), call.operands[1].constant.toDouble(), pass, call.name));
       continue;
     }
@@ -591,7 +592,7 @@ std::vector<at::Tensor> CallRunner::run_calls(std::vector<at::Tensor>& values, c
           break;
       }
     }
-    if (!pass.training) {
+    if (evaluates) {
       for (const auto& [index, value] : call.evaluation) stack[index] = value;
       if (call.draws_bernoulli) {  // takes the average of the draws
         give(tensor(0).fill_(call.operands[1].constant.toDouble()));

@@ -22,6 +22,7 @@ namespace millrace {
 struct CallPass {
   const SymbolValues* symbols = nullptr;
   bool training = true;  ///< false: no dropout, no batch statistics, and buffers keep their values
+  bool draws = true;     ///< false: dropout and other draws are as in evaluation, and nothing else is
   MasksFrom masks = MasksFrom::Device;
   std::uint64_t random_seed = 0;
   PendingWeights* pending = nullptr;  ///< collects weight gradients; null: autograd computes them

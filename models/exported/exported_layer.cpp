@@ -66,6 +66,7 @@ class ExportedLayer final : public MultiLayer {
     const SymbolValues symbols = bind(shapes_of(inputs));
     CallPass pass{.symbols = &symbols,
                   .training = context.training,
+                  .draws = parts_.draws,
                   .masks = context.masks,
                   .random_seed = context.random_seed};
     if (!context.training) return plain(run(inputs, parameters, buffers, pass));

@@ -42,6 +42,7 @@ struct ExportedLayerParts {
   std::vector<at::Tensor> constants;
   std::shared_ptr<const CallRunner> calls;  ///< run() gets inputs, parameters, buffers, constants
   std::shared_ptr<const SymbolTable> symbols;
+  bool draws = true;  ///< CallPass::draws
 };
 
 /// Makes a layer. Its backward is autograd over the calls. Weight gradients of linear maps, convolutions and

@@ -412,7 +412,7 @@ class ModelBuilder {
   Status make_layer(Segment& segment, std::size_t number,
                     const std::unordered_map<std::string, std::size_t>& last_reader) {
     NamedLayer named{.name = unique_name(segment), .full_names = true};
-    ExportedLayerParts parts{.symbols = fields_.symbols};
+    ExportedLayerParts parts{.symbols = fields_.symbols, .draws = options_.draws};
     std::vector<std::string> inputs, weights, buffers, constants;
     std::vector<ParameterSpec> buffer_specs;
     std::set<std::string> known, made;

@@ -16,6 +16,8 @@ struct ExportedOptions {
   /// How calls are grouped into layers: by a depth in the tree of modules (0: the whole model is one layer);
   /// "call": every call is a layer; "auto": the least depth that gives 16 layers with parameters.
   std::string granularity = "auto";
+  /// Whether training draws random numbers; false: dropout is off.
+  bool draws = true;
 };
 
 bool is_exported_model(const std::string& name);  ///< returns whether the name ends in .pt2
