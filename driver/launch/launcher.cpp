@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +22,7 @@
 #include "runtime/base/here_and_now.h"
 #include "runtime/base/log.h"
 #include "runtime/base/numbers.h"
+#include "runtime/base/open_files.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/units.h"
 
@@ -660,17 +660,9 @@ int LaunchOutcome::exit_code() const {
 /// Each rank has two logs here, and a rank of this host two pipes and a socket: more than a shell's limit
 /// allows from some hundred ranks on. Throws before anything starts.
 static void allow_open_files(std::size_t ranks, bool on_hosts) {
-  constexpr rlim_t kOthers = 256;
-  const rlim_t needed = ranks * (on_hosts ? 2 : 5) + kOthers;
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
-  if (limit.rlim_max < needed)
-    throw ConfigError(
-        "the launcher of " + std::to_string(ranks) + " ranks opens " + std::to_string(needed) +
-            " files, and may open " + std::to_string(limit.rlim_max),
-        "raise the hard limit: `ulimit -Hn " + std::to_string(needed) + "` as root, or in limits.conf");
-  limit.rlim_cur = needed;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+  constexpr std::size_t kOthers = 256;
+  require_open_files(ranks * (on_hosts ? 2 : 5) + kOthers,
+                     "the launcher of " + std::to_string(ranks) + " ranks");
 }
 
 LaunchOutcome run_ranks(const std::vector<RankProcess>& processes, LaunchOptions options, Clock& clock) {

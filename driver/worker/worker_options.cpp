@@ -17,6 +17,7 @@
 #include "driver/hosts/program_paths.h"
 #include "runtime/base/failure_text.h"
 #include "runtime/base/log.h"
+#include "runtime/base/open_files.h"
 #include "runtime/base/option_names.h"
 #include "runtime/device/failures.h"
 #include "runtime/device/host_memory.h"
@@ -119,6 +120,7 @@ constexpr WorkerCommand kWorkerCommands[] = {
 int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator) {
   set_option_names(OptionNames::Flags);
   ::signal(SIGXFSZ, SIG_IGN);  // a file that grows over a limit is an error of its write, not the end
+  raise_open_files();          // each peer of another host takes one
   const std::string name = args.empty() ? "" : args[0];
   const std::vector<std::string> rest(args.empty() ? args.end() : args.begin() + 1, args.end());
   std::string names;

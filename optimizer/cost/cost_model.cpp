@@ -142,6 +142,7 @@ AllReduceCost::AllReduceCost(const ClusterSpec& cluster, const std::vector<int>&
     slowest.latency_s = std::max(slowest.latency_s, link.latency_s);
     slowest.s_per_byte = std::max(slowest.s_per_byte, s_per_byte);
   }
+  if (all_reduce_route(hosts, 1).way == AllReduceWay::Tree) tree_levels_ = rank_tree(hosts).levels;
   std::ranges::sort(hosts);
   for (auto host = hosts.begin(); host != hosts.end();) {
     const auto next = std::upper_bound(host, hosts.end(), *host);
@@ -160,6 +161,9 @@ double AllReduceCost::seconds(Bytes bytes) const {
     return std::max((members_ - 1) * part * std::max(inside_.s_per_byte, between_.s_per_byte),
                     sharing_ * pairs_over_port_ * part * between_.s_per_byte);
   };
+  if (bytes <= kDirectSumBytes && tree_levels_ > 0)
+    return 2 * tree_levels_ * latency +
+           (members_ - 1) * size * std::max(inside_.s_per_byte, between_.s_per_byte);
   if (route_.way == AllReduceWay::Direct || bytes <= kDirectSumBytes) return latency + exchange(size);
   if (route_.way == AllReduceWay::Scatter) return 2 * (latency + exchange(size / members_));
   const double chunks = route_.chunks;

@@ -111,6 +111,7 @@ PairWire wire_between(const ClusterSpec& cluster, RankId a, RankId b);
 /// The seconds of the runtime's all-reduce over `ranks` in their order (runtime/base/all_reduce_route.h). The
 /// slowest of the links that it takes counts. With r ranks:
 /// - directly: latency + (r-1) bytes / bandwidth;
+/// - along a tree of d levels: 2 d latency + (r-1) bytes / bandwidth, which the first rank gets;
 /// - in chunks: 2 latency + 2 (r-1)/r bytes / bandwidth;
 /// - host after host: the chunks inside the hosts, and between h hosts 2 (h-1) latency + 2 (p+h-2)/p bytes /
 ///   bandwidth for p pieces. Two hosts take (p+1)/p instead of 2 (p+h-2)/p.
@@ -132,6 +133,7 @@ class AllReduceCost {
   double members_ = 0;
   AllReduceRoute route_;        // the route of a sum too large for the direct way
   Slowest inside_, between_;    // slowest link between neighbouring members, inside a host and between hosts
+  double tree_levels_ = 0;      // 0: small sums go directly
   double pairs_over_port_ = 0;  // pairs of members that send over the busiest port
   double sharing_ = 1;
 };

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <list>
 #include <map>
@@ -14,6 +15,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/open_files.h"
 
 namespace millrace {
 namespace {
@@ -144,20 +146,18 @@ class Strangers {
   Progress answer(Stranger& stranger) {
     const auto hello = parse_hello(stranger.incoming.substr(sizeof(std::uint32_t)));
     if (!hello) return sent_away(stranger, "does not speak this program's protocol");
-    std::string why;
-    if (!is_proof(hello->proof, client_proof(options_.token, stranger.challenge, *hello)))
-      why = "its token is another one (MILLRACE_TOKEN)";
-    else
-      why = options_.refusal(*hello);
+    const bool belongs = is_proof(hello->proof, client_proof(options_.token, stranger.challenge, *hello));
+    const std::string why = belongs ? options_.refusal(*hello) : "its token is another one (MILLRACE_TOKEN)";
     // The socket's buffer is empty but for the greeting: the answer has room.
     const TimePoint soon = stranger.socket.after(kPause);
     if (!why.empty()) {
       stranger.socket.send(std::string(1, kRefused) + text_bytes(why), soon);
-      return sent_away(stranger, "was refused: " + why);
+      return belongs && !options_.logs_refusals ? Progress::Ended
+                                                : sent_away(stranger, "was refused: " + why);
     }
-    if (!stranger.socket.send(
-            std::string(1, kOk) + text_bytes(server_proof(options_.token, stranger.challenge, *hello)), soon))
-      return Progress::Ended;
+    // Even if it is gone already: its number is taken, and who gets the socket sees its end.
+    stranger.socket.send(
+        std::string(1, kOk) + text_bytes(server_proof(options_.token, stranger.challenge, *hello)), soon);
     options_.joined(*hello, std::move(stranger.socket));
     return Progress::Joined;
   }
@@ -170,38 +170,41 @@ class Strangers {
 
 }  // namespace
 
-AuthenticatedListener::AuthenticatedListener(ListenerOptions options) : options_(std::move(options)) {
-  Socket listener = listen_on(options_.address, options_.clock);
-  port_ = port_of(listener);
-  log_info("listens on " + host_and_port(options_.address.text(), port_) +
-           (options_.name.empty() ? " for messages" : " for the meeting") + " until all ranks have come");
-  if (options_.name.empty()) options_.name = host_and_port(options_.address.text(), port_);
-  thread_ = std::jthread([this, listener = std::move(listener)](const std::stop_token& stop) mutable {
-    run(stop, std::move(listener));
+AuthenticatedListener::AuthenticatedListener(ListenerOptions options, Socket listener)
+    : options_(std::move(options)), listener_(std::move(listener)) {
+  thread_ = std::jthread([this](const std::stop_token& stop) {
+    run(stop);
+    listener_ = Socket(options_.clock);  // nobody listens any more
   });
 }
 
 AuthenticatedListener::~AuthenticatedListener() = default;
 
-void AuthenticatedListener::run(const std::stop_token& stop, Socket listener) {
+void AuthenticatedListener::run(const std::stop_token& stop) {
+  // A rank listens as long as it lives, so the thread sleeps until somebody comes. The end wakes it.
+  const std::stop_callback wake(stop, [this] { listener_.shut(); });
+  bool warned = false;
   Strangers strangers(options_);
   std::vector<pollfd> states;
   int joined = 0;
   while (!stop.stop_requested() && joined < options_.expected) {
-    states.assign(1, {listener.fd(), POLLIN, 0});
+    states.assign(1, {listener_.fd(), POLLIN, 0});
     strangers.descriptors(states);
-    ::poll(states.data(), states.size(), static_cast<int>(kPause.count()));
+    ::poll(states.data(), states.size(), states.size() == 1 ? -1 : static_cast<int>(kPause.count()));
     joined += strangers.advance(states.data() + 1, states.size() - 1);
     if (states[0].revents == 0) continue;
     // Ranks come by the thousand: a queue that overflows costs them seconds until they ask again.
     for (int taken = 0; taken < kTakenAtOnce; ++taken) {
       SocketAddress from;
       from.size = sizeof from.bytes;
-      Socket socket(options_.clock, ::accept4(listener.fd(), reinterpret_cast<sockaddr*>(&from.bytes),
+      Socket socket(options_.clock, ::accept4(listener_.fd(), reinterpret_cast<sockaddr*>(&from.bytes),
                                               &from.size, SOCK_CLOEXEC));
       if (socket.fd() < 0) {
         // Nothing to take after all, or no descriptors: the connection stays in the queue.
-        if (taken == 0) options_.clock.sleep_until(listener.after(kPause));
+        if (errno == EMFILE && !std::exchange(warned, true))
+          log_warning("a connection to " + options_.name + " waits: this process may open no more files" +
+                      " (ulimit -n)");
+        if (taken == 0) options_.clock.sleep_until(listener_.after(kPause));
         break;
       }
       strangers.take(std::move(socket), from.text());
@@ -237,7 +240,7 @@ Try introduce(Socket& socket, const Introduction& own, TimePoint deadline) {
   const std::string hint =
       "give each job a MASTER_PORT of its own, and all its ranks the same MILLRACE_TOKEN";
   if (answer != kOk)
-    throw ConfigError("rendezvous: " + name + " refused this rank: " + printable(text), hint);
+    throw RefusedError("rendezvous: " + name + " refused this rank: " + printable(text), hint);
   if (!is_proof(text, server_proof(own.token, challenge, hello)))
     throw ConfigError("rendezvous: who listens on " + name + " does not know this job's token", hint);
   return Try::Joined;
@@ -256,14 +259,19 @@ Socket connect_authenticated(const Introduction& own) {
       address = await_address(own.address, own.port, deadline, own.clock);
       looked_up = own.clock.now();
     }
-    Socket socket(own.clock);
+    Socket socket(own.clock, -1, own.stop);
     const int error = connect_once(socket, address, std::min(deadline, own.clock.now() + kOneTry), own.clock);
+    if (error == EMFILE) throw_no_open_files("a connection with " + own.what);
     Try result = Try::HungUp;
     if (error == 0) {
       if (own.tls) socket.encrypt(*own.tls, false);
       result = introduce(socket, own, deadline);
       if (result == Try::Joined) return socket;
     }
+    if (own.stop.stop_requested()) throw PeerError("the connection with " + own.what + " was given up");
+    if (error == ECONNREFUSED && own.listens_already)
+      throw PeerError("connection lost (" + own.what + " listens no more on " + name + ")",
+                      "it has ended, or a firewall is between the hosts; its log says which");
     if (error == 0 && (result == Try::SomebodyElse || own.clock.now() >= deadline)) {
       throw PeerError("rendezvous: " + name + " does not answer as " + own.what,
                       std::string("something else may listen there, or that job's ranks are complete") +

@@ -38,6 +38,8 @@ class Channel {
   virtual bool buffers_sends() const = 0;  ///< see Communicator
   /// Returns a number of the host of each rank, the same on all ranks. Empty: one host, or not known.
   virtual std::vector<int> hosts() const { return {}; }
+  /// Returns the number of ranks with which this one has a connection of its own.
+  virtual int connections() const { return 0; }
   /// `tensor` is contiguous and must not change before the Pending is done.
   virtual std::unique_ptr<Pending> post(const Transfer& transfer) = 0;
   /// Posts a receive for a caller that only reads the message, which saves a copy on some transports.

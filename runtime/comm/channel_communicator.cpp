@@ -186,18 +186,26 @@ class ChannelCommunicator final : public Communicator {
                                                collective.moment);
   }
 
+  /// Along the tree, which the root's tensor enters at its top. In a small group the root sends it to all.
   void broadcast(at::Tensor tensor, RankId root) override {
     const Collective collective{kCollective | next_tag(collectives_++), "broadcast",
                                 channel_->begin_collective(tensor, 0)};
-    std::vector<std::unique_ptr<Pending>> parts;
-    if (rank_ == root.value) {
-      for (int peer = 0; peer < size(); ++peer) {
-        if (peer != rank_) parts.push_back(post(collective.message(Direction::Send, peer, 0, tensor)));
-      }
-    } else {
-      parts.push_back(post(collective.message(Direction::Receive, root.value, 0, tensor)));
+    const bool along_tree = size() > kDirectRanks;
+    const TimePoint start = channel_->clock().now();
+    if (rank_ != root.value) {
+      const int from = along_tree && rank_ != 0 ? tree().parent[rank_] : root.value;
+      post(collective.message(Direction::Receive, from, 0, tensor))->wait();
     }
-    CollectivePending(std::make_unique<AllOf>(std::move(parts)), channel_, collective.moment).wait();
+    std::vector<int> to;
+    if (along_tree) to = tree().children[rank_];
+    if (along_tree && rank_ == root.value && rank_ != 0) to.push_back(0);
+    for (int peer = 0; !along_tree && rank_ == root.value && peer < size(); ++peer) to.push_back(peer);
+    std::vector<std::unique_ptr<Pending>> sends;
+    for (const int peer : to) {
+      if (peer != root.value) sends.push_back(post(collective.message(Direction::Send, peer, 0, tensor)));
+    }
+    AllOf(std::move(sends)).wait();
+    channel_->end_collective(start, collective.moment);
   }
 
   void barrier() override { all_reduce(at::zeros({1}, at::kFloat), "barrier")->wait(); }
@@ -229,12 +237,15 @@ class ChannelCommunicator final : public Communicator {
     if (route.way == AllReduceWay::Direct) return start_direct_reduce(std::move(flat), collective);
     // Beside the caller, so that collectives overlap its computation.
     if (!thread_) thread_ = std::make_shared<TaskThread>(channel_->clock());
+    if (route.way == AllReduceWay::Tree) tree();  // made here: the thread only reads it
     const std::shared_ptr<TimePoint> before = newest_moment_;
     if (collective.moment) newest_moment_ = collective.moment;
     return std::make_unique<TaskPending>(thread_, thread_->start([=, this] {
       // One after the other: it begins when the one before it has ended.
       if (before && collective.moment) *collective.moment = std::max(*collective.moment, *before);
-      if (route.way == AllReduceWay::Chain) {
+      if (route.way == AllReduceWay::Tree) {
+        reduce_over_tree(flat, collective);
+      } else if (route.way == AllReduceWay::Chain) {
         reduce_along(route, flat, collective);
       } else {
         reduce_by_chunks(flat, collective);
@@ -295,6 +306,41 @@ class ChannelCommunicator final : public Communicator {
     for (auto& result : results) result->wait();
   }
 
+  const RankTree& tree() {
+    if (tree_.order.empty()) tree_ = rank_tree(hosts_);
+    return tree_;
+  }
+
+  void reduce_over_tree(const at::Tensor& flat, const Collective& collective) {
+    at::NoGradGuard no_grad;
+    const RankTree& tree = tree_;
+    const std::vector<int>& children = tree.children[rank_];
+    // Row i is of the i-th member of this one's part of the tree's order.
+    const at::Tensor rows = at::empty({tree.members[rank_], flat.numel()}, flat.options());
+    rows[0].copy_(flat);
+    std::vector<std::unique_ptr<Pending>> arrivals;
+    std::int64_t row = 1;
+    for (const int child : children) {
+      arrivals.push_back(
+          post(collective.message(Direction::Receive, child, 0, rows.narrow(0, row, tree.members[child]))));
+      row += tree.members[child];
+    }
+    AllOf(std::move(arrivals)).wait();
+    if (const int parent = tree.parent[rank_]; parent >= 0) {
+      post(collective.message(Direction::Send, parent, 0, rows))->wait();
+      post(collective.message(Direction::Receive, parent, 1, flat))->wait();
+    } else {
+      std::vector<at::Tensor> parts(hosts_.size());
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        parts[static_cast<std::size_t>(tree.order[i])] = rows[static_cast<std::int64_t>(i)];
+      sum_in_order(parts, flat);
+    }
+    std::vector<std::unique_ptr<Pending>> sends;
+    for (const int child : children)
+      sends.push_back(post(collective.message(Direction::Send, child, 1, flat)));
+    AllOf(std::move(sends)).wait();
+  }
+
   void reduce_along(const AllReduceRoute& route, const at::Tensor& flat, const Collective& collective) {
     ChainReduce(route, rank_, flat,
                 [&](Direction direction, int peer, std::uint64_t number, at::Tensor tensor) {
@@ -306,6 +352,7 @@ class ChannelCommunicator final : public Communicator {
   std::shared_ptr<Channel> channel_;
   std::vector<int> members_;
   std::vector<int> hosts_;  // by member
+  RankTree tree_;           // empty until it is needed
   std::uint64_t group_;
   std::shared_ptr<GroupNumbers> numbers_;
   int rank_ = 0;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -76,13 +77,25 @@ ClockOffset measure_clock_offset(Communicator& ranks, const Clock& clock, const 
   names.mutable_data_ptr<double>()[own] = number_of_name(name);
   ranks.all_reduce(names, "names of clocks")->wait();
   const auto* of_rank = names.const_data_ptr<double>();
-  ClockOffset offset;
+  const auto first_with = [&](int rank) {
+    return static_cast<int>(std::find(of_rank, of_rank + size, of_rank[rank]) - of_rank);
+  };
+  const at::Tensor offsets =
+      at::zeros({size, 2}, at::kLong);  // ns, round trip: of the first rank of each clock
+  auto* values = offsets.mutable_data_ptr<std::int64_t>();
+  bool several = false;
   for (int rank = 1; rank < size; ++rank) {
-    if (of_rank[rank] == of_rank[0]) continue;
+    if (const int first = first_with(rank); first == 0 || first != rank) continue;
+    several = true;
     if (own == 0) answer(ranks, clock, rank);
-    if (own == rank) offset = ask(ranks, clock);
+    if (own != rank) continue;
+    const ClockOffset offset = ask(ranks, clock);
+    values[2 * rank] = offset.ns;
+    values[2 * rank + 1] = offset.round_trip_ns;
   }
-  return offset;
+  if (several) ranks.all_reduce(offsets, "offsets of clocks")->wait();
+  const int first = first_with(own);
+  return {.ns = values[2 * first], .round_trip_ns = values[2 * first + 1]};
 }
 
 }  // namespace millrace

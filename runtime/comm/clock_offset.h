@@ -19,9 +19,9 @@ struct ClockOffset {
 /// Names the monotonic clock of this machine: processes with the same name read the same clock.
 std::string name_of_steady_clock();
 
-/// Measures the offset of this rank's `clock`. Ranks whose clock has the same `name` as that of rank 0 share
-/// it, and exchange nothing. The others exchange some messages with rank 0, one rank after the other, and the
-/// shortest round trip counts. Collective. Throws PeerError.
+/// Measures the offset of this rank's `clock`. Ranks whose clocks have one `name` share it. The first rank of
+/// each clock but rank 0's exchanges some messages with rank 0, one rank after the other, and the shortest
+/// round trip counts for all ranks of its clock. Collective. Throws PeerError.
 ClockOffset measure_clock_offset(Communicator& ranks, const Clock& clock, const std::string& name);
 
 }  // namespace millrace

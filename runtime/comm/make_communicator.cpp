@@ -1,13 +1,16 @@
 // The table of transports between processes, and which one joins which ranks.
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/text.h"
 #include "runtime/comm/channel.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/gloo_channel.h"
@@ -51,22 +54,40 @@ class RoutedChannel final : public Channel {
   std::shared_ptr<Channel> far_;
 };
 
-/// Returns, by rank, the first rank that can share memory with it.
-std::vector<int> hosts_of_ranks(const CommunicatorOptions& options, Store& store) {
-  store.set("domain/" + std::to_string(options.rank.value), shared_memory_domain());
-  std::map<std::string, int> first;
-  std::vector<int> hosts;
-  for (int rank = 0; rank < options.size; ++rank) {
-    const std::string domain = store.get("domain/" + std::to_string(rank), options.rendezvous_deadline);
-    hosts.push_back(first.emplace(domain, rank).first->second);
-  }
-  return hosts;
+/// Agrees with all ranks.
+std::string agree_with_all(const CommunicatorOptions& options, Store& store, const std::string& key,
+                           const std::string& says, const auto& decide) {
+  std::vector<int> ranks(static_cast<std::size_t>(options.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return agree(store, key, ranks, options.rank.value, says, options.rendezvous_deadline, options.clock,
+               decide);
 }
 
-std::vector<int> all_ranks(int size) {
-  std::vector<int> ranks(static_cast<std::size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
+/// Returns, by rank, the first rank that can share memory with it.
+std::vector<int> hosts_of_ranks(const CommunicatorOptions& options, Store& store) {
+  // "8x0 8x8": consecutive ranks of a host are one word.
+  const std::string runs = agree_with_all(
+      options, store, "domain", shared_memory_domain(), [](const std::vector<std::string>& domains) {
+        std::map<std::string, int> first;
+        std::string text;
+        int count = 0;
+        for (int rank = 0; rank < static_cast<int>(domains.size()); ++rank) {
+          ++count;
+          const int host = first.emplace(domains[rank], rank).first->second;
+          if (rank + 1 < static_cast<int>(domains.size()) && domains[rank + 1] == domains[rank]) continue;
+          text += std::to_string(std::exchange(count, 0)) + "x" + std::to_string(host) + " ";
+        }
+        return text;
+      });
+  std::vector<int> hosts;
+  for (const std::string& run : words_of(runs, ' ')) {
+    int count = 0, host = 0;
+    std::sscanf(run.c_str(), "%9dx%9d", &count, &host);
+    hosts.insert(hosts.end(), static_cast<std::size_t>(std::max(0, count)), host);
+  }
+  if (static_cast<int>(hosts.size()) != options.size)
+    throw PeerError("rendezvous: the hosts of " + std::to_string(options.size) + " ranks are '" + runs + "'");
+  return hosts;
 }
 
 std::shared_ptr<Channel> make_shared(const CommunicatorOptions& options, std::shared_ptr<Store> store) {
@@ -82,16 +103,15 @@ std::shared_ptr<Channel> make_shared(const CommunicatorOptions& options, std::sh
                           std::to_string(options.rank.value),
                       "use --backend auto");
   }
-  auto near = make_shared_memory_channel(options, local, *store);
+  // A host's only rank shares memory with nobody.
+  auto near = local.size() > 1 || all ? make_shared_memory_channel(options, local, *store) : nullptr;
   if (near && all) return near;
   if (!near && options.backend == Backend::SharedMemory)
     throw ConfigError("--backend shm: the ranks of this host cannot open each other's memory",
                       "use --backend tcp");
-  // A rank whose host has no shared memory, or none with others, is connected with all. All ranks must know
-  // the same hosts: the way of an all-reduce follows from them.
-  std::vector<int> peers = all_ranks(options.size);
-  if (near) std::erase_if(peers, [&](int rank) { return hosts[rank] == hosts[options.rank.value]; });
-  auto far = make_tcp_channel(options, peers, *store);
+  // Ranks of a host that have no shared memory talk over TCP. All ranks must know the same hosts: the way of
+  // an all-reduce follows from them.
+  auto far = make_tcp_channel(options, hosts, *store);
   return std::make_shared<RoutedChannel>(std::move(near), std::move(hosts), std::move(far));
 }
 
@@ -100,11 +120,10 @@ std::shared_ptr<Channel> make_shared(const CommunicatorOptions& options, std::sh
 bool has_own_device(const CommunicatorOptions& options, Store& store) {
   const char* const named = std::getenv("NCCL_HOSTID");
   const std::string mine = (named ? std::string(named) : host_identity()) + "/" + options.device;
-  store.set("device/" + std::to_string(options.rank.value), mine);
-  std::set<std::string> devices;
-  for (int rank = 0; rank < options.size; ++rank)
-    devices.insert(store.get("device/" + std::to_string(rank), options.rendezvous_deadline));
-  return static_cast<int>(devices.size()) == options.size;
+  return agree_with_all(options, store, "device", mine, [](const std::vector<std::string>& devices) {
+           const std::set<std::string> different(devices.begin(), devices.end());
+           return std::string(different.size() == devices.size() ? "own" : "shared");
+         }) == "own";
 }
 
 bool use_nccl(const CommunicatorOptions& options, Store& store) {
@@ -167,7 +186,7 @@ std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& optio
   if (options.encrypt && options.backend == Backend::Gloo)
     throw ConfigError("--encrypt: Gloo's messages go in clear", "use --backend tcp, or auto");
   if (options.backend == Backend::Tcp)
-    return join(make_tcp_channel(options, all_ranks(options.size), *store));
+    return join(make_tcp_channel(options, hosts_of_ranks(options, *store), *store));
   if (options.backend == Backend::Gloo) return join(make_gloo_channel(options, std::move(store)));
   return join(make_shared(options, std::move(store)));
 }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -58,6 +59,48 @@ class PrefixStore final : public Store {
 };
 
 }  // namespace
+
+std::string joined_lines(const std::vector<std::string>& texts) {
+  std::string lines;
+  for (const std::string& text : texts) lines += (&text == &texts.front() ? "" : "\n") + text;
+  return lines;
+}
+
+std::string agree(Store& store, const std::string& key, const std::vector<int>& ranks, int rank,
+                  const std::string& says, std::chrono::milliseconds deadline, Clock& clock,
+                  const std::function<std::string(const std::vector<std::string>&)>& decide) {
+  using std::chrono::milliseconds;
+  // The others hear from the first rank who is missing, not that it is late.
+  constexpr milliseconds kAnswer{5000};
+  constexpr char kAgreed = 'a', kMissing = 'm';
+  const std::string agreed = key + "/of/" + std::to_string(ranks.front());
+  const auto of_rank = [&](int r) { return key + "/" + std::to_string(r); };
+  std::string value;
+  if (rank != ranks.front()) {
+    if (std::ranges::binary_search(ranks, rank)) store.set(of_rank(rank), says);
+    value = store.get(agreed, deadline + kAnswer);
+  } else {
+    const TimePoint end = clock.now() + deadline;
+    std::vector<std::string> all{says};
+    std::string missing;
+    for (std::size_t i = 1; i < ranks.size(); ++i) {
+      try {
+        all.push_back(store.get(
+            of_rank(ranks[i]),
+            std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(end - clock.now()))));
+      } catch (const PeerError&) {
+        missing += (missing.empty() ? "" : ", ") + std::to_string(ranks[i]);
+      }
+    }
+    value = missing.empty() ? kAgreed + decide(all) : kMissing + missing;
+    store.set(agreed, value);
+  }
+  if (value.front() == kMissing)
+    throw PeerError("rank " + std::to_string(rank) + ": no sign of rank(s) " + value.substr(1) + " within " +
+                        std::to_string(deadline.count()) + " ms (key '" + key + "')",
+                    "did all ranks start?");
+  return value.substr(1);
+}
 
 std::shared_ptr<Store> make_memory_store(Clock& clock) {
   return std::make_shared<MemoryStore>(clock);

@@ -38,6 +38,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/here_and_now.h"
 #include "runtime/base/log.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -617,7 +618,6 @@ std::string shared_memory_domain() {
 
 std::shared_ptr<Channel> make_shared_memory_channel(const CommunicatorOptions& options,
                                                     const std::vector<int>& local, Store& store) {
-  const std::string me = std::to_string(options.rank.value);
   auto own = Segment::create(local.size());
   if (const std::string limit = file_size_limit();
       !limit.empty() && (!own || own->arena_bytes() < kAmpleArenaBytes)) {
@@ -625,10 +625,12 @@ std::shared_ptr<Channel> make_shared_memory_channel(const CommunicatorOptions& o
                 (own ? ": messages of this rank have " + std::to_string(own->arena_bytes()) + " bytes at most"
                      : ": too little for it"));
   }
-  store.set("shm/" + me, own ? own->address() : "");
-  std::vector<std::string> addresses;
-  for (int rank : local)
-    addresses.push_back(store.get("shm/" + std::to_string(rank), options.rendezvous_deadline));
+  const auto agreed = [&](const char* key, const std::string& says, const auto& decide) {
+    return agree(store, key, local, options.rank.value, says, options.rendezvous_deadline, options.clock,
+                 decide);
+  };
+  const std::vector<std::string> addresses =
+      split(agreed("shm", own ? own->address() : "", joined_lines), '\n');
   const bool all_made = std::ranges::none_of(addresses, [](const std::string& a) { return a.empty(); });
   std::shared_ptr<SharedMesh> mesh;
   if (all_made) {
@@ -638,16 +640,19 @@ std::shared_ptr<Channel> make_shared_memory_channel(const CommunicatorOptions& o
   // A rank that opened the others' memory says which cores it may use: a launcher may have pinned it.
   std::string own_cores;
   for (const int core : core_numbers_here()) own_cores += std::to_string(core) + " ";
-  store.set("shm-open/" + me, mesh ? "yes " + own_cores : "no");
-  std::set<std::string> cores;
-  for (int rank : local) {
-    std::istringstream words(store.get("shm-open/" + std::to_string(rank), options.rendezvous_deadline));
-    std::string word;
-    words >> word;
-    if (word != "yes") return nullptr;
-    while (words >> word) cores.insert(word);
-  }
-  if (cores.size() >= local.size()) mesh->permit_spinning();
+  const std::string opened = agreed("shm-open", mesh ? "yes " + own_cores : "no", [](const auto& said) {
+    std::set<std::string> cores;
+    for (const std::string& one : said) {
+      std::istringstream words(one);
+      std::string word;
+      words >> word;
+      if (word != "yes") return std::string("no");
+      while (words >> word) cores.insert(word);
+    }
+    return std::string(cores.size() >= said.size() ? "cores" : "yes");
+  });
+  if (opened == "no") return nullptr;
+  if (opened == "cores") mesh->permit_spinning();
   return std::make_shared<SharedMemoryChannel>(std::move(mesh));
 }
 

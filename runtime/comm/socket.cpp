@@ -121,17 +121,19 @@ void Socket::TlsDeleter::operator()(Tls* tls) const {
   delete tls;
 }
 
-Socket::Socket(Clock& clock, int fd) : clock_(&clock), fd_(fd) {
+Socket::Socket(Clock& clock, int fd, std::stop_token stop) : clock_(&clock), fd_(fd), stop_(std::move(stop)) {
   if (fd_ >= 0) ::fcntl(fd_, F_SETFL, O_NONBLOCK);
 }
 Socket::Socket(Socket&& other) noexcept
     : clock_(other.clock_),
       fd_(std::exchange(other.fd_, -1)),
+      stop_(std::move(other.stop_)),
       wanted_(other.wanted_),
       tls_(std::move(other.tls_)) {}
 Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(clock_, other.clock_);
   std::swap(fd_, other.fd_);
+  std::swap(stop_, other.stop_);
   std::swap(wanted_, other.wanted_);
   std::swap(tls_, other.tls_);
   return *this;
@@ -200,13 +202,15 @@ ssize_t Socket::write_some(std::string_view bytes) {
 }
 
 bool Socket::await(short events, TimePoint deadline) const {
-  for (;;) {
+  const std::int64_t longest = stop_.stop_possible() ? 100 : 1 << 30;  // ms until it looks whether to stop
+  while (!stop_.stop_requested()) {
     const auto left = std::chrono::ceil<milliseconds>(deadline - clock_->now()).count();
     pollfd state{fd_, events, 0};
-    const int n = ::poll(&state, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30)));
+    const int n = ::poll(&state, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, longest)));
     if (n > 0) return true;
-    if (n == 0 || errno != EINTR) return false;
+    if (n == 0 ? left <= longest : errno != EINTR) return false;
   }
+  return false;
 }
 
 bool Socket::send(std::string_view bytes, TimePoint deadline) {
@@ -250,7 +254,7 @@ std::string text_bytes(const std::string& text) {
 }
 
 int connect_once(Socket& socket, const SocketAddress& address, TimePoint deadline, Clock& clock) {
-  Socket made(clock, ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Socket made(clock, ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0), socket.stop());
   if (made.fd() < 0) return errno;
   if (::connect(made.fd(), address.get(), address.size) != 0) {
     if (errno != EINPROGRESS) return errno;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 
@@ -35,12 +36,14 @@ class TlsSecret {
 /// Not thread-safe, but in clear one thread may read while another writes.
 class Socket {
  public:
-  explicit Socket(Clock& clock, int fd = -1);
+  /// Waits end as at their deadline once `stop` is requested.
+  explicit Socket(Clock& clock, int fd = -1, std::stop_token stop = {});
   Socket(Socket&& other) noexcept;
   Socket& operator=(Socket&& other) noexcept;
   ~Socket();
 
   int fd() const { return fd_; }
+  const std::stop_token& stop() const { return stop_; }
   TimePoint after(std::chrono::milliseconds time) const { return clock_->now() + time; }
   void shut() const;
   /// Tells the other end that nothing more comes from here. What it sends is still read.
@@ -80,6 +83,7 @@ class Socket {
 
   Clock* clock_;
   int fd_;
+  std::stop_token stop_;
   short wanted_ = 0;  ///< by TLS
   std::unique_ptr<Tls, TlsDeleter> tls_;
 };

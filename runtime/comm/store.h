@@ -4,8 +4,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/base/clock.h"
 
@@ -19,6 +21,17 @@ class Store {
   /// Waits for the key; throws PeerError naming the key and the elapsed time.
   virtual std::string get(const std::string& key, std::chrono::milliseconds deadline) = 0;
 };
+
+/// Agrees on one value among `ranks` (ascending), which all call it with the same `key`. The first of them
+/// reads what each one `says`. It sets what `decide` makes of these texts, in the order of `ranks`, and the
+/// others read that value only. A `rank` that is not among `ranks` reads it, too. Throws PeerError on all
+/// callers, with the ranks that are missing at the deadline.
+std::string agree(Store& store, const std::string& key, const std::vector<int>& ranks, int rank,
+                  const std::string& says, std::chrono::milliseconds deadline, Clock& clock,
+                  const std::function<std::string(const std::vector<std::string>&)>& decide);
+
+/// Returns the texts with a line end between any two: a `decide` for texts without line ends.
+std::string joined_lines(const std::vector<std::string>& texts);
 
 /// Makes a store for the threads of one process.
 std::shared_ptr<Store> make_memory_store(Clock& clock = steady_clock());
@@ -44,7 +57,7 @@ struct TcpStoreOptions {
 struct TcpStoreLimits {
   static constexpr std::uint32_t kKeyBytes = 512;
   static constexpr std::uint32_t kValueBytes = 1 << 20;
-  /// Gloo and TCP store one key for each rank, NCCL two for each pair.
+  /// Gloo stores one key for each rank, TCP and shared memory a few, NCCL two for each pair.
   static std::size_t keys(int size) {
     return 1024 + 4 * static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
   }

@@ -1,6 +1,6 @@
-// One connection a pair of ranks. A message is {tag, bytes} and its content. Whoever posts a send writes as
-// much of it as the kernel takes at once; one thread a rank writes the rest and reads what comes. A message
-// that comes before its receive is posted is kept.
+// One connection a pair of ranks that talk. A message is {tag, bytes} and its content. Whoever posts a send
+// writes as much of it as the kernel takes at once; one thread a rank writes the rest and reads what comes. A
+// message that comes before its receive is posted is kept.
 #include "runtime/comm/tcp_channel.h"
 
 #include <endian.h>
@@ -19,11 +19,16 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <stop_token>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
 #include "runtime/base/numbers.h"
+#include "runtime/base/open_files.h"
+#include "runtime/base/text.h"
 #include "runtime/comm/addresses.h"
 #include "runtime/comm/authenticated_socket.h"
 #include "runtime/comm/channel.h"
@@ -382,128 +387,103 @@ class TcpPending final : public Pending {
   MessagePtr message_;
 };
 
-/// Returns what all ranks of this meeting know: the job's token, which a stranger does not have, and a secret
-/// of the store, which makes each meeting another one.
-std::string secret_of_meeting(const CommunicatorOptions& options, Store& store) {
-  if (options.rank.value == 0) store.set("tcp/secret", random_token());
-  return options.token + ":" + store.get("tcp/secret", options.rendezvous_deadline);
-}
-
-/// The connections of this rank while they are made.
-class Meeting {
- public:
-  Meeting(const CommunicatorOptions& options, const std::vector<int>& peers, Store& store,
-          const std::string& secret, const TlsSecret* tls)
-      : options_(options), store_(store), secret_(secret), tls_(tls) {
-    for (const int peer : peers)
-      if (peer != options.rank.value) peers_.push_back(peer);
-  }
-
-  std::map<int, Socket> connect() {
-    const std::string me = std::to_string(options_.rank.value);
-    const TimePoint deadline = options_.clock.now() + options_.rendezvous_deadline;
-    // The higher rank of a pair connects.
-    const int higher = static_cast<int>(std::ranges::count_if(peers_, [&](int p) { return is_higher(p); }));
-    AuthenticatedListener listener(
-        {.address = resolve(options_.interface_address, 0),
-         .size = options_.size,
-         .expected = higher,
-         .token = secret_,
-         .tls = tls_,
-         .refusal = [this](const Hello& hello) { return refusal(hello); },
-         .joined = [this](const Hello& hello, Socket socket) { add(hello.rank, std::move(socket)); },
-         .clock = options_.clock});
-    store_.set("tcp/" + me, host_and_port(options_.interface_address, listener.port()));
-    for (const int peer : peers_)
-      if (!is_higher(peer)) add(peer, connected_with(peer, deadline));
-    wait_for_all(deadline);
-    return std::move(sockets_);
-  }
-
- private:
-  bool is_higher(int peer) const { return peer > options_.rank.value; }
-  static std::string purpose(int server) { return "messages with rank " + std::to_string(server); }
-
-  void add(int peer, Socket socket) {
-    const std::lock_guard lock(mutex_);
-    sockets_.emplace(peer, std::move(socket));
-    options_.clock.notify_all(changed_);
-  }
-
-  std::string refusal(const Hello& hello) {
-    if (hello.job != purpose(options_.rank.value) || hello.size != options_.size)
-      return "it looks for another rank";
-    const bool is_peer = is_higher(hello.rank) && std::ranges::find(peers_, hello.rank) != peers_.end();
-    const std::lock_guard lock(mutex_);
-    return is_peer && !sockets_.contains(hello.rank) ? "" : "no connection with that rank is expected";
-  }
-
-  Socket connected_with(int peer, TimePoint deadline) {
-    const auto left = [&] {
-      return std::max(milliseconds(1),
-                      std::chrono::duration_cast<milliseconds>(deadline - options_.clock.now()));
-    };
-    const std::string at = store_.get("tcp/" + std::to_string(peer), left());
-    const std::size_t colon = at.rfind(':');
-    const auto port = number_of<int>(at.substr(colon + 1));
-    if (colon == std::string::npos || !port)
-      throw PeerError("rendezvous: rank " + std::to_string(peer) + " says that it listens on '" + at + "'");
-    return connect_authenticated({.address = at.substr(0, colon),
-                                  .port = *port,
-                                  .rank = options_.rank.value,
-                                  .size = options_.size,
-                                  .job = purpose(peer),
-                                  .token = secret_,
-                                  .tls = tls_,
-                                  .what = "rank " + std::to_string(peer),
-                                  .deadline = left(),
-                                  .clock = options_.clock});
-  }
-
-  void wait_for_all(TimePoint deadline) {
-    std::unique_lock lock(mutex_);
-    if (options_.clock.wait_until(lock, changed_, deadline, [&] { return sockets_.size() == peers_.size(); }))
-      return;
-    std::string missing;
-    for (const int peer : peers_)
-      if (!sockets_.contains(peer)) missing += (missing.empty() ? "" : ", ") + std::to_string(peer);
-    throw PeerError("rank " + std::to_string(options_.rank.value) + ": no connection came from rank " +
-                        missing + " within " + std::to_string(options_.rendezvous_deadline.count()) + " ms",
-                    "did all ranks start? Can their hosts reach " + options_.interface_address + "?");
-  }
-
-  const CommunicatorOptions& options_;
-  Store& store_;
-  const std::string& secret_;
-  const TlsSecret* tls_;
-  std::vector<int> peers_;
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  std::map<int, Socket> sockets_;
+/// The addresses at which all ranks listen, and what only they know.
+struct Addresses {
+  std::vector<std::string> of_rank;
+  /// The job's token, which a stranger does not have, and a secret of the store, which makes each meeting
+  /// another one.
+  std::string secret;
 };
 
+/// "10.0.0.1:40001 40002": a host's addresses, or those of several hosts. An address without a host has that
+/// of the one before it.
+std::string short_addresses(const std::vector<std::string>& all) {
+  std::string text, last;
+  for (const std::string& address : all) {
+    const std::size_t colon = address.rfind(':');
+    const std::string host = address.substr(0, colon + 1);
+    text += (text.empty() ? "" : " ") + (host == last ? address.substr(colon + 1) : address);
+    last = host;
+  }
+  return text;
+}
+
+/// Collective. Each host sets one value, and all ranks read one.
+Addresses share_addresses(const CommunicatorOptions& options, const std::vector<int>& hosts, Store& store,
+                          const std::string& own) {
+  const int rank = options.rank.value;
+  std::vector<int> local, leaders;
+  for (int r = 0; r < options.size; ++r) {
+    if (hosts[r] == hosts[rank]) local.push_back(r);
+    if (hosts[r] == r) leaders.push_back(r);
+  }
+  const auto agreed = [&](const char* key, const std::vector<int>& ranks, const std::string& says,
+                          const auto& decide) {
+    return agree(store, key, ranks, rank, says, options.rendezvous_deadline, options.clock, decide);
+  };
+  const std::string of_host = local.size() > 1 ? agreed("tcp", local, own, short_addresses) : own;
+  const std::string of_all = agreed("tcp/hosts", leaders, of_host, [](const std::vector<std::string>& each) {
+    std::string all = random_token();
+    for (const std::string& one : each) all += " " + one;
+    return all;
+  });
+  std::vector<std::string> words = split(of_all, ' ');
+  std::vector<std::pair<int, int>> order;  // host, rank
+  for (int r = 0; r < options.size; ++r) order.emplace_back(hosts[r], r);
+  std::ranges::sort(order);
+  if (words.size() != 1 + order.size())
+    throw PeerError("rendezvous: " + std::to_string(order.size()) + " ranks gave " +
+                    std::to_string(words.size() - 1) + " addresses");
+  Addresses addresses{.of_rank = std::vector<std::string>(hosts.size()),
+                      .secret = options.token + ":" + words.front()};
+  std::string host;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    std::string& word = words[1 + i];
+    if (const std::size_t colon = word.rfind(':'); colon != std::string::npos)
+      host = word.substr(0, colon + 1);
+    else
+      word.insert(0, host);
+    addresses.of_rank[static_cast<std::size_t>(order[i].second)] = std::move(word);
+  }
+  return addresses;
+}
+
+/// Connections are made by whoever posts a message first; nobody waits for a pair that never talks. If both
+/// ends do so at once, the lower rank's is refused and takes the higher one's.
 class TcpChannel final : public Channel {
  public:
-  TcpChannel(const CommunicatorOptions& options, const std::vector<int>& peers, Store& store)
+  TcpChannel(const CommunicatorOptions& options, const std::vector<int>& hosts, Store& store)
       : options_(options),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        connections_(static_cast<std::size_t>(options.size)) {
-    if (epoll_.fd < 0 || wake_.fd < 0)
-      throw ConfigError(std::string("cannot wait for messages: ") + std::strerror(errno), "see ulimit -n");
+        peers_(static_cast<std::size_t>(options.size)) {
+    if (epoll_.fd < 0 || wake_.fd < 0) throw_no_open_files("rank " + std::to_string(rank()));
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u32 = kWake;
     ::epoll_ctl(epoll_.fd, EPOLL_CTL_ADD, wake_.fd, &event);
-    const std::string secret = secret_of_meeting(options, store);
-    if (options.encrypt) tls_ = std::make_unique<TlsSecret>(secret);
-    for (auto& [peer, socket] : Meeting(options, peers, store, secret, tls_.get()).connect()) {
-      connections_[peer] = std::make_shared<Connection>(std::move(socket), options.clock);
-      connections_[peer]->watch(epoll_.fd, static_cast<std::uint32_t>(peer));
-    }
+    // Nobody comes before the addresses are shared, but the secret is part of what a listener needs.
+    Socket listener = listen_on(resolve(options.interface_address, 0), options.clock);
+    addresses_ =
+        share_addresses(options, hosts, store, host_and_port(options.interface_address, port_of(listener)));
+    if (options.encrypt) tls_ = std::make_unique<TlsSecret>(addresses_.secret);
+    log_info("listens on " + addresses_.of_rank[static_cast<std::size_t>(rank())] +
+             " for messages of ranks that it has not met");
     thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+    listener_ = std::make_unique<AuthenticatedListener>(
+        ListenerOptions{
+            .name = addresses_.of_rank[static_cast<std::size_t>(rank())],
+            .size = options.size,
+            .token = addresses_.secret,
+            .tls = tls_.get(),
+            .refusal = [this](const Hello& hello) { return refusal(hello); },
+            .logs_refusals = false,  // calls that cross are no news
+            .joined = [this](const Hello& hello, Socket socket) { add(hello.rank, std::move(socket)); },
+            .clock = options.clock},
+        std::move(listener));
   }
   ~TcpChannel() override {
+    listener_.reset();
     thread_.request_stop();
     ::eventfd_write(wake_.fd, 1);
   }
@@ -513,23 +493,30 @@ class TcpChannel final : public Channel {
   milliseconds deadline() const override { return options_.deadline; }
   Clock& clock() const override { return options_.clock; }
   bool buffers_sends() const override { return false; }
+  int connections() const override {
+    const std::lock_guard lock(mutex_);
+    return static_cast<int>(
+        std::ranges::count_if(peers_, [](const Peer& peer) { return peer.connection != nullptr; }));
+  }
 
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
     if (transfer.tensor.nbytes() == 0) return std::make_unique<NothingPending>();
-    const auto& connection = connections_.at(static_cast<std::size_t>(transfer.peer.value));
-    if (!connection)
-      throw InternalError("rank " + std::to_string(rank()) + " has no connection with rank " +
-                          std::to_string(transfer.peer.value));
-    return std::make_unique<TcpPending>(options_, connection, transfer);
+    return std::make_unique<TcpPending>(options_, connection_for(transfer), transfer);
   }
 
   void abort(const std::string& reason) noexcept override {
-    for (const auto& connection : connections_)
-      if (connection) connection->abort("aborted: " + (reason.empty() ? "a rank failed" : reason));
+    const std::lock_guard lock(mutex_);
+    if (aborted_.empty()) aborted_ = kAborted + (reason.empty() ? "a rank failed" : reason);
+    stop_.request_stop();
+    for (const Peer& peer : peers_)
+      if (peer.connection) peer.connection->abort(aborted_);
+    options_.clock.notify_all(changed_);
   }
 
  private:
   static constexpr std::uint32_t kWake = 0xffffffff;
+  static constexpr const char* kAborted = "aborted: ";
+  static constexpr const char* kCrossing = "its own connection is on its way";
 
   struct Descriptor {
     int fd;
@@ -541,6 +528,95 @@ class TcpChannel final : public Channel {
     }
   };
 
+  enum class Way { None, Calls, Comes };  ///< of a connection that is not there yet
+  struct Peer {
+    Way way = Way::None;
+    std::shared_ptr<Connection> connection{};
+  };
+
+  static std::string purpose(int server) { return "messages with rank " + std::to_string(server); }
+
+  /// Called by the listener's thread. From its answer on the connection comes from the peer.
+  std::string refusal(const Hello& hello) {
+    if (hello.job != purpose(rank()) || hello.size != size() || hello.rank < 0 || hello.rank >= size() ||
+        hello.rank == rank())
+      return "it looks for another rank";
+    const std::lock_guard lock(mutex_);
+    if (!aborted_.empty()) return aborted_;
+    Peer& peer = peers_[static_cast<std::size_t>(hello.rank)];
+    if (peer.connection || peer.way == Way::Comes) return "there is a connection with that rank";
+    if (peer.way == Way::Calls && hello.rank < rank()) return kCrossing;
+    peer.way = Way::Comes;
+    return "";
+  }
+
+  void add(int rank, Socket socket) {
+    auto connection = std::make_shared<Connection>(std::move(socket), options_.clock);
+    const std::lock_guard lock(mutex_);
+    connection->watch(epoll_.fd, static_cast<std::uint32_t>(rank));
+    if (!aborted_.empty()) connection->abort(aborted_);
+    peers_[static_cast<std::size_t>(rank)].connection = std::move(connection);
+    options_.clock.notify_all(changed_);
+  }
+
+  /// Returns the connection over which `transfer` goes, and makes it if there is none.
+  std::shared_ptr<Connection> connection_for(const Transfer& transfer) {
+    const int number = transfer.peer.value;
+    const TimePoint start = options_.clock.now(), deadline = start + options_.deadline;
+    const auto fail = [&](const std::string& what, const std::string& hint) {
+      throw PeerError(wait_message(rank(), transfer, options_.clock, start, what), hint);
+    };
+    std::unique_lock lock(mutex_);
+    Peer& peer = peers_.at(static_cast<std::size_t>(number));
+    if (!peer.connection && peer.way == Way::None && aborted_.empty()) {
+      peer.way = Way::Calls;
+      lock.unlock();
+      try {
+        add(number, call(number));
+        lock.lock();
+      } catch (const Error& error) {
+        lock.lock();
+        const std::string_view why = error.what();
+        const auto says = [&](const char* words) { return why.find(words) != std::string_view::npos; };
+        // The peer's connection comes, or came meanwhile: this rank only waits for it.
+        if (!says(kCrossing) && peer.way != Way::Comes) {
+          peer.way = Way::None;
+          options_.clock.notify_all(changed_);
+          if (!aborted_.empty()) fail(aborted_, "");
+          if (error.code() == ExitCode::Usage && !says(kAborted)) throw;
+          fail(std::string(why), error.hint());
+        }
+      }
+    }
+    const bool in_time = options_.clock.wait_until(lock, changed_, deadline, [&] {
+      return peer.connection || !aborted_.empty() || peer.way == Way::None;
+    });
+    if (peer.connection) return peer.connection;
+    if (!aborted_.empty()) fail(aborted_, "");
+    fail(in_time ? "the connection failed" : "no connection came", kLateHint);
+    return nullptr;
+  }
+
+  Socket call(int number) {
+    const std::string& at = addresses_.of_rank[static_cast<std::size_t>(number)];
+    const std::size_t colon = at.rfind(':');
+    const auto port = number_of<int>(at.substr(colon + 1));
+    if (colon == std::string::npos || !port)
+      throw PeerError("rank " + std::to_string(number) + " says that it listens on '" + at + "'");
+    return connect_authenticated({.address = at.substr(0, colon),
+                                  .port = *port,
+                                  .rank = rank(),
+                                  .size = size(),
+                                  .job = purpose(number),
+                                  .token = addresses_.secret,
+                                  .tls = tls_.get(),
+                                  .what = "rank " + std::to_string(number),
+                                  .listens_already = true,
+                                  .stop = stop_.get_token(),
+                                  .deadline = options_.deadline,
+                                  .clock = options_.clock});
+  }
+
   void run(const std::stop_token& stop) {
     std::array<epoll_event, 64> events;
     std::set<std::uint32_t> more;  // connections with decrypted bytes that no event tells of
@@ -551,9 +627,9 @@ class TcpChannel final : public Channel {
       for (int i = 0; i < n; ++i)
         if (events[i].data.u32 != kWake) happened[events[i].data.u32] |= events[i].events;
       for (const auto& [index, what] : happened) {
-        Connection& connection = *connections_[index];
-        connection.advance(what);
-        if (connection.has_more())
+        const std::shared_ptr<Connection> connection = connection_with(index);
+        connection->advance(what);
+        if (connection->has_more())
           more.insert(index);
         else
           more.erase(index);
@@ -561,18 +637,29 @@ class TcpChannel final : public Channel {
     }
   }
 
+  std::shared_ptr<Connection> connection_with(std::uint32_t rank) const {
+    const std::lock_guard lock(mutex_);
+    return peers_[rank].connection;
+  }
+
   CommunicatorOptions options_;
-  std::unique_ptr<TlsSecret> tls_;  // outlives the connections
   Descriptor epoll_, wake_;
-  std::vector<std::shared_ptr<Connection>> connections_;  // by rank; null: none
-  std::jthread thread_;                                   // last: ends first
+  Addresses addresses_;
+  std::unique_ptr<TlsSecret> tls_;  // outlives the connections
+  std::stop_source stop_;           // of calls
+  mutable std::mutex mutex_;        // guards what follows
+  std::condition_variable changed_;
+  std::vector<Peer> peers_;  // by rank
+  std::string aborted_;
+  std::jthread thread_;                              // joined before what it uses goes
+  std::unique_ptr<AuthenticatedListener> listener_;  // last: ends first
 };
 
 }  // namespace
 
-std::shared_ptr<Channel> make_tcp_channel(const CommunicatorOptions& options, const std::vector<int>& peers,
+std::shared_ptr<Channel> make_tcp_channel(const CommunicatorOptions& options, const std::vector<int>& hosts,
                                           Store& store) {
-  return std::make_shared<TcpChannel>(options, peers, store);
+  return std::make_shared<TcpChannel>(options, hosts, store);
 }
 
 }  // namespace millrace

@@ -9,10 +9,12 @@
 
 namespace millrace {
 
-/// Connects this rank with `peers` (this rank itself is left out), all of which call this with each other
-/// among theirs. It listens at `options.interface_address` until they are there. Both ends of each connection
-/// prove that they know `options.token` and what the store has. Throws PeerError, ConfigError.
-std::shared_ptr<Channel> make_tcp_channel(const CommunicatorOptions& options, const std::vector<int>& peers,
+/// Meets all ranks of the job in `store`, which is not needed afterwards. `hosts` has the first rank of each
+/// rank's host; ranks of one host set one value together. The channel listens at `options.interface_address`
+/// as long as it lives. The first message between two ranks makes their connection: post() then takes as long
+/// as that, `options.deadline` at most. Both ends prove that they know `options.token` and a secret of the
+/// store. Throws PeerError, ConfigError.
+std::shared_ptr<Channel> make_tcp_channel(const CommunicatorOptions& options, const std::vector<int>& hosts,
                                           Store& store);
 
 }  // namespace millrace

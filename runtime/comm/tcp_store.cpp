@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <atomic>
 #include <list>
 #include <map>
 #include <mutex>
@@ -14,6 +15,8 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/base/open_files.h"
 #include "runtime/comm/addresses.h"
 #include "runtime/comm/authenticated_socket.h"
 #include "runtime/comm/handshake.h"
@@ -32,6 +35,7 @@ constexpr milliseconds kLongestSlice{320};
 // A message whose first byte is there is complete within this time, or its sender is broken.
 constexpr milliseconds kRestOfMessage{5000};
 constexpr milliseconds kSetDeadline{30'000};
+constexpr std::size_t kOtherFiles = 64;
 
 enum Operation : std::uint8_t { kSet = 's', kGet = 'g' };
 enum Answer : std::uint8_t { kOk = 'o', kRefused = 'r' };
@@ -83,22 +87,29 @@ class Server {
       : options_(options), values_(options.size, options.clock) {
     SocketAddress address = resolve(options.address, options.port);
     if (options.all_addresses) address = any_address(address);
+    // A connection of each rank, beside what a process has open anyway.
+    require_open_files(static_cast<std::size_t>(options.size) + kOtherFiles,
+                       "rank 0, where " + std::to_string(options.size) + " ranks meet,");
+    Socket listener = listen_on(address, options.clock);
+    log_info("listens on " + address.text_with_port() + " for the meeting until all ranks have come");
     listener_ = std::make_unique<AuthenticatedListener>(
-        ListenerOptions{.address = address,
-                        .name = name_of(options),
+        ListenerOptions{.name = name_of(options),
                         .size = options.size,
                         .expected = options.size,
                         .token = options.token,
                         .tls = tls,
                         .refusal = [this](const Hello& hello) { return refusal(hello); },
                         .joined = [this](const Hello&, Socket socket) { join(std::move(socket)); },
-                        .clock = options.clock});
+                        .clock = options.clock},
+        std::move(listener));
   }
 
   ~Server() {
     listener_.reset();
     for (auto& client : clients_) client.socket.shut();
     clients_.clear();  // joins
+    log_info(std::to_string(options_.size) + " ranks met by " + std::to_string(sets_) + " values, read " +
+             std::to_string(gets_) + " times");
   }
 
  private:
@@ -140,12 +151,15 @@ class Server {
         return;
       Answer answer = kOk;
       if (operation == kSet) {
+        ++sets_;
         if (!values_.set(key, value)) answer = kRefused;
         value = answer == kOk ? "" : "the store is full";
       } else if (operation != kGet) {
         return;
       } else if (!wait_for(key, value, socket, stop)) {
         continue;  // the client has given up: its next request is there, or it is gone
+      } else {
+        ++gets_;
       }
       if (!socket.send(number_bytes(number) + static_cast<char>(answer) + text_bytes(value),
                        socket.after(kRestOfMessage)))
@@ -165,6 +179,7 @@ class Server {
 
   TcpStoreOptions options_;
   Values values_;
+  std::atomic<std::int64_t> sets_ = 0, gets_ = 0;
   // The listener's, until it has ended:
   std::set<int> joined_;
   std::list<Client> clients_;

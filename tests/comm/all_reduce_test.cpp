@@ -45,6 +45,7 @@ class CountingChannel final : public ForwardingChannel {
   struct Counts {
     std::mutex mutex;
     std::map<int, std::int64_t> bytes_out;  // key: host
+    std::int64_t messages = 0, between_hosts = 0;
     std::set<std::tuple<int, int, std::uint64_t>> tags;
     bool repeated = false;
   };
@@ -59,9 +60,12 @@ class CountingChannel final : public ForwardingChannel {
     if (t.direction == Direction::Send) {
       std::lock_guard lock(counts_->mutex);
       counts_->repeated = !counts_->tags.emplace(rank(), t.peer.value, t.tag).second || counts_->repeated;
+      ++counts_->messages;
       const int own = hosts_.at(rank());
-      if (own != hosts_.at(t.peer.value))
+      if (own != hosts_.at(t.peer.value)) {
+        ++counts_->between_hosts;
         counts_->bytes_out[own] += static_cast<std::int64_t>(t.tensor.nbytes());
+      }
     }
     return std::make_unique<UntilTaken>(channel_, t, channel_->post(t));
   }
@@ -72,8 +76,8 @@ class CountingChannel final : public ForwardingChannel {
   std::shared_ptr<Counts> counts_;
 };
 
-/// Sums two tensors one after the other on a thread for each rank; bytes that left each host for the second.
-std::map<int, std::int64_t> expect_ordered_sums(const Hosts& hosts, std::int64_t elements) {
+/// Sums two tensors one after the other on a thread for each rank.
+std::shared_ptr<CountingChannel::Counts> expect_ordered_sums(const Hosts& hosts, std::int64_t elements) {
   const int size = static_cast<int>(hosts.size());
   auto counts = std::make_shared<CountingChannel::Counts>();
   std::vector<std::vector<at::Tensor>> tensors(2);
@@ -116,7 +120,7 @@ std::map<int, std::int64_t> expect_ordered_sums(const Hosts& hosts, std::int64_t
     }
   }
   EXPECT_FALSE(counts->repeated) << "two messages with one tag";
-  return counts->bytes_out;
+  return counts;
 }
 
 TEST(AllReduce, IsTheOrderedSumOnEveryGroupingOfRanks) {
@@ -141,10 +145,50 @@ TEST(AllReduce, IsTheOrderedSumOnEveryGroupingOfRanks) {
 
 TEST(AllReduce, LeavesEachHostAtMostTwice) {
   const std::int64_t elements = 300'000, bytes = 2 * 4 * elements;  // two tensors
-  for (const auto& [host, out] : expect_ordered_sums({0, 0, 0, 0, 1, 1, 1, 1}, elements))
+  for (const auto& [host, out] : expect_ordered_sums({0, 0, 0, 0, 1, 1, 1, 1}, elements)->bytes_out)
     EXPECT_EQ(out, bytes) << "host " << host;  // there, and back
-  for (const auto& [host, out] : expect_ordered_sums({0, 0, 1, 1, 1, 2, 2, 2}, elements))
+  for (const auto& [host, out] : expect_ordered_sums({0, 0, 1, 1, 1, 2, 2, 2}, elements)->bytes_out)
     EXPECT_EQ(out, host == 1 ? 2 * bytes : bytes) << "host " << host;
+}
+
+TEST(AllReduce, SmallSumsOfManyRanksTakeTwoMessagesForEach) {
+  for (const int size : {9, 20, 90}) {
+    for (const int hosts : {1, 3, size}) {
+      Hosts blocks, turns;
+      for (int r = 0; r < size; ++r) {
+        blocks.push_back(r * hosts / size);
+        turns.push_back(r % hosts);
+      }
+      for (const Hosts& grouping : {blocks, turns}) {
+        const auto counts = expect_ordered_sums(grouping, 3);  // two sums
+        EXPECT_EQ(counts->messages, 2 * 2 * (size - 1)) << size << " ranks on " << hosts;
+        EXPECT_EQ(counts->between_hosts, 2 * 2 * (hosts - 1)) << size << " ranks on " << hosts;
+      }
+    }
+  }
+}
+
+TEST(AllReduce, ABroadcastReachesManyRanksFromAnyOne) {
+  const Hosts hosts{0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 1, 2};
+  const auto counts = std::make_shared<CountingChannel::Counts>();
+  auto channels = make_local_channels(static_cast<int>(hosts.size()), std::chrono::seconds(20));
+  std::vector<std::int64_t> got(hosts.size(), -1);
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 0; r < hosts.size(); ++r) {
+      threads.emplace_back([&, r] {
+        auto comm = make_channel_communicator(std::make_shared<CountingChannel>(channels[r], hosts, counts));
+        got[r] = 0;
+        for (int root = 0; root < comm->size(); ++root) {
+          at::Tensor tensor = at::full({2}, comm->rank().value == root ? root + 1 : -1, at::kLong);
+          comm->broadcast(tensor, RankId(root));
+          got[r] += tensor[1].item<std::int64_t>() == root + 1;
+        }
+      });
+    }
+  }
+  EXPECT_EQ(got, std::vector<std::int64_t>(hosts.size(), 12));
+  EXPECT_LE(counts->messages, 12 * 12) << "no rank sends to all";
 }
 
 TEST(AllReduce, RouteFollowsBytesAndHosts) {

@@ -29,7 +29,7 @@ class ShiftedClock final : public Clock {
 
 TEST(ClockOffset, IsFoundToWithinHalfARoundTrip) {
   using namespace std::chrono_literals;
-  const std::vector<std::chrono::nanoseconds> shifts{0ns, 5h, -123456789ns, 0ns};
+  const std::vector<std::chrono::nanoseconds> shifts{0ns, 5h, -123456789ns, 0ns, 5h};
   std::vector<ClockOffset> found(shifts.size());
   run_as_threads(make_local_communicators(static_cast<int>(shifts.size()), 60s), [&](Communicator& ranks) {
     const auto r = static_cast<std::size_t>(ranks.rank().value);
@@ -40,6 +40,7 @@ TEST(ClockOffset, IsFoundToWithinHalfARoundTrip) {
     EXPECT_GT(found[r].round_trip_ns, 0);
     EXPECT_LE(std::llabs(found[r].ns + shifts[r].count()), found[r].round_trip_ns / 2 + 1) << "rank " << r;
   }
+  EXPECT_EQ(found[4].ns, found[1].ns) << "one measurement for each clock";
   for (const std::size_t r : {0, 3}) {
     EXPECT_EQ(found[r].ns, 0) << "rank " << r << " has the clock of rank 0";
     EXPECT_EQ(found[r].round_trip_ns, 0);

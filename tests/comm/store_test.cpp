@@ -6,13 +6,16 @@
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <thread>
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/open_files.h"
 #include "runtime/comm/addresses.h"
 #include "runtime/comm/handshake.h"
 #include "tests/comm/stranger.h"
@@ -287,6 +290,94 @@ TEST_F(Tcp, WithoutDescriptorsTheServerWaitsInsteadOfSpinning) {
   auto client = join(1, {.deadline = milliseconds(20'000)});
   server->set("k", "v");
   EXPECT_EQ(client->get("k", milliseconds(5000)), "v");
+}
+
+/// Counts what ranks read.
+class CountingStore final : public Store {
+ public:
+  void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
+  std::string get(const std::string& key, milliseconds deadline) override {
+    ++reads;
+    return store_->get(key, deadline);
+  }
+  std::atomic<int> reads = 0;
+
+ private:
+  std::shared_ptr<Store> store_ = make_memory_store();
+};
+
+std::string agreed(Store& store, const std::vector<int>& ranks, int rank, milliseconds deadline) {
+  return agree(store, "who", ranks, rank, "rank " + std::to_string(rank), deadline, steady_clock(),
+               joined_lines);
+}
+
+TEST(Agreement, ReadsTwoValuesForEachRank) {
+  constexpr int kRanks = 32;
+  CountingStore store;
+  std::vector<std::string> got(kRanks);
+  {
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < kRanks; ++r)
+      threads.emplace_back([&, r] {
+        got[static_cast<std::size_t>(r)] = agreed(store, {3, 7, 8}, r, milliseconds(60'000));
+      });
+  }
+  EXPECT_EQ(got, std::vector<std::string>(kRanks, "rank 3\nrank 7\nrank 8"));
+  EXPECT_EQ(store.reads, 2 + kRanks - 1) << "the first rank reads two, the others what it made of them";
+}
+
+TEST(Agreement, OfOneRankReachesTheOthers) {
+  CountingStore store;
+  EXPECT_EQ(agreed(store, {0}, 0, milliseconds(1000)), "rank 0");
+  EXPECT_EQ(agreed(store, {0}, 1, milliseconds(1000)), "rank 0");
+}
+
+TEST(Agreement, NamesToAllWhoIsMissing) {
+  CountingStore store;
+  std::vector<std::string> errors(2);
+  {
+    std::vector<std::jthread> threads;
+    for (const int r : {0, 2})
+      threads.emplace_back([&, r] {
+        try {
+          agreed(store, {0, 1, 2, 3}, r, milliseconds(200));
+        } catch (const PeerError& error) {
+          errors[static_cast<std::size_t>(r / 2)] = error.what();
+        }
+      });
+  }
+  EXPECT_EQ(errors[0], "rank 0: no sign of rank(s) 1, 3 within 200 ms (key 'who')");
+  EXPECT_EQ(errors[1], "rank 2: no sign of rank(s) 1, 3 within 200 ms (key 'who')");
+}
+
+TEST(OpenFiles, ALimitThatIsTooLowIsNamed) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const std::string hard = std::to_string(limit.rlim_max);
+  try {
+    require_open_files(limit.rlim_max + 1, "rank 0, where many ranks meet,");
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("may open " + hard), std::string::npos) << error.what();
+    EXPECT_NE(error.hint().find("ulimit -Hn"), std::string::npos) << error.hint();
+  }
+}
+
+/// A child may raise its limit, and this process's stays.
+TEST(OpenFiles, TheSoftLimitIsRaisedToTheHardOne) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = 64;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    raise_open_files();
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    ::_exit(limit.rlim_cur == limit.rlim_max && limit.rlim_max > 64 ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(FileStore, SharesValues) {

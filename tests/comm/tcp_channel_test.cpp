@@ -9,7 +9,10 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
-#include <atomic>
+#include <functional>
+#include <future>
+#include <latch>
+#include <numeric>
 #include <thread>
 
 #include "runtime/base/error.h"
@@ -30,14 +33,20 @@ CommunicatorOptions options_of(int rank, const std::string& token, bool encrypt 
           .encrypt = encrypt};
 }
 
-/// The port at which a rank waits for its peers.
-int port_in(Store& store, int rank) {
-  const std::string at = store.get("tcp/" + std::to_string(rank), milliseconds(5000));
+/// The port at which rank 1 listens, which it sets in the store.
+int port_in(Store& store) {
+  const std::string at = store.get("tcp/hosts/1", milliseconds(5000));
   return std::stoi(at.substr(at.rfind(':') + 1));
 }
 
-void sends_and_receives(Channel& channel) {
-  const RankId peer(1 - channel.rank());
+/// The ranks are alone on their hosts.
+std::shared_ptr<Channel> channel_of(const CommunicatorOptions& options, Store& store) {
+  std::vector<int> hosts(static_cast<std::size_t>(options.size));
+  std::iota(hosts.begin(), hosts.end(), 0);
+  return make_tcp_channel(options, hosts, store);
+}
+
+void sends_and_receives(Channel& channel, RankId peer) {
   at::Tensor out = at::full({1000}, double(channel.rank())), in = at::zeros({1000});
   const auto receive = channel.post({Direction::Receive, peer, 7, in, "RECV"});
   channel.post({Direction::Send, peer, 7, out, "SEND"})->wait();
@@ -45,34 +54,60 @@ void sends_and_receives(Channel& channel) {
   EXPECT_TRUE(at::equal(in, at::full({1000}, double(peer.value))));
 }
 
+/// Makes the connection with `peer`.
+void calls(Channel& channel, RankId peer) {
+  at::Tensor in = at::zeros({1});
+  channel.post({Direction::Receive, peer, 8, in, "RECV"});
+}
+
+/// One of two ranks, which posts its first message when the other one has called it.
+class CalledRank {
+ public:
+  CalledRank(int rank, std::shared_ptr<Store> store, bool encrypt)
+      : thread_([this, rank, store = std::move(store), encrypt] {
+          const auto channel = channel_of(options_of(rank, "secret", encrypt), *store);
+          called_.get_future().wait();
+          sends_and_receives(*channel, RankId(1 - rank));
+        }) {}
+  void answer() { called_.set_value(); }
+
+ private:
+  std::promise<void> called_;
+  std::jthread thread_;
+};
+
 class TcpChannel : public ::testing::TestWithParam<bool> {};
 
 TEST_P(TcpChannel, SilentAndGarblingConnectionsHoldUpNoRank) {
   const auto store = make_memory_store();
-  std::jthread first([&] {
-    sends_and_receives(*make_tcp_channel(options_of(0, "secret", GetParam()), {0, 1}, *store));
-  });
+  CalledRank other(1, store, GetParam());
   std::vector<Stranger> strangers;
-  const int port = port_in(*store, 0);
+  const int port = port_in(*store);
   for (int i = 0; i < 300; ++i) {
     strangers.emplace_back(port);
     if (i % 3 == 1) strangers.back().say("GET / HTTP/1.1\r\n\r\n");
     if (i % 3 == 2) strangers.back().say(std::string(64, '\xff'));
   }
   const auto start = std::chrono::steady_clock::now();
-  sends_and_receives(*make_tcp_channel(options_of(1, "secret", GetParam()), {0, 1}, *store));
+  const auto channel = channel_of(options_of(0, "secret", GetParam()), *store);
+  calls(*channel, RankId(1));
+  other.answer();
+  sends_and_receives(*channel, RankId(1));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
 }
 
 TEST_P(TcpChannel, WithoutTheTokenNobodyJoins) {
   const auto store = make_memory_store();
-  std::jthread first([&] {
-    sends_and_receives(*make_tcp_channel(options_of(0, "secret", GetParam()), {0, 1}, *store));
-  });
+  CalledRank other(0, store, GetParam());
   CommunicatorOptions wrong = options_of(1, "guess", GetParam());
-  wrong.rendezvous_deadline = milliseconds(500);
-  EXPECT_THROW(make_tcp_channel(wrong, {0, 1}, *store), Error);
-  sends_and_receives(*make_tcp_channel(options_of(1, "secret", GetParam()), {0, 1}, *store));
+  wrong.deadline = milliseconds(500);
+  const auto stranger = channel_of(wrong, *store);
+  EXPECT_THROW(calls(*stranger, RankId(0)), Error);
+  EXPECT_EQ(stranger->connections(), 0);
+  const auto channel = channel_of(options_of(1, "secret", GetParam()), *store);
+  calls(*channel, RankId(0));
+  other.answer();
+  sends_and_receives(*channel, RankId(0));
 }
 
 INSTANTIATE_TEST_SUITE_P(Encrypted, TcpChannel, ::testing::Bool(),
@@ -88,14 +123,14 @@ TEST(TcpMessages, ComeInAnyOrderAndAheadOfTheirReceives) {
   };
   const auto store = make_memory_store();
   std::jthread sender([&] {
-    const auto channel = make_tcp_channel(patient(0), {0, 1}, *store);
+    const auto channel = channel_of(patient(0), *store);
     std::vector<std::unique_ptr<Pending>> sends;
     for (std::int64_t i = 0; i < kCount; ++i)
       sends.push_back(channel->post({Direction::Send, RankId(1), static_cast<std::uint64_t>(i),
                                      at::full({kFloats}, double(i)), "SEND"}));
     for (const auto& send : sends) send->wait();
   });
-  const auto channel = make_tcp_channel(patient(1), {0, 1}, *store);
+  const auto channel = channel_of(patient(1), *store);
   std::this_thread::sleep_for(milliseconds(300));
   for (std::int64_t i = kCount - 1; i >= 0; --i) {
     at::Tensor in = at::empty({kFloats});
@@ -109,8 +144,8 @@ TEST(TcpMessages, ComeInAnyOrderAndAheadOfTheirReceives) {
 TEST(TcpMessages, WhatCameBeforeTheEndIsThere) {
   const auto store = make_memory_store();
   std::shared_ptr<Channel> receiver;
-  std::jthread other([&] { receiver = make_tcp_channel(options_of(1, ""), {0, 1}, *store); });
-  auto sender = make_tcp_channel(options_of(0, ""), {0, 1}, *store);
+  std::jthread other([&] { receiver = channel_of(options_of(1, ""), *store); });
+  auto sender = channel_of(options_of(0, ""), *store);
   other.join();
   sender->post({Direction::Send, RankId(1), 1, at::ones({1000}), "SEND"})->wait();
   sender.reset();
@@ -119,6 +154,81 @@ TEST(TcpMessages, WhatCameBeforeTheEndIsThere) {
   receiver->post({Direction::Receive, RankId(0), 1, in, "RECV"})->wait();
   EXPECT_TRUE(at::equal(in, at::ones({1000})));
   EXPECT_THROW(receiver->post({Direction::Receive, RankId(0), 2, in, "RECV"})->wait(), PeerError);
+}
+
+/// Runs `body` on a thread for each of `size` ranks, each on a host of its own. Channels end when all are
+/// done.
+std::vector<std::shared_ptr<Channel>> on_ranks(int size,
+                                               const std::function<void(std::shared_ptr<Channel>)>& body) {
+  const auto store = make_memory_store();
+  std::vector<std::shared_ptr<Channel>> channels(static_cast<std::size_t>(size));
+  std::vector<std::jthread> ranks;
+  for (int r = 0; r < size; ++r) {
+    ranks.emplace_back([&, r] {
+      CommunicatorOptions options = options_of(r, "secret");
+      options.size = size;
+      options.deadline = options.rendezvous_deadline = milliseconds(60'000);
+      channels[static_cast<std::size_t>(r)] = channel_of(options, *store);
+      body(channels[static_cast<std::size_t>(r)]);
+    });
+  }
+  ranks.clear();
+  return channels;
+}
+
+TEST(TcpConnections, OnlyRanksThatTalkAreConnected) {
+  constexpr int kRanks = 12;
+  const auto channels = on_ranks(kRanks, [](const std::shared_ptr<Channel>& channel) {
+    const int me = channel->rank();
+    if (me > 0) sends_and_receives(*channel, RankId(me - 1));
+    if (me + 1 < kRanks) sends_and_receives(*channel, RankId(me + 1));
+  });
+  for (int r = 0; r < kRanks; ++r)
+    EXPECT_EQ(channels[static_cast<std::size_t>(r)]->connections(), r == 0 || r == kRanks - 1 ? 1 : 2) << r;
+}
+
+TEST(TcpConnections, VotesAndBarriersOfManyRanksGrowWithTheRanks) {
+  const int ranks = 24;
+  const auto channels = on_ranks(ranks, [&](const std::shared_ptr<Channel>& channel) {
+    const auto world = make_channel_communicator(channel);
+    world->barrier();
+    at::Tensor votes = at::ones({1}, at::kDouble);
+    world->all_reduce(votes, "votes")->wait();
+    EXPECT_EQ(votes.item<double>(), ranks);
+  });
+  int ends = 0;
+  for (const auto& channel : channels) ends += channel->connections();
+  EXPECT_EQ(ends, 2 * (ranks - 1)) << "a tree";
+}
+
+/// Both ranks call each other at once, again and again: one connection is made of it.
+TEST(TcpConnections, CallsThatCrossBecomeOne) {
+  for (int i = 0; i < 30; ++i) {
+    std::latch both(2);
+    const auto channels = on_ranks(2, [&](const std::shared_ptr<Channel>& channel) {
+      both.arrive_and_wait();
+      sends_and_receives(*channel, RankId(1 - channel->rank()));
+    });
+    for (const auto& channel : channels) EXPECT_EQ(channel->connections(), 1);
+  }
+}
+
+std::string failure_of_call(Channel& channel, RankId peer) {
+  try {
+    calls(channel, peer);
+  } catch (const PeerError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(TcpConnections, AnEndedOrAbortedPeerIsNamedToARankThatNeverMetIt) {
+  auto channels = on_ranks(3, [](const std::shared_ptr<Channel>&) {});
+  channels[2]->abort("the disk is full");
+  channels[1].reset();
+  EXPECT_NE(failure_of_call(*channels[0], RankId(2)).find("aborted: the disk is full"), std::string::npos);
+  EXPECT_NE(failure_of_call(*channels[0], RankId(1)).find("rank 0: RECV from rank 1: connection lost"),
+            std::string::npos);
 }
 
 }  // namespace
