@@ -41,7 +41,7 @@ struct Contents {
   bool exists = false;
   Json header;
   std::vector<std::pair<std::string, Json>> records;
-  std::string whole;  ///< the lines that can be read
+  std::string lines;  ///< the records that can be read
 };
 
 Result<Contents> read_contents(const fs::path& path) {
@@ -65,8 +65,8 @@ Result<Contents> read_contents(const fs::path& path) {
       if (!key || !key->is_string() || !result)
         return Problem{path.string() + ":" + std::to_string(line), "is no record", "give another folder"};
       contents.records.emplace_back(key->as_string(), *result);
+      contents.lines += one + "\n";
     }
-    contents.whole += one + "\n";
   }
   return contents;
 }
@@ -81,7 +81,10 @@ Status check_header(const fs::path& path, const Contents& contents, const std::s
                    "holds the results of something else (" +
                        (found && found->is_string() ? found->as_string() : std::string("unknown")) + ")",
                    hint};
-  if (theirs->dump() != spec.dump())
+  Json before = spec;
+  const Json *old = theirs->find(kGrowingTrials), *now = spec.find(kGrowingTrials);
+  if (old && now && old->is_number() && old->as_double() < now->as_double()) before[kGrowingTrials] = *old;
+  if (theirs->dump() != before.dump())
     return Problem{path.parent_path().string(),
                    "holds the results of another file: " + difference(*theirs, spec), hint};
   return Ok{};
@@ -109,14 +112,13 @@ Result<Journal> Journal::open(const fs::path& folder, const std::string& format,
   const fs::path path = folder / kJournal;
   Result<Contents> contents = read_contents(path);
   if (!contents) return contents.problems();
-  const bool begins = contents->header.is_null();
-  if (begins) {
-    contents->whole = Json::object({{"format", format}, {"spec", spec}}).dump() + "\n";
-  } else if (Status same = check_header(path, *contents, format, spec); !same) {
-    return same.problems();
+  if (!contents->header.is_null()) {
+    if (Status same = check_header(path, *contents, format, spec); !same) return same.problems();
   }
   // Without a line that was not finished.
-  if (Status written = write_file_atomically(path, contents->whole); !written) return written.problems();
+  const std::string header = Json::object({{"format", format}, {"spec", spec}}).dump() + "\n";
+  if (Status written = write_file_atomically(path, header + contents->lines); !written)
+    return written.problems();
   Journal journal;
   for (auto& [key, result] : contents->records) journal.done_[key] = std::move(result);
   journal.file_ = LineFile(path, /*append=*/true);

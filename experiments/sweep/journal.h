@@ -15,7 +15,8 @@ namespace millrace {
 class Journal {
  public:
   /// Opens DIR/journal.jsonl, or begins it. `format` ("millrace-sweep-1") and `spec` are its first line; one
-  /// of another format or spec is a Problem that says what differs. A last line that was cut off is dropped.
+  /// of another format or spec is a Problem that says what differs. Only the number `kGrowingTrials` may be
+  /// greater than the journal's, which then takes it. A last line that was cut off is dropped.
   static Result<Journal> open(const std::filesystem::path& folder, const std::string& format,
                               const Json& spec);
 
@@ -31,6 +32,8 @@ class Journal {
 };
 
 inline constexpr const char* kJournal = "journal.jsonl";
+/// The member of a spec that may grow: results of a trial do not depend on how many trials there are.
+inline constexpr const char* kGrowingTrials = "trials";
 
 /// A Problem if `folder` holds anything that is no part of a journal's folder: it is somebody else's.
 Status check_journal_folder(const std::filesystem::path& folder, const std::string& format, const Json& spec);

@@ -49,7 +49,13 @@ std::string text_of(const ArrayRun& run) {
 class Tuner {
  public:
   Tuner(const TuneSpec& spec, Journal& journal, Failed failed)
-      : spec_(spec), journal_(spec, journal), failed_(failed), search_(make_search(spec.search)) {
+      : spec_(spec),
+        journal_(spec, journal),
+        failed_(failed),
+        search_(make_search(spec.search)),
+        firsts_(spec.first_trials()) {
+    for (int trial = 0; trial < static_cast<int>(firsts_.size()); ++trial)
+      equals_[firsts_[trial]].push_back(trial);
     rules_ = {.most = spec.mode == SweepMode::Fused ? spec.array : 1,
               .mixed = spec.mode == SweepMode::Fused && spec.mixed != MixedArrays::Never,
               .infusible = spec.infusible,
@@ -85,6 +91,12 @@ class Tuner {
     double runtime = 0;
   };
 
+  /// A result of equal trials, and the search's steps that have it.
+  struct Taken {
+    std::vector<TrialStep> by;
+    std::optional<double> score;
+  };
+
   void search() {
     const Result<JobSpec> first = spec_.job.with(spec_.settings(0));
     MILLRACE_CHECK(first.has_value());
@@ -94,12 +106,7 @@ class Tuner {
     for (int slot = 0; slot < at_once; ++slot) slots_.push_back(slot);
     take_next();
     ProgressLine line(steady_clock(), "tune");
-    pool_.set_waits([&] {
-      std::size_t ahead = open_.size();
-      for (const auto& [id, work] : running_) ahead += work.run.steps.size();
-      line.show(std::ssize(order_) - static_cast<std::int64_t>(ahead), std::ssize(order_),
-                "trainings so far");
-    });
+    pool_.set_waits([&] { line.show(reported_, std::ssize(order_), "trainings so far"); });
     while (!open_.empty() || !running_.empty()) {
       while (!open_.empty() && !slots_.empty() && pool_.interrupt() == 0) start();
       if (running_.empty()) break;
@@ -107,7 +114,9 @@ class Tuner {
       line.clear();
       for (const PooledEnd& end : ends) ended(end);
       take_next();
-      clean_up([&](int trial) { return search_->is_over(trial); });
+      clean_up([&](int first) {
+        return std::ranges::all_of(equals_.at(first), [&](int trial) { return search_->is_over(trial); });
+      });
     }
     pool_.set_waits({});
     if (pool_.interrupt() != 0) throw Cancelled("stopped");
@@ -120,24 +129,50 @@ class Tuner {
       const std::vector<TrialStep> steps = search_->next();
       if (steps.empty()) return;
       order_.insert(order_.end(), steps.begin(), steps.end());
-      for (const TrialStep& step : steps) {
-        const std::optional<TrialResult> result = journal_.result(step);
-        if (!result || (failed_ == Failed::Retry && result->exit_code != 0)) {
-          open(step);
-        } else {
-          if (result->exit_code == 0) places_[step.trial] = {step.to, result->folder, result->member};
-          search_->report(step, score_of(spec_, *result));
-        }
-      }
+      for (const TrialStep& step : steps) take(step);
     }
   }
 
-  /// Goes on from the newest checkpoint of the trial.
-  void open(const TrialStep& step) {
+  /// Equal trials are trained once, as the first of them; all take its result.
+  void take(const TrialStep& step) {
+    const TrialStep training{firsts_[step.trial], step.from, step.to};
+    Taken& taken = taken_[{training.trial, training.to}];
+    taken.by.push_back(step);
+    if (taken.score) return report(step, *taken.score);
+    if (taken.by.size() > 1) return;
+    const std::optional<TrialResult> result = journal_.result(training);
+    if (!result || (failed_ == Failed::Retry && result->exit_code != 0)) {
+      std::vector<TrialStep>& queue = queues_[training.trial];
+      queue.push_back(training);
+      if (queue.size() == 1) open(training);
+    } else {
+      // An open step of the trial goes on from the place that it found.
+      if (result->exit_code == 0 && queues_[training.trial].empty())
+        places_[training.trial] = {step.to, result->folder, result->member};
+      settle(*result);
+    }
+  }
+
+  void report(const TrialStep& step, double score) {
+    ++reported_;
+    search_->report(step, score);
+  }
+
+  void settle(const TrialResult& result) {
+    Taken& taken = taken_.at({result.step.trial, result.step.to});
+    taken.score = score_of(spec_, result);
+    for (const TrialStep& step : taken.by) report(step, *taken.score);
+  }
+
+  /// Goes on from the newest checkpoint of the trial that has not gone too far.
+  void open(TrialStep step) {
+    const auto place = places_.find(step.trial);
+    if (place != places_.end() && (!has_checkpoint(place->second.folder) || place->second.at >= step.to))
+      places_.erase(place);
+    else if (place != places_.end())
+      step.from = std::max(step.from, place->second.at);
     if (std::optional<TrialPlace> progress = journal_.progress(step))
       if (has_checkpoint(progress->folder)) places_[step.trial] = *std::move(progress);
-    const auto place = places_.find(step.trial);
-    if (place != places_.end() && !has_checkpoint(place->second.folder)) places_.erase(place);
     put_back({step, places_.count(step.trial) != 0 ? places_.at(step.trial).at : 0});
   }
 
@@ -265,13 +300,21 @@ class Tuner {
                  : !std::isfinite(result.metric) ? "FAILED: its loss is not finite"
                                                  : (spec_.metric + printed(" %.6g", result.metric)).c_str(),
                  result.runtime);
-    search_->report(result.step, score_of(spec_, result));
+    settle(result);
+    // The trial's next step, the shortest first.
+    std::vector<TrialStep>& queue = queues_.at(result.step.trial);
+    queue.erase(queue.begin());
+    std::ranges::sort(queue, {}, &TrialStep::to);
+    if (!queue.empty()) open(queue.front());
   }
 
   std::vector<TrialResult> all_results() const {
     std::vector<TrialResult> results;
     for (const TrialStep& step : order_) {
-      if (std::optional<TrialResult> result = journal_.result(step)) results.push_back(*std::move(result));
+      std::optional<TrialResult> result = journal_.result({firsts_[step.trial], step.from, step.to});
+      if (!result) continue;
+      result->step = step;
+      results.push_back(*std::move(result));
     }
     return results;
   }
@@ -312,12 +355,17 @@ class Tuner {
   TuneJournal journal_;
   Failed failed_;
   std::unique_ptr<Search> search_;
+  std::vector<int> firsts_;                       // TuneSpec::first_trials
+  std::map<int, std::vector<int>> equals_;        // trials by the first one with their settings
+  std::map<std::pair<int, int>, Taken> taken_;    // by first trial and iterations
+  std::map<int, std::vector<TrialStep>> queues_;  // by first trial; the one in front is open or running
   ArrayRules rules_;
   std::map<std::string, ArrayPace> paces_;  // by partition_key
   RunPool pool_;
   std::vector<TrialStep> order_;
+  std::int64_t reported_ = 0;         // steps of order_ whose score the search has
   std::vector<OpenStep> open_;        // not running
-  std::map<int, TrialPlace> places_;  // of each trial, the newest
+  std::map<int, TrialPlace> places_;  // of each first trial, the newest
   std::map<int, Work> running_;       // by id
   std::deque<int> slots_;
   std::set<std::string> cleaned_;  // folders without checkpoints

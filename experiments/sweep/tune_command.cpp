@@ -8,6 +8,7 @@
 #include "experiments/sweep/swept_command.h"
 #include "experiments/sweep/trial_run.h"
 #include "experiments/sweep/tune_report.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -35,8 +36,11 @@ void print_dry_run(const TuneSpec& spec) {
       std::printf("  %s: %zu trials\n", partition_key(spec.settings(trials.front()), spec.infusible).c_str(),
                   trials.size());
   }
-  for (int trial = 0; trial < spec.num_trials(); ++trial)
-    std::printf("trial %d: %s\n", trial, settings_text(spec.settings(trial)).c_str());
+  const std::vector<int> firsts = spec.first_trials();
+  for (int trial = 0; trial < spec.num_trials(); ++trial) {
+    const std::string same = firsts[trial] == trial ? "" : printed(" (as trial %d)", firsts[trial]);
+    std::printf("trial %d: %s%s\n", trial, settings_text(spec.settings(trial)).c_str(), same.c_str());
+  }
 }
 
 void print_results(const TuneSpec& spec, const TuneResults& results) {

@@ -35,6 +35,7 @@ std::optional<TrialResult> TuneJournal::result(const TrialStep& step) const {
   const Json* record = journal_.find(key_of(step));
   if (!record) return std::nullopt;
   TrialResult result{.step = step,
+                     .trained_as = step.trial,
                      .folder = (fs::path(spec_.output_dir) / text_of(*record, "folder")).string(),
                      .member = static_cast<int>(number_of(*record, "member", -1)),
                      .iterations = static_cast<int>(number_of(*record, "iterations", step.to - step.from)),

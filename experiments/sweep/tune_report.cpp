@@ -43,16 +43,10 @@ std::string curves_card(const TuneSpec& spec, const TuneResults& results) {
 }
 
 std::string trajectory_card(const TuneSpec& spec, const TuneResults& results) {
-  std::vector<TrialResult> by_time = results.steps;
-  std::ranges::stable_sort(by_time, {}, &TrialResult::ended);
   Series line{.name = "best so far", .colour = "#3f9a63"};
-  double best = NAN;
-  for (const TrialResult& one : by_time) {
-    if (!std::isfinite(one.metric)) continue;
-    if (std::isnan(best) || (spec.goal == Goal::Max ? one.metric > best : one.metric < best))
-      best = one.metric;
-    line.points.emplace_back(one.ended - by_time.front().ended, best);
-  }
+  const std::vector<BestSoFar> points = trajectory_of(spec, results.steps);
+  for (const BestSoFar& point : points)
+    line.points.emplace_back(point.ended - points.front().ended, point.metric);
   if (line.points.size() < 2) return "";
   return html_card("Trajectory", "Wall time from the first result on.",
                    line_chart_svg({.title = spec.metric, .x_label = "seconds", .width = 1096}, {line}));
@@ -76,7 +70,9 @@ std::string table_card(const TuneSpec& spec, const TuneResults& results) {
     html += cell(std::to_string(one.step.from) + " – " + std::to_string(one.step.to)) +
             (one.exit_code != 0 ? "<td class=\"bad\">" + escape_xml(one.error) + "</td>"
                                 : cell(printed("%.6g", one.metric))) +
-            cell(duration_figure(one.runtime)) + "</tr>";
+            cell(one.trained_as == one.step.trial ? duration_figure(one.runtime)
+                                                  : "as trial " + std::to_string(one.trained_as)) +
+            "</tr>";
   }
   const std::string lead = ordered.size() > kMostRows ? "The first " + std::to_string(kMostRows) + " of " +
                                                             std::to_string(ordered.size()) + ", best first."

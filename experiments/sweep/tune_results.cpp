@@ -4,7 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <set>
+#include <map>
 #include <tuple>
 
 #include "experiments/sweep/csv_text.h"
@@ -30,11 +30,31 @@ double score_of(const TuneSpec& spec, const TrialResult& result) {
   return spec.goal == Goal::Max ? result.metric : -result.metric;
 }
 
-int best_of(const TuneSpec& spec, const std::vector<TrialResult>& steps) {
-  // The score of a trial before it failed is worth nothing.
+std::set<int> failed_trials(const std::vector<TrialResult>& steps) {
   std::set<int> failed;
   for (const TrialResult& one : steps)
     if (one.exit_code != 0 || !std::isfinite(one.metric)) failed.insert(one.step.trial);
+  return failed;
+}
+
+std::vector<BestSoFar> trajectory_of(const TuneSpec& spec, const std::vector<TrialResult>& steps) {
+  const std::set<int> failed = failed_trials(steps);
+  std::vector<TrialResult> by_time = steps;
+  std::erase_if(by_time, [&](const TrialResult& one) { return failed.contains(one.step.trial); });
+  std::ranges::stable_sort(by_time, {}, &TrialResult::ended);
+  std::vector<BestSoFar> points;
+  for (const TrialResult& one : by_time) {
+    double best = one.metric;
+    if (!points.empty())
+      best = spec.goal == Goal::Max ? std::max(best, points.back().metric)
+                                    : std::min(best, points.back().metric);
+    points.push_back({one.ended, best});
+  }
+  return points;
+}
+
+int best_of(const TuneSpec& spec, const std::vector<TrialResult>& steps) {
+  const std::set<int> failed = failed_trials(steps);
   int best = -1;
   const auto rank = [&](const TrialResult& r) {
     return std::tuple(score_of(spec, r), r.step.to, -r.step.trial);
@@ -50,14 +70,16 @@ int best_of(const TuneSpec& spec, const std::vector<TrialResult>& steps) {
 TuneCost cost_of(const TuneResults& results) {
   TuneCost cost;
   std::set<std::string> folders;
+  std::map<int, std::set<int>> trained;  // by trained_as: iterations at the steps' ends
   for (const TrialResult& one : results.steps) {
+    if (!trained[one.trained_as].insert(one.step.to).second) continue;
     const int done = one.step.to - one.step.from;
-    cost.iterations += done;
     cost.restarts_iterations += one.step.to;
     cost.seconds += one.runtime;
     cost.restarts_seconds += one.runtime * one.step.to / done;
     if (folders.insert(one.folder).second) ++cost.runs, cost.run_iterations += one.iterations;
   }
+  for (const auto& [trial, ends] : trained) cost.iterations += *ends.rbegin();
   return cost;
 }
 
@@ -105,25 +127,19 @@ Status write_tune_tables(const TuneSpec& spec, const TuneResults& results) {
   std::string history = "id";
   for (const std::string& flag : spec.space.flags()) history += ",params." + csv_cell(flag);
   history += values.header("result.");
-  history += ",early_stop,runtime,iterations,from,exit_code,error\n";
+  history += ",early_stop,runtime,iterations,from,exit_code,same_as,error\n";
   for (const TrialResult& one : results.steps) {
     history += std::to_string(one.step.trial);
     for (const Setting& setting : spec.settings(one.step.trial)) history += "," + csv_cell(setting.text);
     history += values.cells(one.values);
     history += std::string(one.exit_code == 0 ? ",False" : ",True") +
                printed(",%.3f,%d,%d,%d,", one.runtime, one.step.to, one.step.from, one.exit_code) +
+               (one.trained_as == one.step.trial ? "" : std::to_string(one.trained_as)) + "," +
                csv_cell(one.error) + "\n";
   }
-  std::vector<TrialResult> by_time = results.steps;
-  std::ranges::stable_sort(by_time, {}, &TrialResult::ended);
   std::string trajectory = "timestamp,best\n";
-  double best = NAN;
-  for (const TrialResult& one : by_time) {
-    if (!std::isfinite(one.metric)) continue;
-    if (std::isnan(best) || (spec.goal == Goal::Max ? one.metric > best : one.metric < best))
-      best = one.metric;
-    trajectory += printed("%.3f,", one.ended) + csv_number(best) + "\n";
-  }
+  for (const BestSoFar& point : trajectory_of(spec, results.steps))
+    trajectory += printed("%.3f,", point.ended) + csv_number(point.metric) + "\n";
   const fs::path folder = spec.output_dir;
   Problems problems;
   for (const auto& [name, text] : {std::pair<const char*, std::string>{"history.csv", history},

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@ inline constexpr const char* kTuneFormat = "millrace-tune-1";
 /// One step of a trial.
 struct TrialResult {
   TrialStep step;
+  int trained_as = 0;       ///< the first trial with the same settings; it was trained for all of them
   std::string folder = {};  ///< the run folder in which it was done
   int member = -1;          ///< its place in its array; -1: it ran alone
   int iterations = 0;       ///< of that run; of an array less than the whole step, if it began in others
@@ -37,13 +39,25 @@ struct TuneResults {
   int num_failed() const;          ///< steps that failed, or whose loss or metric is not finite
 };
 
+/// Returns the trials that failed in any step. None of their scores counts.
+std::set<int> failed_trials(const std::vector<TrialResult>& steps);
+
+/// A result by its end, and the best metric until then.
+struct BestSoFar {
+  double ended = 0;  ///< seconds since 1970
+  double metric = 0;
+};
+/// Returns a point for each step of the trials that have not failed, in the order of time.
+std::vector<BestSoFar> trajectory_of(const TuneSpec& spec, const std::vector<TrialResult>& steps);
+
 /// Greater is better; -inf: it failed.
 double score_of(const TuneSpec& spec, const TrialResult& result);
 /// Place of the best; of equal ones the longest, then the first trial; -1: none. A trial that failed in any
 /// step is none.
 int best_of(const TuneSpec& spec, const std::vector<TrialResult>& steps);
 
-/// The iterations that the steps cost, and what they would have cost if every step had begun anew.
+/// The iterations that the steps cost (equal trials were trained once), and what they would have cost if
+/// every step had begun anew.
 struct TuneCost {
   std::int64_t iterations = 0, restarts_iterations = 0;
   std::int64_t runs = 0, run_iterations = 0;  ///< of processes: an iteration of an array counts once

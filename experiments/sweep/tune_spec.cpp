@@ -1,8 +1,10 @@
 #include "experiments/sweep/tune_spec.h"
 
 #include <algorithm>
+#include <map>
 
 #include "driver/cli/flag_target.h"
+#include "experiments/sweep/journal.h"
 #include "experiments/sweep/partition.h"
 #include "runtime/rules/best_so_far.h"
 
@@ -60,6 +62,17 @@ Goal default_goal(const std::string& metric) {
 
 }  // namespace
 
+std::vector<int> TuneSpec::first_trials() const {
+  std::map<std::vector<std::string>, int> seen;
+  std::vector<int> firsts;
+  for (int trial = 0; trial < num_trials(); ++trial) {
+    std::vector<std::string> texts;
+    for (const Setting& setting : settings(trial)) texts.push_back(setting.text);
+    firsts.push_back(seen.emplace(std::move(texts), trial).first->second);
+  }
+  return firsts;
+}
+
 Result<TuneSpec> load_tune(const std::string& path) {
   const Result<Json> json = read_swept_file(path, "a search");
   if (!json) return json.problems();
@@ -104,6 +117,7 @@ Result<TuneSpec> load_tune(const std::string& path) {
                    "leave no_evaluation out, or metric: final_loss"};
   // These keys say what runs at the same time, which changes no result.
   spec.set_identity(*json, {"at_once", "mixed", "checkpoints"});
+  if (spec.search.kind != SearchKind::Hyperband) spec.identity[kGrowingTrials] = spec.search.trials;
   return spec;
 }
 

@@ -45,6 +45,8 @@ struct TuneSpec : SweptFile {
   int full() const { return search.kind == SearchKind::Random ? search.iterations : search.most; }
   /// Depends on (seed, trial) alone.
   JobSettings settings(int trial) const { return settings_of(space, seed, static_cast<std::size_t>(trial)); }
+  /// Returns for each trial the first one with the same settings, which trains for all of them.
+  std::vector<int> first_trials() const;
 };
 
 /// Every problem at once, as load_sweep.

@@ -20,6 +20,7 @@
 #include "experiments/sweep/sweep_spec.h"
 #include "experiments/sweep/throughput.h"
 #include "experiments/sweep/tune_command.h"
+#include "experiments/sweep/tune_results.h"
 #include "experiments/sweep/tune_spec.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
@@ -563,6 +564,15 @@ TEST(SweepJournals, KeepWhatIsDoneAndDropACutLine) {
   ASSERT_FALSE(in_list);
   EXPECT_NE(to_string(in_list.problems()).find("workloads[1].steps was 4, is 5"), std::string::npos)
       << to_string(in_list.problems());
+  // A search may be given more trials, but not fewer.
+  const TemporaryFolder grown;
+  const auto of_trials = [](int trials) { return Json::object({{"trials", trials}, {"seed", 1}}); };
+  EXPECT_TRUE(Journal::open(grown.path(), "a-1", of_trials(6))->record("one", 1));
+  ASSERT_TRUE(check_journal_folder(grown.path(), "a-1", of_trials(8)));
+  EXPECT_TRUE(Journal::open(grown.path(), "a-1", of_trials(8))->find("one"));
+  const Result<Journal> fewer = Journal::open(grown.path(), "a-1", of_trials(7));
+  ASSERT_FALSE(fewer);
+  EXPECT_NE(to_string(fewer.problems()).find("trials was 8, is 7"), std::string::npos);
   EXPECT_FALSE(Journal::open(folder.path(), "b-1", spec));
   EXPECT_FALSE(check_journal_folder(folder.path(), "b-1", spec));
   const TemporaryFolder foreign;
@@ -643,6 +653,28 @@ TEST(TuneFiles, EveryProblemHasItsPlace) {
   EXPECT_EQ(good->infusible, (std::vector<std::string>{"microbatch", "momentum"}));
   EXPECT_EQ(good->goal, Goal::Max);
   EXPECT_EQ(good->num_trials(), 81 + 34 + 15 + 8 + 5);
+}
+
+TEST(TuneResults, ABestThatFailsLaterIsNoBest) {
+  const auto step = [](int trial, int to, double loss, double ended, int code = 0) {
+    return TrialResult{.step = {trial, to / 3, to}, .exit_code = code, .metric = loss, .ended = ended};
+  };
+  const std::vector<TrialResult> steps{step(0, 1, 0.1, 10), step(1, 1, 0.5, 11), step(0, 3, NAN, 12, 6),
+                                       step(2, 1, 0.7, 14), step(1, 3, 0.4, 13)};
+  const TuneSpec spec;
+  std::string text;
+  for (const BestSoFar& point : trajectory_of(spec, steps))
+    text += printed("%g:%g ", point.ended, point.metric);
+  EXPECT_EQ(text, "11:0.5 13:0.4 14:0.4 ");
+  EXPECT_EQ(best_of(spec, steps), 4);
+}
+
+TEST(TuneResults, EqualTrialsCostOnce) {
+  TuneResults results;
+  for (const auto& [trial, from, to] : {std::tuple(0, 0, 1), {1, 0, 1}, {0, 1, 3}, {1, 1, 3}, {2, 0, 3}})
+    results.steps.push_back({.step = {trial, from, to}, .folder = "f"});
+  EXPECT_EQ(cost_of(results).iterations, 3) << "2 begins where 0 is";
+  EXPECT_EQ(cost_of(results).restarts_iterations, 1 + 3);
 }
 
 TEST(TuneFiles, TheShippedSpacesAreThoseOfTheSpecification) {

@@ -476,6 +476,51 @@ TEST_F(SweepJobs, ATrialThatDivergesIsNeverTheBest) {
   }
 }
 
+/// Six trials of three settings, then eight: the results of eight from the start, and each setting trained
+/// once.
+TEST_F(SweepJobs, MoreTrialsAddToTheResultsAndEqualOnesAreTrainedOnce) {
+  const std::string search = std::string(kJob) + "space: {lr: {choice: [0.1, 0.2, 0.4]}}\niteration: 2\n";
+  for (const std::string how : {"algorithm: random\niterations: 2\n", "algorithm: asha\nmost: 4\neta: 2\n"}) {
+    write("six.yaml", search + how + "trials: 6\nname: s\n");
+    write("eight.yaml", search + how + "trials: 8\nname: s\n");
+    ASSERT_EQ(run("tune six.yaml -o grown --overwrite").code, 0);
+    const Ran more = run("tune eight.yaml -o grown"), eight = run("tune eight.yaml -o whole --overwrite");
+    ASSERT_EQ(more.code, 0) << more.output;
+    ASSERT_EQ(eight.code, 0) << eight.output;
+    // All but times, which are the runtime, and the table's line of the cost.
+    const auto rows = [&](const std::string& out) {
+      std::string text;
+      for (auto row : table(out + "/history.csv")) {
+        row.erase("runtime");
+        for (const auto& [name, cell] : row) text += name + "=" + cell + " ";
+        text += "\n";
+      }
+      return text;
+    };
+    EXPECT_EQ(rows("grown"), rows("whole"));
+    const Json grown = read_json((folder_ / "grown/summary.json").string()).value(),
+               whole = read_json((folder_ / "whole/summary.json").string()).value();
+    for (const char* what : {"trial", "iterations", "loss", "settings"})
+      EXPECT_EQ(grown.find("best")->find(what)->dump(), whole.find("best")->find(what)->dump());
+    EXPECT_EQ(grown.find("cost")->find("iterations")->dump(), whole.find("cost")->find("iterations")->dump());
+    std::map<std::string, std::string> first;  // by lr and iterations: the trial that was trained
+    int same = 0;
+    for (const auto& row : table("whole/history.csv")) {
+      const auto [known, is_new] =
+          first.emplace(row.at("params.lr") + " " + row.at("iterations"), row.at("id"));
+      EXPECT_EQ(row.at("same_as"), is_new ? "" : known->second);
+      same += !is_new;
+    }
+    EXPECT_GT(same, 0);
+    std::size_t trained = 0;
+    for (const std::string& line : words_of(eight.output, '\n')) trained += line.starts_with("trial ");
+    EXPECT_EQ(trained, first.size()) << eight.output;
+    const Ran fewer = run("tune six.yaml -o grown");
+    EXPECT_EQ(fewer.code, 2);
+    EXPECT_NE(fewer.output.find("trials was 8, is 6"), std::string::npos) << fewer.output;
+  }
+}
+
 TEST_F(SweepJobs, JobsThatCannotBeAtDifferentStepsShareArraysOfARung) {
   // The last batch of an epoch is smaller: jobs of an array must come to it together, and are told to be one.
   const std::string search =
