@@ -69,16 +69,9 @@ std::string joined(const std::vector<std::string>& words) {
 std::optional<std::int64_t> keep_what_is_left(const LaunchOutcome& outcome, const JobSpec& job) {
   if (job.restarts.most == 0 || outcome.first_failure < 0) return std::nullopt;
   const std::filesystem::path round = newest_round(job.output_dir);
-  return publish_rescued(round / run_files::kCheckpoints, [&](std::int64_t step) {
-    // Every log of losses is to have the step's, too: the run goes on behind it.
-    bool is_logged = false;
-    for (int rank = 0; rank < job.ranks; ++rank) {
-      const std::int64_t last = last_logged_loss(round / run_files::kSteps.of(rank));
-      if (last >= 0 && last < step - 1) return false;
-      is_logged = is_logged || last >= 0;
-    }
-    return is_logged;
-  });
+  // The run goes on behind the step, so every log is to have it.
+  return publish_rescued(round / run_files::kCheckpoints,
+                         [&](std::int64_t step) { return complete_logs(round, step - 1); });
 }
 
 Restarts::Restarts(const JobSpec& job) : spares_(job.restarts.spares) {

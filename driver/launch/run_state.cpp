@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <ranges>
 #include <set>
 #include <thread>
 
@@ -12,6 +13,7 @@
 #include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/plan.h"
 
 namespace millrace {
 namespace {
@@ -67,13 +69,45 @@ std::string newest_checkpoint(const fs::path& folder) {
 
 }  // namespace
 
-std::int64_t last_logged_loss(const fs::path& log) {
+std::optional<Json> newest_step(const fs::path& log) {
   for (const std::string& line : last_lines(log)) {
-    const Result<Json> json = parse_json(line, "a line of steps");
-    if (!json || !json->is_object() || !json->find("step")) continue;
-    return number_in(*json, "loss") ? integer_member(*json, "step") : -1;
+    if (Result<Json> json = parse_json(line, "a line of steps");
+        json && json->is_object() && json->find("step"))
+      return *std::move(json);
   }
-  return -1;
+  return std::nullopt;
+}
+
+bool complete_logs(const fs::path& round, std::int64_t step) {
+  const Result<Plan> plan = Plan::load((round / run_files::kPlan).string());
+  if (!plan) return false;
+  const auto log_of = [&](RankId rank) { return round / run_files::kSteps.of(rank.value); };
+  const auto has_step = [&](const std::optional<Json>& line) {
+    return line && integer_member(*line, "step") >= step;
+  };
+  for (const PlanStage& stage : std::views::reverse(plan->stages)) {  // the last stage has the losses
+    const auto donor =
+        std::ranges::find_if(stage.ranks, [&](RankId rank) { return has_step(newest_step(log_of(rank))); });
+    if (donor == stage.ranks.end()) continue;
+    Json line = *newest_step(log_of(*donor));
+    line["copied_from"] = "rank" + std::to_string(donor->value);
+    for (const RankId rank : stage.ranks) {
+      const fs::path log = log_of(rank);
+      std::error_code error;
+      if (has_step(newest_step(log)) || !fs::is_regular_file(log, error)) continue;
+      // A rank that is killed while it writes leaves a part of a line.
+      fs::resize_file(log, fs::file_size(log, error) - last_lines(log).front().size(), error);
+      if (!LineFile(log, /*append=*/true).write_line(line.dump())) return false;
+    }
+  }
+  bool is_logged = false;
+  for (int rank = 0; rank < plan->num_ranks(); ++rank) {
+    const std::optional<Json> line = newest_step(log_of(RankId(rank)));
+    if (!line || !number_in(*line, "loss")) continue;
+    if (!has_step(line)) return false;
+    is_logged = true;
+  }
+  return is_logged;
 }
 
 RankStatus status_of(const fs::path& round, int rank) {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/base/run_folder.h"
 
 namespace millrace {
@@ -66,8 +67,12 @@ struct RunState {
 };
 RunState read_run_state(const std::filesystem::path& folder);
 
-/// Returns the last step with a loss in a rank's log of steps; -1: there is none.
-std::int64_t last_logged_loss(const std::filesystem::path& log);
+/// Returns the newest line of a step in a rank's log.
+std::optional<Json> newest_step(const std::filesystem::path& log);
+/// Gives each rank whose log ends before `step` the line of a replica of its stage, which has the same
+/// losses. "copied_from" in the line names that rank, whose times it has. Returns whether every log with
+/// losses has the step then, and one has losses.
+bool complete_logs(const std::filesystem::path& round, std::int64_t step);
 
 /// Returns the folders of the runs at and below `folder`, in the order of their names. What is below a run
 /// belongs to it.

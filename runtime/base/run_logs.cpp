@@ -36,6 +36,21 @@ std::optional<std::size_t> end_of_lines_before(const std::string& text, std::int
   return std::nullopt;
 }
 
+/// Tells whether an evaluation after `step` steps is among the last lines of `text`.
+bool ends_evaluated(std::string_view text, std::int64_t step) {
+  while (!text.empty()) {
+    const std::size_t begin =
+        text.find_last_of('\n', text.size() - 2) + 1;  // 0 where there is no line before
+    const Result<Json> json = parse_json(text.substr(begin, text.size() - 1 - begin), "log");
+    const Json* after = json ? json->find("after_step") : nullptr;
+    if (!after || after->kind() != Json::Kind::Int || after->as_int() != step) return false;
+    if (const Json* of = json->find("of"); of && of->is_string() && of->as_string() == "evaluation")
+      return true;
+    text = text.substr(0, begin);
+  }
+  return false;
+}
+
 /// Warns of whole lines that are no JSON. Only a damaged disk or an editor makes them: a rank that was killed
 /// leaves at most a part of its last line.
 void warn_of_damage(std::string_view lines, const std::string& path) {
@@ -49,28 +64,31 @@ void warn_of_damage(std::string_view lines, const std::string& path) {
 
 }  // namespace
 
-void cut_log_from(const std::filesystem::path& path, std::int64_t step) {
+bool cut_log_from(const std::filesystem::path& path, std::int64_t step) {
   std::error_code error;
   const std::uintmax_t size = std::filesystem::file_size(path, error);  // an error for a FIFO, too
-  if (error) return;
+  if (error) return false;
   std::ifstream file(path, std::ios::binary);
   std::optional<std::size_t> end;
   std::uintmax_t from = size;
+  bool evaluated = false;
   // The first line of a tail may lack its beginning. It is no JSON then, and no step's.
   for (std::uintmax_t window = 64 * 1024; !end && from > 0; window *= 4) {
     from = size > window ? size - window : 0;
     std::string tail(size - from, '\0');
     file.seekg(static_cast<std::streamoff>(from));
-    if (!file.read(tail.data(), static_cast<std::streamsize>(tail.size()))) return;
+    if (!file.read(tail.data(), static_cast<std::streamsize>(tail.size()))) return false;
     end = end_of_lines_before(tail, step, path.string());
     if (!end && from > 0) continue;
     const std::size_t first = from > 0 ? tail.find('\n') + 1 : 0;
     warn_of_damage(std::string_view(tail).substr(first), path.string());
+    evaluated = ends_evaluated(std::string_view(tail).substr(0, end.value_or(0)), step);
   }
   const std::uintmax_t kept = from + end.value_or(0);
-  if (kept == size) return;
+  if (kept == size) return evaluated;
   std::filesystem::resize_file(path, kept, error);
   if (error) log_warning(path.string() + ": cannot be cut: " + error.message());
+  return evaluated;
 }
 
 bool cut_table_from(const std::filesystem::path& path, std::int64_t step, bool& own_steps) {

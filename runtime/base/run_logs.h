@@ -10,10 +10,11 @@ namespace millrace {
 /// The last column of run_files::kJobs where jobs are at steps of their own.
 inline constexpr std::string_view kOwnStep = ",own_step";
 
-/// Cuts a log off behind its last line of a step before `step`. It reads the log from its end, so that going
+/// Cuts a log off behind its last line of a step before `step`. Returns whether an evaluation of the weights
+/// after these steps is among the lines that stay. It reads the log from its end, so that going
 /// on takes as long after a million steps as after ten. A file that cannot be cut stays as it is: readers
 /// take the later of two lines of a step.
-void cut_log_from(const std::filesystem::path& path, std::int64_t step);
+bool cut_log_from(const std::filesystem::path& path, std::int64_t step);
 
 /// Does what cut_log_from() does, for a table with the step in its first column. Returns false if there is no
 /// table to go on with. `own_steps` tells whether rows end with the job's own step. If it is set and the rows

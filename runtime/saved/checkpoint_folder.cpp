@@ -279,6 +279,10 @@ Result<CheckpointChoice> checkpoints_at(const std::string& path) {
   if (all.empty() && fs::exists(folder / ".metadata", error))
     return Problem{folder.string(), "is a checkpoint of torch.distributed.checkpoint, not of millrace",
                    "`millrace checkpoint import " + folder.string() + " DIR --model NAME` makes one of it"};
+  const fs::path best = fs::path(path) / run_files::kBest;
+  if (all.empty() && !step_folders(best).empty())
+    return Problem{folder.string(), "holds no checkpoint but the best one",
+                   "name that one: " + best.string()};
   if (all.empty())
     return Problem{folder.string(), "holds no checkpoint",
                    "a run saves with --epochs, --checkpoint-every N or --checkpoint-at-end"};

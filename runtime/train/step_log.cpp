@@ -31,8 +31,8 @@ Json line_after(std::int64_t step, const char* of, const NamedValues& values, in
   return line;
 }
 
-LineFile open_log(const std::filesystem::path& path, std::int64_t from_step) {
-  if (from_step > 0) cut_log_from(path, from_step);
+LineFile open_log(const std::filesystem::path& path, std::int64_t from_step, std::int64_t& evaluated) {
+  if (from_step > 0 && cut_log_from(path, from_step)) evaluated = from_step;
   return LineFile(path, /*append=*/from_step > 0);
 }
 
@@ -54,11 +54,11 @@ std::string numbered_from(const std::string& name, int first_job) {
 }
 
 StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& header, std::int64_t from_step)
-    : file_(open_log(folder / run_files::kSteps.of(header.rank), from_step)),
-      path_(folder / run_files::kSteps.of(header.rank)),
-      file_id_(id_of_file(path_)),
+    : path_(folder / run_files::kSteps.of(header.rank)),
       first_job_(header.first_job),
       own_steps_(header.own_steps) {
+  file_ = open_log(path_, from_step, evaluated_);
+  file_id_ = id_of_file(path_);
   if (header.writes_jobs) {
     jobs_begun_ = from_step > 0 && cut_table_from(folder / run_files::kJobs, from_step, own_steps_);
     jobs_file_ = LineFile(folder / run_files::kJobs, /*append=*/jobs_begun_);
@@ -154,6 +154,7 @@ void StepLog::write(const StepRecord& r) {
 }
 
 void StepLog::write(const EvaluationReport& e) {
+  if (e.step == evaluated_) return;
   Json line = line_after(e.step, "evaluation", e.values, first_job_);
   line["samples"] = e.samples;
   write_line(file_, line.dump());

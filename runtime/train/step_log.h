@@ -78,7 +78,8 @@ class StepLog {
   /// Writes the lines of a step. A line that cannot be written (disk full) is counted; the first one is
   /// warned of.
   void write(const StepRecord& record);
-  /// Writes a line between those of steps: "after_step", and the values.
+  /// Writes a line between those of steps: "after_step", and the values. A run that is done and resumed
+  /// evaluates once more: an evaluation that the log has already is not written again.
   void write(const EvaluationReport& evaluation);
   void write(const ScoreReport& score);
   /// Gives the numbers of each line from now on to `sink` too. `unix_minus_clock_s`: seconds from the run's
@@ -106,6 +107,7 @@ class StepLog {
   int first_job_ = 0;
   bool own_steps_ = false;
   bool jobs_begun_ = false;
+  std::int64_t evaluated_ = -1;  ///< steps before the evaluation that the log had when it was opened
   std::int64_t lost_lines_ = 0;
 };
 

@@ -361,6 +361,16 @@ TEST_F(Checkpoints, AFolderOfAnotherFormatIsNamed) {
       << to_string(choice.problems());
 }
 
+TEST_F(Checkpoints, TheBestIsNamedWhereItIsTheOnlyOne) {
+  save("aaa", 10);
+  fs::create_directories(folder_ / "run/checkpoints");
+  fs::create_directories(folder_ / "run/best");
+  fs::rename(folder_ / step_name(10), folder_ / "run/best" / step_name(10));
+  const Result<CheckpointChoice> none = checkpoints_at((folder_ / "run").string());
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.problems()[0].hint, "name that one: " + (folder_ / "run/best").string());
+}
+
 TEST_F(Checkpoints, SavingAStepAgainReplacesIt) {
   ASSERT_FALSE(save("aa", 5));
   const std::string first = bytes(step_folder(5) / "manifest.json");

@@ -5,7 +5,9 @@
 
 #include <cstring>
 
+#include "driver/launch/restarts.h"
 #include "runtime/base/files.h"
+#include "runtime/plan/plan.h"
 #include "runtime/saved/manifest.h"
 #include "tests/driver/temporary_folder.h"
 
@@ -86,6 +88,32 @@ TEST_F(Rescued, IsNothingWhereSomethingIsMissing) {
   EXPECT_EQ(published(), std::nullopt) << "a part that did not end";
   EXPECT_TRUE(fs::is_empty(checkpoints()));
   EXPECT_EQ(publish_rescued(folder_.path("nowhere"), [](std::int64_t) { return true; }), std::nullopt);
+}
+
+/// Rank 2 was killed between its last update and its line. Its replica, rank 3, has the losses, too.
+TEST_F(Rescued, ALogThatLacksTheStepGetsTheLineOfAReplica) {
+  ASSERT_TRUE(
+      uniform_plan("mlp", {"a", "b"}, 2, 2, 2, ScheduleKind::OneFOneB).save(folder_.path("plan.json")));
+  const auto log = [&](int rank) { return "steps.rank" + std::to_string(rank) + ".jsonl"; };
+  const auto line = [](int rank, int step) {
+    return "{\"step\":" + std::to_string(step) + ",\"loss\":" + (rank < 2 ? "null" : "0.1") + "}\n";
+  };
+  for (int rank = 0; rank < 4; ++rank) {
+    folder_.write(log(rank), "{\"rank\":" + std::to_string(rank) + "}\n" + line(rank, 10) +
+                                 (rank == 2 ? "{\"step\":11,\"lo" : line(rank, 11)));
+    if (rank != 2) part(rank, rank / 2, 12);
+  }
+  JobSpec job;
+  job.output_dir = folder_.path();
+  job.restarts.most = 1;
+  EXPECT_EQ(keep_what_is_left({.first_failure = 2}, job), 12);
+  EXPECT_EQ(folder_.read(log(2)),
+            "{\"rank\":2}\n" + line(2, 10) + "{\"step\":11,\"loss\":0.1,\"copied_from\":\"rank3\"}\n");
+  EXPECT_EQ(folder_.read(log(3)), "{\"rank\":3}\n" + line(3, 10) + line(3, 11));
+  // No replica has the next step's.
+  part(0, 0, 13);
+  part(3, 1, 13);
+  EXPECT_EQ(keep_what_is_left({.first_failure = 2}, job), std::nullopt);
 }
 
 }  // namespace

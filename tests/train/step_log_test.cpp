@@ -191,6 +191,12 @@ TEST_F(StepLogFile, ARunThatGoesOnKeepsTheLinesOfEarlierSteps) {
     std::fclose(file);
   }
   {
+    StepLog log(folder_, header(), 4);  // the run is done: it evaluates once more
+    log.write(EvaluationReport{.step = 4, .values = {{"loss", 1}}, .samples = 8});
+  }
+  EXPECT_EQ(steps(), (std::vector<std::string>{"header", "0", "after 1", "1", "after 2", "2", "after 3", "3",
+                                               "after 4", "after 4", "header"}));
+  {
     StepLog log(folder_, header(), 2);
     log.write(record(2));
   }
