@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 namespace millrace {
 
@@ -30,10 +31,19 @@ namespace {
 thread_local const VirtualClock* used_here = nullptr;
 }  // namespace
 
-TimePoint VirtualClock::now() const {
-  std::lock_guard lock(mutex_);
-  return now_;
-}
+/// A thread that waits. Guarded by the clock's mutex, but for `awake`.
+struct VirtualClock::Waiter {
+  TimePoint until;
+  const std::condition_variable* changed = nullptr;  ///< null: the thread sleeps
+  const std::function<bool()>* ready = nullptr;      ///< of `changed`
+  bool is_user = false;
+  Deadlines::iterator deadline{};    ///< unless `until` is TimePoint::max()
+  Conditions::iterator condition{};  ///< unless the thread sleeps
+  // A mutex of its own: a thread that wakes up does not queue for the clock's.
+  std::mutex mutex{};
+  bool awake = false;  ///< guarded by `mutex`
+  std::condition_variable wake{};
+};
 
 void VirtualClock::enter() {
   std::lock_guard lock(mutex_);
@@ -51,68 +61,72 @@ void VirtualClock::leave() {
 void VirtualClock::sleep_until(TimePoint when) {
   std::unique_lock lock(mutex_);
   Waiter waiter{.until = when, .is_user = used_here == this};
-  if (when > now_) wait(lock, waiter);
+  if (when > now()) wait(lock, waiter);
 }
 
 bool VirtualClock::wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
                               TimePoint until, const std::function<bool()>& ready) {
   while (!ready()) {
     std::unique_lock mine(mutex_);
-    if (now_ >= until) return false;
-    Waiter waiter{.until = until, .changed = &changed, .is_user = used_here == this};
+    if (now() >= until) return false;
+    Waiter waiter{.until = until, .changed = &changed, .ready = &ready, .is_user = used_here == this};
     // A thread that makes `ready` true holds the caller's mutex, and then finds the waiter in the list.
     lock.unlock();
     wait(mine, waiter);
-    mine.unlock();
     lock.lock();
   }
   return true;
 }
 
+/// Wakes only the waiters that are ready: a thread that would wait again costs two switches of a core.
 void VirtualClock::notify_all(std::condition_variable& changed) {
   std::lock_guard lock(mutex_);
-  for (Waiter* waiter : waiters_) {
-    if (waiter->changed == &changed) rouse(*waiter);
-  }
+  const auto [first, last] = conditions_.equal_range(&changed);
+  for (auto it = first; it != last;)
+    if (Waiter& waiter = *(it++)->second; (*waiter.ready)()) rouse(waiter);
 }
 
 void VirtualClock::advance(std::chrono::nanoseconds by) {
   std::lock_guard lock(mutex_);
-  now_ += by;
-  for (Waiter* waiter : waiters_) {
-    if (waiter->until <= now_) rouse(*waiter);
-  }
+  move_to(now() + by);
 }
 
-/// Until somebody rouses the waiter. `lock` is of this clock's mutex.
+/// Waits until another thread, or this one, rouses the waiter. Unlocks `lock`, which is of the clock's mutex.
 void VirtualClock::wait(std::unique_lock<std::mutex>& lock, Waiter& waiter) {
-  waiters_.push_back(&waiter);
+  if (waiter.until != TimePoint::max()) waiter.deadline = deadlines_.emplace(waiter.until, &waiter);
+  if (waiter.changed) waiter.condition = conditions_.emplace(waiter.changed, &waiter);
   running_ -= waiter.is_user;
   move_if_all_wait();
-  waiter.wake.wait(lock, [&] { return waiter.awake; });
-  std::erase(waiters_, &waiter);
+  lock.unlock();
+  {
+    std::unique_lock own(waiter.mutex);
+    waiter.wake.wait(own, [&] { return waiter.awake; });
+  }
+  if (waiter.is_user) return;
+  lock.lock();
+  --roused_others_;
+  lock.unlock();
 }
 
 /// Wakes a waiter. The waiter counts as running from now on, not from when its thread gets a processor.
 void VirtualClock::rouse(Waiter& waiter) {
-  if (waiter.awake) return;
+  if (waiter.until != TimePoint::max()) deadlines_.erase(waiter.deadline);
+  if (waiter.changed) conditions_.erase(waiter.condition);
+  ++(waiter.is_user ? running_ : roused_others_);
+  const std::lock_guard own(waiter.mutex);
   waiter.awake = true;
-  running_ += waiter.is_user;
   waiter.wake.notify_one();
 }
 
+void VirtualClock::move_to(TimePoint when) {
+  now_ = when;
+  while (!deadlines_.empty() && deadlines_.begin()->first <= when) rouse(*deadlines_.begin()->second);
+}
+
 void VirtualClock::move_if_all_wait() {
-  if (running_ > 0) return;
-  TimePoint next = TimePoint::max();
-  for (const Waiter* waiter : waiters_) {
-    if (waiter->awake) return;
-    next = std::min(next, waiter->until);
-  }
-  if (next == TimePoint::max()) return;  // somebody from outside has to do something
-  now_ = std::max(now_, next);
-  for (Waiter* waiter : waiters_) {
-    if (waiter->until <= now_) rouse(*waiter);
-  }
+  if (running_ > 0 || roused_others_ > 0) return;
+  if (deadlines_.empty()) return;  // somebody from outside has to do something
+  move_to(std::max(now(), deadlines_.begin()->first));
 }
 
 }  // namespace millrace

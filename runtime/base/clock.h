@@ -1,11 +1,13 @@
 // Clocks. Code that measures or waits takes a Clock&, so that it runs in real and in virtual time.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <mutex>
-#include <vector>
+#include <unordered_map>
 
 namespace millrace {
 
@@ -23,8 +25,9 @@ class Clock {
   virtual TimePoint now() const = 0;
   virtual void sleep_until(TimePoint when) = 0;
   /// Waits like changed.wait_until(lock, until, ready), and returns false if `until` came first. `ready` is
-  /// called with `lock` held. A thread that makes `ready` true must hold the same mutex, and must then call
-  /// notify_all of this clock. With TimePoint::max() the wait has no end of its own.
+  /// called with the mutex of `lock` held, by this thread or by one that notifies; it must not use the clock.
+  /// A thread that makes `ready` true must hold that mutex until it has called notify_all of this clock. With
+  /// TimePoint::max() the wait has no end of its own.
   virtual bool wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
                           TimePoint until, const std::function<bool()>& ready) = 0;
   virtual void notify_all(std::condition_variable& changed) = 0;
@@ -67,7 +70,7 @@ SteadyClock& steady_clock();
 /// the time.
 class VirtualClock final : public Clock {
  public:
-  TimePoint now() const override;
+  TimePoint now() const override { return now_; }
   void sleep_until(TimePoint when) override;
   bool wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, TimePoint until,
                   const std::function<bool()>& ready) override;
@@ -75,23 +78,23 @@ class VirtualClock final : public Clock {
   void advance(std::chrono::nanoseconds by);
 
  private:
-  struct Waiter {
-    TimePoint until;
-    const std::condition_variable* changed = nullptr;  ///< null: the thread sleeps
-    bool is_user = false;
-    bool awake = false;
-    std::condition_variable wake{};
-  };
+  struct Waiter;
+  using Deadlines = std::multimap<TimePoint, Waiter*>;
+  using Conditions = std::unordered_multimap<const std::condition_variable*, Waiter*>;
   void enter() override;
   void leave() override;
   void wait(std::unique_lock<std::mutex>& lock, Waiter& waiter);
   void rouse(Waiter& waiter);
+  void move_to(TimePoint when);
   void move_if_all_wait();
 
-  mutable std::mutex mutex_;  // guards what follows
-  TimePoint now_{};
-  int running_ = 0;  // users that do not wait
-  std::vector<Waiter*> waiters_;
+  std::mutex mutex_;  // guards what follows; `now_` is read without it
+  std::atomic<TimePoint> now_{TimePoint{}};
+  int running_ = 0;        // users that do not wait
+  int roused_others_ = 0;  // waiters that are no users, from rouse() to the end of their wait
+  // The waiters that nobody has roused yet: those with a deadline, and those of a condition.
+  Deadlines deadlines_;
+  Conditions conditions_;
 };
 
 }  // namespace millrace

@@ -4,9 +4,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <barrier>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -93,6 +95,88 @@ TEST(VirtualClock, MovesWhenAllItsUsersWaitAndAtOnceToTheFirstMoment) {
   });
   threads.clear();
   EXPECT_EQ(woken, (std::vector<std::int64_t>{2, 2, 5}));
+}
+
+/// Runs `body` with its number on `count` threads that use the clock.
+void as_users(VirtualClock& clock, int count, const std::function<void(int)>& body) {
+  std::barrier all_here(count);
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < count; ++i)
+    threads.emplace_back([&, i] {
+      const ClockUser user(clock);
+      all_here.arrive_and_wait();
+      body(i);
+    });
+}
+
+TEST(VirtualClock, WakesAThreadOnlyWhenWhatItWaitsForIsTrue) {
+  constexpr int kWaiters = 40;
+  VirtualClock clock;
+  const TimePoint start = clock.now();
+  std::mutex mutex;
+  std::condition_variable changed;
+  int turn = 0;
+  std::vector<int> looked(kWaiters + 1);
+  as_users(clock, kWaiters + 1, [&](int i) {
+    if (i == 0) {  // an hour has passed only when all others wait
+      for (int hour = 1; hour <= kWaiters; ++hour) {
+        clock.sleep_until(start + std::chrono::hours(hour));
+        const std::lock_guard lock(mutex);
+        turn = hour;
+        clock.notify_all(changed);
+      }
+      return;
+    }
+    const auto own = std::this_thread::get_id();
+    std::unique_lock lock(mutex);
+    EXPECT_TRUE(clock.wait_until(lock, changed, TimePoint::max(), [&] {
+      looked[i] += std::this_thread::get_id() == own;
+      return turn >= i;
+    }));
+    EXPECT_EQ(clock.now(), start + std::chrono::hours(i));
+    EXPECT_EQ(looked[i], 2) << "before and after its wait";
+  });
+}
+
+TEST(VirtualClock, ManyDeadlinesPassInTheirOrder) {
+  constexpr int kWaiters = 200;
+  VirtualClock clock;
+  const TimePoint start = clock.now();
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<int> passed;
+  as_users(clock, kWaiters, [&](int i) {
+    const int hour = 1 + i * 37 % kWaiters;  // each once
+    const TimePoint until = start + std::chrono::hours(hour);
+    std::unique_lock lock(mutex);
+    EXPECT_FALSE(clock.wait_until(lock, changed, until, [] { return false; }));
+    EXPECT_EQ(clock.now(), until);
+    passed.push_back(hour);
+  });
+  EXPECT_EQ(passed.size(), kWaiters);
+  EXPECT_TRUE(std::ranges::is_sorted(passed));
+}
+
+TEST(VirtualClock, AStopFromOutsideEndsWaitsAtOnce) {
+  VirtualClock clock;
+  const TimePoint start = clock.now();
+  std::mutex mutex;
+  std::condition_variable changed;
+  int waiting = 0;
+  bool stopped = false;
+  std::jthread outside([&] {  // no user: the time does not wait for it
+    std::unique_lock lock(mutex);
+    clock.wait_until(lock, changed, TimePoint::max(), [&] { return waiting == 20; });
+    stopped = true;
+    clock.notify_all(changed);
+  });
+  as_users(clock, 20, [&](int) {
+    std::unique_lock lock(mutex);
+    ++waiting;
+    clock.notify_all(changed);
+    EXPECT_TRUE(clock.wait_until(lock, changed, TimePoint::max(), [&] { return stopped; }));
+  });
+  EXPECT_EQ(clock.now(), start);
 }
 
 TEST(Files, AtomicWriteReplacesAndLeavesNothingBehind) {
