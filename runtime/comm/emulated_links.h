@@ -17,15 +17,19 @@ struct EmulatedWire {
   double seconds_per_byte = 0;
 };
 
+class LinkCourier;  // the thread that hands on the messages of all ranks of this process
+std::shared_ptr<LinkCourier> make_link_courier();
+
 struct EmulatedNetwork {
   std::function<EmulatedWire(int from, int to)> wire;  ///< pure: called when a first message goes that way
   std::vector<int> hosts;                              ///< by rank (Channel::hosts)
   std::shared_ptr<EmulatedPorts> ports{};              ///< that messages share; null: none are shared
+  std::shared_ptr<LinkCourier> courier = make_link_courier();  ///< copies share it; one clock at a time
 };
 
 /// Messages arrive no earlier than on `network`, by the clock of `inner`; what `inner` takes for them comes
 /// on top. A message that takes no ports has a wire of its pair of ranks and its direction. The bytes are the
-/// same.
+/// same. A sum() takes the time of its messages.
 std::shared_ptr<Channel> make_emulated_links(std::shared_ptr<Channel> inner, const EmulatedNetwork& network);
 
 }  // namespace millrace

@@ -71,26 +71,36 @@ bool EmulatedPorts::takes(int from, int to, bool is_collective) const {
   return is_collective || hosts_[static_cast<std::size_t>(from)] != hosts_[static_cast<std::size_t>(to)];
 }
 
-void EmulatedPorts::ask(std::shared_ptr<Request> request) {
-  const std::lock_guard lock(mutex_);
-  asked_.push_back(std::move(request));
+bool EmulatedPorts::Earlier::operator()(const std::shared_ptr<Request>& a,
+                                        const std::shared_ptr<Request>& b) const {
+  return std::tie(a->posted, a->nth, a->from) < std::tie(b->posted, b->nth, b->from);
 }
 
-void EmulatedPorts::settle(TimePoint now) {
+void EmulatedPorts::ask(std::shared_ptr<Request> request) {
   const std::lock_guard lock(mutex_);
-  const auto later = std::partition(asked_.begin(), asked_.end(),
-                                    [&](const auto& request) { return request->posted < now; });
-  if (later == asked_.begin()) return;
-  std::sort(asked_.begin(), later, [](const auto& a, const auto& b) {
-    return std::tie(a->posted, a->nth, a->from) < std::tie(b->posted, b->nth, b->from);
-  });
+  asked_.insert(std::move(request));
+}
+
+TimePoint EmulatedPorts::next() {
+  const std::lock_guard lock(mutex_);
+  return asked_.empty() ? TimePoint::max() : (*asked_.begin())->posted;
+}
+
+std::vector<std::shared_ptr<EmulatedPorts::Request>> EmulatedPorts::settle(TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Request>> settled;
+  const auto later =
+      std::ranges::find_if(asked_, [&](const auto& request) { return request->posted >= now; });
+  settled.assign(asked_.begin(), later);
+  if (settled.empty()) return settled;
+  asked_.erase(asked_.begin(), later);
   // A process that ends gives the lock back. Nobody holds it for longer than this loop takes.
   if (file_ >= 0)
     while (::flock(file_, LOCK_EX) != 0 && errno == EINTR) {
     }
-  for (auto request = asked_.begin(); request != later; ++request) pass(**request);
+  for (const auto& request : settled) pass(*request);
   if (file_ >= 0) ::flock(file_, LOCK_UN);
-  asked_.erase(asked_.begin(), later);
+  return settled;
 }
 
 void EmulatedPorts::pass(Request& request) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,11 +63,16 @@ class EmulatedPorts {
   /// Returns whether a message takes ports at all; else it has a wire of its own.
   bool takes(int from, int to, bool is_collective) const;
   void ask(std::shared_ptr<Request> request);
-  /// Decides on all requests of this process that were posted before `now`: in the order of their times, then
-  /// of `nth`, then of their senders. In virtual time the order is the same in every run.
-  void settle(TimePoint now);
+  /// Returns when the first request of this process was posted that is not settled; TimePoint::max(): none.
+  TimePoint next();
+  /// Decides on all requests of this process that were posted before `now`, and returns them in their order:
+  /// of their times, then of `nth`, then of their senders. In virtual time it is the same in every run.
+  std::vector<std::shared_ptr<Request>> settle(TimePoint now);
 
  private:
+  struct Earlier {
+    bool operator()(const std::shared_ptr<Request>& a, const std::shared_ptr<Request>& b) const;
+  };
   void pass(Request& request);
 
   const std::vector<int> hosts_;
@@ -77,7 +83,7 @@ class EmulatedPorts {
   // lock of the file.
   EmulatedPort* ports_ = nullptr;
   std::mutex mutex_;
-  std::vector<std::shared_ptr<Request>> asked_;  // guarded by mutex_
+  std::multiset<std::shared_ptr<Request>, Earlier> asked_;  // guarded by mutex_
 };
 
 }  // namespace millrace

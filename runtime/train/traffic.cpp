@@ -39,6 +39,8 @@ RankPairs evaluation_pairs(const Training& t, std::size_t array, int chunk) {
 
 void connect_ranks(Training& training, int evaluation_chunk) {
   const Training& t = training;
+  // Threads share memory. A thousand of them that each list a thousand ranks' messages take minutes.
+  if (t.options.shared_schedules) return;
   Traffic world;
   for (std::size_t array = 0; array < t.layouts.size(); ++array) {
     world.messages.merge(training_pairs(t, t.layouts[array]));
