@@ -543,7 +543,9 @@ class Agent {
     for (AgentRank& rank : ranks_) {
       if (!rank.alive) continue;
       rank.was_suspended = rank.was_suspended || is_suspended(rank.process.pid);
-      if (to_joined || !rank.has_joined) ::kill(-rank.process.pid, signal);
+      const bool saves_nothing = !to_joined && rank.was_suspended;
+      if (to_joined || saves_nothing || !rank.has_joined)
+        ::kill(-rank.process.pid, saves_nothing ? SIGKILL : signal);
     }
   }
 
@@ -674,7 +676,7 @@ class Agent {
   std::optional<Heartbeats> heartbeats_;  ///< once they have been started
   std::optional<ArrivingFile> arriving_;  ///< the input that is coming
   std::optional<DeliveredCheckpoint> delivered_;
-  /// By the prefix of their paths; only where some host does not see the launcher's folder.
+  /// Keys: the prefix of their paths. Empty if all hosts see the launcher's folder.
   std::map<std::string, OwnShards> own_shards_;
   std::optional<GrowingLogs> logs_;     ///< as results_
   std::optional<ResultFiles> results_;  ///< only where the output folder is not the launcher's

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 // suffix of a folder that is being replaced: see replace_folder
 constexpr const char* kReplaced = ".replaced";
-constexpr const char* kKept = ".kept";
+constexpr const char* kKept = ".kept";        // suffix of a folder with files that no save wrote
 constexpr const char* kUnfinished = ".tmp.";  // and the run behind it
 // The last member of a manifest: the hash of every byte before it.
 constexpr const char* kSealBegin = ",\n \"sha256\": \"";

@@ -212,7 +212,7 @@ TEST(PrintedJobs, AreManifestsOfKubernetes) {
   EXPECT_EQ(at(object_of(train, "TrainingRuntime"), {"spec", "mlPolicy", "numNodes"}).as_int(), 3);
 }
 
-/// What of a manifest the API server and the controllers of Kubernetes check, or act on.
+/// Fields that the API server and the controllers of Kubernetes check, or act on.
 TEST(PrintedJobs, PodsHaveRestartsSecretsResourcesAndValidKeys) {
   const TemporaryFolder folder;
   const std::string hosts = folder.write("my hosts (old).txt", "text");
@@ -259,7 +259,7 @@ TEST(PrintedJobs, PodsHaveRestartsSecretsResourcesAndValidKeys) {
             std::string::npos);
 }
 
-/// The shell of a pod with three ranks, the second of which fails while its peers see only that.
+/// The second of three ranks fails by itself, and the others because they lost it (5).
 TEST(PrintedJobs, APodStartsItsRanksAndEndsWithTheFailure) {
   const TemporaryFolder folder;
   folder.write("rank", "echo $RANK $LOCAL_RANK \"$1\" > " + folder.path("") +
