@@ -44,8 +44,8 @@ std::string curves_card(const TuneSpec& spec, const TuneResults& results) {
 
 std::string trajectory_card(const TuneSpec& spec, const TuneResults& results) {
   Series line{.name = "best so far", .colour = "#3f9a63"};
-  const std::vector<BestSoFar> points = trajectory_of(spec, results.steps);
-  for (const BestSoFar& point : points)
+  const std::vector<BestUntil> points = trajectory_of(spec, results.steps);
+  for (const BestUntil& point : points)
     line.points.emplace_back(point.ended - points.front().ended, point.metric);
   if (line.points.size() < 2) return "";
   return html_card("Trajectory", "Wall time from the first result on.",

@@ -37,12 +37,12 @@ std::set<int> failed_trials(const std::vector<TrialResult>& steps) {
   return failed;
 }
 
-std::vector<BestSoFar> trajectory_of(const TuneSpec& spec, const std::vector<TrialResult>& steps) {
+std::vector<BestUntil> trajectory_of(const TuneSpec& spec, const std::vector<TrialResult>& steps) {
   const std::set<int> failed = failed_trials(steps);
   std::vector<TrialResult> by_time = steps;
   std::erase_if(by_time, [&](const TrialResult& one) { return failed.contains(one.step.trial); });
   std::ranges::stable_sort(by_time, {}, &TrialResult::ended);
-  std::vector<BestSoFar> points;
+  std::vector<BestUntil> points;
   for (const TrialResult& one : by_time) {
     double best = one.metric;
     if (!points.empty())
@@ -138,7 +138,7 @@ Status write_tune_tables(const TuneSpec& spec, const TuneResults& results) {
                csv_cell(one.error) + "\n";
   }
   std::string trajectory = "timestamp,best\n";
-  for (const BestSoFar& point : trajectory_of(spec, results.steps))
+  for (const BestUntil& point : trajectory_of(spec, results.steps))
     trajectory += printed("%.3f,", point.ended) + csv_number(point.metric) + "\n";
   const fs::path folder = spec.output_dir;
   Problems problems;

@@ -43,12 +43,12 @@ struct TuneResults {
 std::set<int> failed_trials(const std::vector<TrialResult>& steps);
 
 /// A result by its end, and the best metric until then.
-struct BestSoFar {
+struct BestUntil {
   double ended = 0;  ///< seconds since 1970
   double metric = 0;
 };
 /// Returns a point for each step of the trials that have not failed, in the order of time.
-std::vector<BestSoFar> trajectory_of(const TuneSpec& spec, const std::vector<TrialResult>& steps);
+std::vector<BestUntil> trajectory_of(const TuneSpec& spec, const std::vector<TrialResult>& steps);
 
 /// Greater is better; -inf: it failed.
 double score_of(const TuneSpec& spec, const TrialResult& result);

@@ -663,7 +663,7 @@ TEST(TuneResults, ABestThatFailsLaterIsNoBest) {
                                        step(2, 1, 0.7, 14), step(1, 3, 0.4, 13)};
   const TuneSpec spec;
   std::string text;
-  for (const BestSoFar& point : trajectory_of(spec, steps))
+  for (const BestUntil& point : trajectory_of(spec, steps))
     text += printed("%g:%g ", point.ended, point.metric);
   EXPECT_EQ(text, "11:0.5 13:0.4 14:0.4 ");
   EXPECT_EQ(best_of(spec, steps), 4);
