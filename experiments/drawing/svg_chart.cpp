@@ -249,6 +249,17 @@ Points smoothed(const Points& points, double window) {
   return result;
 }
 
+Series series_number(std::size_t index, std::string name, Points points) {
+  static constexpr const char* kColours[] = {"var(--line)", "var(--second)", "#2a9d5c", "#b5651d",
+                                             "#7d4fb5",     "#c23b67",       "#5b7083"};
+  static constexpr Series::Style kStyles[] = {Series::Style::Line, Series::Style::Dashed,
+                                              Series::Style::Dots};
+  return {.name = std::move(name),
+          .colour = kColours[index % std::size(kColours)],
+          .points = std::move(points),
+          .style = kStyles[index / std::size(kColours) % std::size(kStyles)]};
+}
+
 std::string line_chart_svg(const LineChart& chart, const std::vector<Series>& series) {
   std::vector<Series> shown = series;
   for (Series& s : shown) s.points = thinned(finite(s.points));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,10 @@ struct Series {
   enum class Style { Line, Faint, Dashed, Dots } style = Style::Line;
   std::vector<std::array<double, 3>> band = {};  ///< x ascending, low, high: shaded behind the line
 };
+
+/// Returns one of many series. Colours come again after seven: the next seven are dashed, and those after
+/// them are dots.
+Series series_number(std::size_t index, std::string name, std::vector<std::pair<double, double>> points = {});
 
 struct LineChart {
   std::string title;

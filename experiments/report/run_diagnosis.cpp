@@ -239,13 +239,9 @@ std::string overlap_card(const RunData& run) {
 
 std::string memory_card(const RunData& run) {
   std::vector<Series> tensors, resident;
-  static constexpr const char* kColours[] = {"var(--line)", "var(--second)", "#2a9d5c", "#b5651d",
-                                             "#7d4fb5",     "#c23b67",       "#5b7083", "#c9a227"};
   for (const RankRun& rank : run.ranks) {
     if (tensors.size() + resident.size() >= 2 * kMostCurves) break;
-    Series curve{.name = rank_name(rank.rank),
-                 .colour = kColours[static_cast<std::size_t>(rank.rank) % std::size(kColours)],
-                 .points = {}};
+    Series curve = series_number(static_cast<std::size_t>(rank.rank), rank_name(rank.rank));
     if (run.ranks.size() > kFewCurves) curve.style = Series::Style::Faint;
     Series whole = curve;
     for (const StepLine& step : rank.steps) {

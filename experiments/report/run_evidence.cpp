@@ -37,10 +37,15 @@ std::string label_of(const RunData& run) {
   return name.empty() ? run.folder : name;
 }
 
-const char* colour_of_run(std::size_t index) {
-  static constexpr const char* kColours[] = {"var(--line)", "var(--second)", "#2a9d5c", "#b5651d",
-                                             "#7d4fb5",     "#c23b67",       "#5b7083"};
-  return kColours[index % std::size(kColours)];
+/// The mark of a run in a table's head, as it is in the legends.
+std::string mark_of(std::size_t run) {
+  const Series like = series_number(run, "");
+  const std::string background =
+      like.style == Series::Style::Dashed
+          ? "repeating-linear-gradient(90deg," + like.colour + " 0 3px,transparent 3px 5px)"
+          : like.colour;
+  return "<i class=\"job\" style=\"background:" + background +
+         (like.style == Series::Style::Dots ? ";border-radius:50%" : "") + "\"></i>";
 }
 
 /// A value of a run that its table has in a row.
@@ -85,8 +90,7 @@ std::vector<std::pair<double, double>> losses_by_step(const RunData& run) {
 std::string table_of(const std::vector<const RunData*>& runs, const std::vector<Row>& rows) {
   std::string html = "<div class=\"scroll\"><table><thead><tr><th></th>";
   for (std::size_t i = 0; i < runs.size(); ++i)
-    html += "<th><i class=\"job\" style=\"background:" + std::string(colour_of_run(i)) + "\"></i>" +
-            escape_xml(label_of(*runs[i])) + "</th>";
+    html += "<th>" + mark_of(i) + escape_xml(label_of(*runs[i])) + "</th>";
   html += "</tr></thead><tbody>";
   for (const Row& row : rows) {
     html += "<tr><td>" + escape_xml(row.name) + "</td>";
@@ -174,9 +178,9 @@ std::string curves_of(const std::vector<const RunData*>& runs) {
     auto points = losses_by_step(*runs[i]);
     const double window = static_cast<double>(points.size()) / 25;
     if (window >= 2) points = smoothed(points, window);
-    if (!points.empty()) losses.push_back({label_of(*runs[i]), colour_of_run(i), std::move(points)});
+    if (!points.empty()) losses.push_back(series_number(i, label_of(*runs[i]), std::move(points)));
     for (MetricCurve& curve : metric_curves(*runs[i]))
-      metrics[curve.name].push_back({label_of(*runs[i]), colour_of_run(i), std::move(curve.evaluations)});
+      metrics[curve.name].push_back(series_number(i, label_of(*runs[i]), std::move(curve.evaluations)));
   }
   std::string html = overlaid("Training loss", losses);
   for (const auto& [name, series] : metrics) html += overlaid(metric_title(name) + ", evaluation", series);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,16 @@ std::vector<Series> series_of(int count, Series::Style style) {
                    .style = style});
   }
   return all;
+}
+
+TEST(Charts, NoTwoOfTwentySeriesLookAlike) {
+  std::set<std::pair<std::string, Series::Style>> looks;
+  for (std::size_t i = 0; i < 20; ++i) {
+    const Series one = series_number(i, "run");
+    looks.emplace(one.colour, one.style);
+    EXPECT_EQ(one.style == Series::Style::Line, i < 7);
+  }
+  EXPECT_EQ(looks.size(), 20u);
 }
 
 TEST(Charts, AreTidyWithOneToTwentySeries) {

@@ -308,6 +308,10 @@ TEST_F(Report, PhasesOfTwoRunsHaveIntervals) {
   EXPECT_NE(html.find("Side by side: phases"), std::string::npos);
   EXPECT_NE(html.find("<td>+50.0 %</td><td>yes</td>"), std::string::npos);
   EXPECT_EQ(first_bad_tag(html), "");
+  const std::string many = report_html(run, {.against = std::vector<RunData>(7, slower)});
+  EXPECT_NE(many.find("<th><i class=\"job\" style=\"background:repeating-linear-gradient(90deg,var(--line)"),
+            std::string::npos)
+      << "the eighth run has the first one's colour";
 }
 
 Result<Json> embedded_data(const std::string& html) {
