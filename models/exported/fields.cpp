@@ -173,7 +173,7 @@ class Origins {
  private:
   /// Returns whether the call may put this number among its results.
   static bool writes(const FlatCall& call, std::int64_t number) {
-    if (kKeeps.contains(call.op)) return false;  // as many in each sample
+    if (kKeeps.contains(call.op)) return false;  // padding adds as many labels to each sample
     if (number == 0 && call.op.find("zeros") != std::string::npos) return true;
     return std::ranges::any_of(
         std::array{"value", "fill_value", "other", "self", "s"}, [&](const char* name) {
