@@ -204,7 +204,7 @@ void AuthenticatedListener::run(const std::stop_token& stop) {
         if (errno == EMFILE && !std::exchange(warned, true))
           log_warning("a connection to " + options_.name + " waits: this process may open no more files" +
                       " (ulimit -n)");
-        if (taken == 0) options_.clock.sleep_until(listener_.after(kPause));
+        if (taken == 0 && !stop.stop_requested()) options_.clock.sleep_until(listener_.after(kPause));
         break;
       }
       strangers.take(std::move(socket), from.text());
