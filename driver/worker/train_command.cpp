@@ -227,13 +227,20 @@ int train_once(const std::vector<std::string>& args, const Accelerator& accelera
     if (const Status resumed = go_on(rounds); !resumed)
       return report_problems(resumed.problems(), ExitCode::Checkpoint);
     if (first.dry_run) return working.reset(), print_dry_run(rounds);
-    if (rounds.flags.options.saves()) {  // else there is nowhere to save: the signals just end it
+    const bool saves = rounds.flags.options.saves();
+    const bool is_virtual = first.emulated && first.emulated->is_virtual();
+    if (saves) {
       for (Round& round : rounds.all) round.spec.options.stop = &stop_flag;
-      stop_on_signals();
       if (rounds.flags.time_limit) time_limit.emplace(*rounds.flags.time_limit, begun);
+    }
+    // Else there is nothing to save: the signals just end it.
+    if (saves && !is_virtual) {
+      stop_on_signals();
     } else if (job->rank == 0 && purpose == Purpose::Train) {
       tell_when_interrupted(
-          "millrace train: stopped before its end; no weights were saved: give --output-dir DIR");
+          is_virtual
+              ? "millrace train: stopped before its end; an emulated run leaves the logs of its steps"
+              : "millrace train: stopped before its end; no weights were saved: give --output-dir DIR");
     }
     working.reset();
     use_threads(first);

@@ -115,6 +115,17 @@ TEST_F(Stops, ARequestToAnyRankStopsAllAndSaves) {
   }
 }
 
+/// It has nothing to save, and a step of many ranks may take minutes.
+TEST_F(Stops, AnEmulatedRunEndsAtOnce) {
+  ASSERT_EQ(run("profile --model mlp --width 64 --microbatch 8 --out profile.json").code, 0);
+  write("job.yaml", kEndless + std::string("microbatch: 8\n"));
+  start("emulate job.yaml --device-profile profile.json");
+  ASSERT_TRUE(eventually([&] { return has_step(3, "out-emulated"); })) << bytes("log");
+  signal_launcher(SIGTERM);
+  EXPECT_EQ(end(), 128 + SIGTERM) << bytes("log");
+  EXPECT_TRUE(says("stopped before its end")) << bytes("log");
+}
+
 TEST_F(Stops, AHangupSavesAndNohupGoesOn) {
   write("job.yaml", kEndless);
   start("launch job.yaml");
