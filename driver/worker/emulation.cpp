@@ -387,9 +387,8 @@ std::shared_ptr<EmulatedDevice> Emulation::device(RankId rank) const {
 std::vector<ChannelDecorator> Emulation::decorators(
     std::function<EmulatedDevice&(int rank)> device_of) const {
   std::vector<ChannelDecorator> all;
-  const auto sums = is_virtual() ? make_thread_sums() : nullptr;
-  all.push_back([payload = flags_.payload, sums](std::shared_ptr<Channel> channel) {
-    return make_valueless(std::move(channel), payload, sums);
+  all.push_back([payload = flags_.payload](std::shared_ptr<Channel> channel) {
+    return make_valueless(std::move(channel), payload);
   });
   all.insert(all.end(), links_.begin(), links_.end());
   all.push_back([device_of = std::move(device_of), shared = shared_](std::shared_ptr<Channel> channel) {

@@ -27,15 +27,6 @@ class Arrival : public Pending {
   virtual at::Tensor message() const = 0;
 };
 
-/// A sum of which every member gets every other member's tensor (AllReduceWay::Direct).
-struct DirectSum {
-  at::Tensor flat;                                  ///< [elements], on the host; the sum is written into it
-  std::shared_ptr<const std::vector<int>> members;  ///< ranks of the channel, ascending
-  int own = 0;                                      ///< index of this rank in `members`
-  std::uint64_t tag = 0;                            ///< unique among the sums under way of the same members
-  std::string what{};                               ///< Transfer::what
-};
-
 /// Thread-safe. Ranks are those of the whole job.
 class Channel {
  public:
@@ -55,9 +46,6 @@ class Channel {
   /// `transfer.tensor` only gives shape, dtype and device; nothing is written into it. The default posts the
   /// receive of a new tensor.
   virtual std::unique_ptr<Arrival> receive(const Transfer& transfer);
-  /// Begins a sum without messages, where all ranks share memory: a thousand ranks would send a million.
-  /// Null: there is no such way, and messages do it. The wait throws as that for a message does.
-  virtual std::unique_ptr<Pending> sum(const DirectSum& /*sum*/) { return nullptr; }
   /// A collective of `tensor` begins, of which messages may be posted by another thread. The thread that
   /// makes the tensor calls it. `added`: bytes of other ranks that this rank will add to its own. Returns the
   /// Transfer::moment that all messages of the collective share: its sends leave then, and each wait for a
@@ -88,7 +76,6 @@ class ForwardingChannel : public Channel {
     inner_->end_collective(start, moment);
   }
   std::unique_ptr<Pending> post(const Transfer& transfer) override { return inner_->post(transfer); }
-  std::unique_ptr<Pending> sum(const DirectSum& sum) override { return inner_->sum(sum); }
   void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
 
  protected:

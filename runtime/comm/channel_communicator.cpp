@@ -147,7 +147,7 @@ class ChannelCommunicator final : public Communicator {
   ChannelCommunicator(std::shared_ptr<Channel> channel, std::vector<int> members, std::uint64_t group,
                       std::shared_ptr<GroupNumbers> numbers)
       : channel_(std::move(channel)),
-        shared_members_(std::make_shared<const std::vector<int>>(std::move(members))),
+        members_(std::move(members)),
         group_(group),
         numbers_(std::move(numbers)) {
     const auto found = std::ranges::find(members_, channel_->rank());
@@ -279,10 +279,6 @@ class ChannelCommunicator final : public Communicator {
   /// Every rank gets every rank's whole tensor; posted now, added up by the caller's wait(): no thread and
   /// one round trip.
   std::unique_ptr<Pending> start_direct_reduce(at::Tensor flat, const Collective& collective) {
-    if (!collective.moment && flat.is_cpu())
-      if (auto sum = channel_->sum(
-              {flat, shared_members_, rank_, collective.tag | group_ << kGroupShift, collective.what}))
-        return sum;
     Arrivals arrivals = receive_from_all(flat, collective);
     auto sends = send_to_all(std::vector<at::Tensor>(size(), flat), collective, 0);
     return std::make_unique<DirectReduce>(std::move(flat), std::move(arrivals), std::move(sends));
@@ -354,8 +350,7 @@ class ChannelCommunicator final : public Communicator {
   }
 
   std::shared_ptr<Channel> channel_;
-  const std::shared_ptr<const std::vector<int>> shared_members_;
-  const std::vector<int>& members_ = *shared_members_;
+  std::vector<int> members_;
   std::vector<int> hosts_;  // by member
   RankTree tree_;           // empty until it is needed
   std::uint64_t group_;

@@ -35,26 +35,14 @@ class LinkCourier {
   struct Message;
   struct Link;
 
-  /// The messages of a DirectSum, which have times and no bytes. By member.
-  struct SumTimes {
-    explicit SumTimes(std::size_t size) : messages(size), missing(size, size - 1), last(size), begun(0) {}
-    std::vector<std::shared_ptr<Message>> messages;  ///< of members that wait for the others
-    std::vector<std::size_t> missing;  ///< messages that have not passed the links to the member
-    std::vector<TimePoint> last;       ///< when the latest of the others arrives
-    std::size_t begun;
-  };
-
-  /// A message, or those that a member sends for a DirectSum one after the other. Guarded by the courier.
+  /// A message. Guarded by the courier.
   struct Message : EmulatedPorts::Request {
     std::shared_ptr<Link> link;  ///< of the sender
-    Transfer transfer{};         ///< none for a sum
+    Transfer transfer{};
     TimePoint::duration latency{};
     std::unique_ptr<Pending> pending{};  ///< of the inner channel
     std::exception_ptr error{};
-    bool handed_on = false;  ///< a sum: what the others send has arrived here
-    std::shared_ptr<SumTimes> times{};
-    DirectSum sum{};       ///< with `times`
-    std::size_t sent = 0;  ///< of the sum's messages: those that have passed their ports
+    bool handed_on = false;
   };
 
   /// A rank's end of all its links. Guarded by the courier's mutex, but for `inner`.
@@ -66,10 +54,10 @@ class LinkCourier {
       EmulatedWire times;
       TimePoint free{};  ///< when what was posted so far has left
     };
-    EmulatedWire wire(int peer) const { return network.wire(rank, peer); }
     Wire& wire_to(int peer) {
       const auto found = wires.find(peer);
-      return found != wires.end() ? found->second : wires.emplace(peer, Wire{wire(peer)}).first->second;
+      if (found != wires.end()) return found->second;
+      return wires.emplace(peer, Wire{network.wire(rank, peer)}).first->second;
     }
 
     std::shared_ptr<Channel> inner;
@@ -77,7 +65,7 @@ class LinkCourier {
     int rank;
     std::condition_variable changed{};
     std::map<int, Wire> wires{};          ///< by peer
-    int under_way = 0;                    ///< messages, and sums that have not sent all of theirs
+    int under_way = 0;                    ///< messages
     bool is_handing_on = false;           ///< the courier is in `inner`
     TimePoint newest = TimePoint::min();  ///< when the newest message asked for ports
     int at_once = 0;                      ///< messages that asked at that moment, before the newest
@@ -116,7 +104,6 @@ class LinkCourier {
     lock.unlock();
     last = {};
     on_the_way_.clear();
-    sums_.clear();
     ports_.reset();
   }
 
@@ -148,36 +135,6 @@ class LinkCourier {
       TimePoint& free = link.wire_to(peer).free;
       free = std::max(free, left) + message->length;
       on_the_way_.emplace(free + message->latency, message);
-    }
-    clock_->notify_all(changed_);
-    return true;
-  }
-
-  /// Sends the messages of a sum, one to each other member. Returns false if the link is aborted.
-  bool send_all(const std::shared_ptr<Message>& message) {
-    const std::lock_guard lock(mutex_);
-    Link& link = *message->link;
-    if (link.aborted) return false;
-    const DirectSum& sum = message->sum;
-    const auto entry = sums_.try_emplace({sum.members->front(), sum.tag}).first;
-    if (!entry->second) entry->second = std::make_shared<SumTimes>(sum.members->size());
-    const std::shared_ptr<SumTimes> times = message->times = entry->second;
-    if (++times->begun == sum.members->size()) sums_.erase(entry);
-    const auto own = static_cast<std::size_t>(sum.own);
-    times->messages[own] = message;
-    ++link.under_way;
-    if (times->missing[own] == 0) on_the_way_.emplace(times->last[own], message);
-    if (ports_) {
-      head_for_next(*message);
-      ask_in_turn(message, clock_->now());
-    } else {
-      while (message->sent + 1 < sum.members->size()) {
-        head_for_next(*message);
-        TimePoint& free = link.wire_to(message->to).free;
-        free = std::max(free, clock_->now()) + message->length;
-        arrives(*message, free + message->latency);
-      }
-      --link.under_way;
     }
     clock_->notify_all(changed_);
     return true;
@@ -218,43 +175,12 @@ class LinkCourier {
     ports_->ask(message);
   }
 
-  /// Readies the next message of a sum: every member begins with the member after it.
-  static void head_for_next(Message& message) {
-    const DirectSum& sum = message.sum;
-    const std::size_t member = (static_cast<std::size_t>(sum.own) + message.sent + 1) % sum.members->size();
-    message.to = (*sum.members)[member];
-    const EmulatedWire wire = message.link->wire(message.to);
-    message.is_collective = true;
-    message.length = length_of(sum.flat.nbytes(), wire);
-    message.latency = duration_of(wire.latency_s);
-  }
-
-  /// A message of a sum arrives at `when`. Its receiver has the last one then.
-  void arrives(Message& message, TimePoint when) {
-    SumTimes& times = *message.times;
-    const std::size_t size = message.sum.members->size();
-    const std::size_t to = (static_cast<std::size_t>(message.sum.own) + ++message.sent) % size;
-    times.last[to] = std::max(times.last[to], when);
-    if (--times.missing[to] == 0 && times.messages[to])
-      on_the_way_.emplace(times.last[to], times.messages[to]);
-  }
-
   /// The ports of a message are settled: the next one of a collective asks when it has left.
   void settled(const std::shared_ptr<Message>& message) {
     Link& link = *message->link;
     if (link.aborted) return;
     const TimePoint left = message->left;
-    if (!message->times) {
-      on_the_way_.emplace(left + message->latency, message);
-    } else {
-      arrives(*message, left + message->latency);
-      if (message->sent + 1 < message->sum.members->size()) {
-        head_for_next(*message);
-        return ask(message, left);
-      }
-      --link.under_way;
-      clock_->notify_all(link.changed);
-    }
+    on_the_way_.emplace(left + message->latency, message);
     if (!message->is_collective) return;
     link.collectives_free = left;
     link.is_asking = false;
@@ -292,26 +218,22 @@ class LinkCourier {
     }
   }
 
-  /// Hands on a message that is due. A sum's member has got all messages of the others.
+  /// Hands on a message that is due.
   void hand_on(const std::shared_ptr<Message>& message, TimePoint due, std::unique_lock<std::mutex>& lock) {
     Link& link = *message->link;
     if (link.aborted) return;
-    if (message->times) {
-      message->times->messages[static_cast<std::size_t>(message->sum.own)].reset();
-    } else {
-      if (message->transfer.moment) *message->transfer.moment = due;
-      link.is_handing_on = true;
-      lock.unlock();
-      try {
-        message->pending = link.inner->post(message->transfer);
-      } catch (...) {
-        message->error = std::current_exception();
-      }
-      lock.lock();
-      link.is_handing_on = false;
-      if (message->error && !link.failed) link.failed = message->error;
-      --link.under_way;
+    if (message->transfer.moment) *message->transfer.moment = due;
+    link.is_handing_on = true;
+    lock.unlock();
+    try {
+      message->pending = link.inner->post(message->transfer);
+    } catch (...) {
+      message->error = std::current_exception();
     }
+    lock.lock();
+    link.is_handing_on = false;
+    if (message->error && !link.failed) link.failed = message->error;
+    --link.under_way;
     message->handed_on = true;
     clock_->notify_all(link.changed);
   }
@@ -320,7 +242,6 @@ class LinkCourier {
   Clock* clock_ = nullptr;
   std::shared_ptr<EmulatedPorts> ports_;
   Queue on_the_way_;  // by arrival; equal ones in the order of posting
-  std::map<std::pair<int, std::uint64_t>, std::shared_ptr<SumTimes>> sums_;  // by first member and tag
   std::condition_variable changed_, started_;
   int links_ = 0;
   bool running_ = false, stopped_ = false;
@@ -360,16 +281,6 @@ class EmulatedLinks final : public ForwardingChannel {
     return std::make_unique<Sent>(*this, std::move(message));
   }
 
-  std::unique_ptr<Pending> sum(const DirectSum& sum) override {
-    std::unique_ptr<Pending> values = ForwardingChannel::sum(sum);
-    if (!values) return nullptr;
-    auto message = std::make_shared<LinkCourier::Message>();
-    message->link = link_;
-    message->sum = sum;
-    if (!courier().send_all(message)) return values;
-    return std::make_unique<Summed>(*this, std::move(message), std::move(values));
-  }
-
   void abort(const std::string& reason) noexcept override {
     courier().abort(*link_);
     ForwardingChannel::abort(reason);
@@ -397,23 +308,6 @@ class EmulatedLinks final : public ForwardingChannel {
    private:
     EmulatedLinks& links_;
     std::shared_ptr<LinkCourier::Message> message_;
-  };
-
-  /// A sum: its values, when all its messages would have arrived.
-  class Summed final : public Pending {
-   public:
-    Summed(EmulatedLinks& links, std::shared_ptr<LinkCourier::Message> message,
-           std::unique_ptr<Pending> values)
-        : links_(links), message_(std::move(message)), values_(std::move(values)) {}
-    void wait() override {
-      links_.courier().wait(*message_, links_.deadline());
-      values_->wait();  // which says what is missing
-    }
-
-   private:
-    EmulatedLinks& links_;
-    std::shared_ptr<LinkCourier::Message> message_;
-    std::unique_ptr<Pending> values_;
   };
 
   const EmulatedNetwork network_;

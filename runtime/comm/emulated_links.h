@@ -29,7 +29,7 @@ struct EmulatedNetwork {
 
 /// Messages arrive no earlier than on `network`, by the clock of `inner`; what `inner` takes for them comes
 /// on top. A message that takes no ports has a wire of its pair of ranks and its direction. The bytes are the
-/// same. A sum() takes the time of its messages.
+/// same.
 std::shared_ptr<Channel> make_emulated_links(std::shared_ptr<Channel> inner, const EmulatedNetwork& network);
 
 }  // namespace millrace

@@ -1,23 +1,14 @@
 #include "runtime/emulation/emulated_transfers.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstddef>
 #include <cstring>
 #include <functional>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
-#include "runtime/base/error.h"
-#include "runtime/comm/ordered_sum.h"
 #include "runtime/comm/shared_memory.h"
 
 namespace millrace {
@@ -165,89 +156,10 @@ class Stamped final : public Pending {
   Transfer transfer_;
 };
 
-}  // namespace
-
-class ThreadSums {
- public:
-  std::unique_ptr<Pending> begin(const DirectSum& sum, const Channel& channel) {
-    const std::lock_guard lock(mutex_);
-    // Groups without a common member may use the same tag.
-    const auto entry = under_way_.try_emplace({sum.members->front(), sum.tag}).first;
-    std::shared_ptr<Sum>& made = entry->second;
-    if (!made) made = std::make_shared<Sum>(sum.members->size());
-    const std::shared_ptr<Sum> begun = made;
-    begun->parts[static_cast<std::size_t>(sum.own)] = sum.flat.clone();
-    if (--begun->missing == 0) {
-      at::NoGradGuard no_grad;
-      under_way_.erase(entry);
-      begun->total = at::empty_like(sum.flat);
-      sum_in_order(begun->parts, begun->total);
-      begun->parts.clear();
-      channel.clock().notify_all(begun->changed);
-    }
-    return std::make_unique<Summed>(*this, begun, sum, channel);
-  }
-
-  void abort(Clock& clock, const std::string& reason) {
-    const std::lock_guard lock(mutex_);
-    if (!aborted_.empty()) return;
-    aborted_ = reason.empty() ? "a rank failed" : reason;
-    for (const auto& entry : under_way_) clock.notify_all(entry.second->changed);
-  }
-
- private:
-  struct Sum {
-    explicit Sum(std::size_t members) : parts(members), missing(members) {}
-    std::vector<at::Tensor> parts;  // by member; undefined until it begins
-    std::size_t missing;
-    at::Tensor total;
-    std::condition_variable changed;
-  };
-
-  class Summed final : public Pending {
-   public:
-    Summed(ThreadSums& sums, std::shared_ptr<Sum> sum, DirectSum own, const Channel& channel)
-        : sums_(sums), sum_(std::move(sum)), own_(std::move(own)), channel_(channel) {}
-    void wait() override {
-      Clock& clock = channel_.clock();
-      const TimePoint start = clock.now();
-      std::unique_lock lock(sums_.mutex_);
-      const bool in_time = clock.wait_until(lock, sum_->changed, start + channel_.deadline(),
-                                            [&] { return sum_->missing == 0 || !sums_.aborted_.empty(); });
-      if (sum_->missing == 0) {
-        own_.flat.copy_(sum_->total);
-        return;
-      }
-      const auto absent = std::ranges::find_if(sum_->parts, [](const auto& part) { return !part.defined(); });
-      const int peer = (*own_.members)[static_cast<std::size_t>(absent - sum_->parts.begin())];
-      const Transfer lacking{Direction::Receive, RankId(peer), own_.tag, own_.flat, own_.what};
-      throw PeerError(wait_message(channel_.rank(), lacking, clock, start,
-                                   in_time ? "aborted: " + sums_.aborted_ : "no message"),
-                      in_time ? "" : kLateHint);
-    }
-
-   private:
-    ThreadSums& sums_;
-    std::shared_ptr<Sum> sum_;
-    DirectSum own_;
-    const Channel& channel_;
-  };
-
-  std::mutex mutex_;  // guards what follows, and each Sum
-  std::map<std::pair<int, std::uint64_t>, std::shared_ptr<Sum>> under_way_;  // by first member and tag
-  std::string aborted_;  // the first reason; empty: not aborted
-};
-
-std::shared_ptr<ThreadSums> make_thread_sums() {
-  return std::make_shared<ThreadSums>();
-}
-
-namespace {
-
 class Valueless final : public ForwardingChannel {
  public:
-  Valueless(std::shared_ptr<Channel> inner, EmulatedPayload payload, std::shared_ptr<ThreadSums> sums)
-      : ForwardingChannel(std::move(inner)), payload_(payload), sums_(std::move(sums)) {}
+  Valueless(std::shared_ptr<Channel> inner, EmulatedPayload payload)
+      : ForwardingChannel(std::move(inner)), payload_(payload) {}
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
     const bool has_values = !transfer.tensor.is_meta();
     if (payload_ == EmulatedPayload::Bytes) {  // their real time counts too, so there is no stamp
@@ -274,17 +186,9 @@ class Valueless final : public ForwardingChannel {
     const bool is_stamped = transfer.tensor.is_meta() || transfer.moment;
     return is_stamped ? Channel::receive(transfer) : receive_within(transfer);
   }
-  std::unique_ptr<Pending> sum(const DirectSum& sum) override {
-    return sums_ ? sums_->begin(sum, *this) : nullptr;
-  }
-  void abort(const std::string& reason) noexcept override {
-    if (sums_) sums_->abort(clock(), reason);
-    ForwardingChannel::abort(reason);
-  }
 
  private:
   EmulatedPayload payload_;
-  std::shared_ptr<ThreadSums> sums_;
 };
 
 }  // namespace
@@ -294,9 +198,8 @@ std::shared_ptr<Channel> make_device_ordered(std::shared_ptr<Channel> inner, Emu
   return std::make_shared<DeviceOrdered>(std::move(inner), device, shared);
 }
 
-std::shared_ptr<Channel> make_valueless(std::shared_ptr<Channel> inner, EmulatedPayload payload,
-                                        std::shared_ptr<ThreadSums> sums) {
-  return std::make_shared<Valueless>(std::move(inner), payload, std::move(sums));
+std::shared_ptr<Channel> make_valueless(std::shared_ptr<Channel> inner, EmulatedPayload payload) {
+  return std::make_shared<Valueless>(std::move(inner), payload);
 }
 
 }  // namespace millrace

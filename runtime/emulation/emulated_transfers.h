@@ -18,14 +18,9 @@ enum class SharedMemory { None, WithinHosts };
 std::shared_ptr<Channel> make_device_ordered(std::shared_ptr<Channel> inner, EmulatedDevice& device,
                                              SharedMemory shared = SharedMemory::None);
 
-/// Sums of ranks that are threads (Channel::sum), added up once for all of them. Thread-safe.
-class ThreadSums;
-std::shared_ptr<ThreadSums> make_thread_sums();
-
 /// Carries tensors without values (LibTorch's device "meta") as messages of the host. With EmulatedPayload::
 /// None a message also carries its Transfer::moment, if it has one, to a receive that asks for it. It goes
-/// next to the transport. `sums`: of all ranks, which are threads in virtual time; null: messages add up.
-std::shared_ptr<Channel> make_valueless(std::shared_ptr<Channel> inner, EmulatedPayload payload,
-                                        std::shared_ptr<ThreadSums> sums = nullptr);
+/// next to the transport.
+std::shared_ptr<Channel> make_valueless(std::shared_ptr<Channel> inner, EmulatedPayload payload);
 
 }  // namespace millrace

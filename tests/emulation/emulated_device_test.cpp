@@ -4,20 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <mutex>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
 #include "runtime/comm/emulated_links.h"
-#include "runtime/comm/rank_threads.h"
 #include "runtime/emulation/emulated_device.h"
 #include "runtime/emulation/emulated_transfers.h"
 #include "tests/driver/temporary_folder.h"
@@ -404,82 +398,6 @@ TEST(EmulatedTransfers, SumsTakeTheTimeOfTheirMessagesWhateverTheHostDoes) {
     off = std::min(off, most - kPlanned);
   }
   EXPECT_LT(off, 0.001);
-}
-
-/// Returns when each of five ranks on three hosts has had its sums and a message from the rank before it, by
-/// `sums` or else by messages, and what the sums are. Sums begin before those before them have ended.
-std::vector<std::pair<TimePoint, double>> ends_of_sums(const std::shared_ptr<ThreadSums>& sums) {
-  constexpr int kRanks = 5;
-  const std::vector<int> hosts{0, 0, 1, 1, 2};
-  VirtualClock clock;
-  const EmulatedNetwork network{.wire =
-                                    [&](int from, int to) {
-                                      const bool inside = hosts.at(from) == hosts.at(to);
-                                      return EmulatedWire{.latency_s = inside ? 1e-6 : 5e-6,
-                                                          .seconds_per_byte = inside ? 1e-10 : 8e-10};
-                                    },
-                                .hosts = hosts,
-                                .ports = std::make_shared<EmulatedPorts>(hosts)};
-  const auto ranks = make_local_communicators(
-      kRanks, milliseconds(10'000),
-      {[&](std::shared_ptr<Channel> channel) {
-         return make_valueless(std::move(channel), EmulatedPayload::None, sums);
-       },
-       [&](std::shared_ptr<Channel> channel) { return make_emulated_links(std::move(channel), network); }},
-      clock);
-  std::vector<std::pair<TimePoint, double>> ends;
-  std::mutex mutex;
-  run_as_threads(
-      ranks,
-      [&](Communicator& own) {
-        const int rank = own.rank().value;
-        clock.sleep_until(TimePoint(microseconds(3 * rank % 7)));
-        const at::Tensor few = at::full({4}, 0.1 * rank, at::kDouble), many = at::full({2000}, rank + 0.7);
-        const auto first = own.all_reduce(few, "few"), second = own.all_reduce(many, "many");
-        const at::Tensor sent = at::ones({3000}), got = at::zeros({3000});
-        const std::array both{Transfer{Direction::Send, RankId((rank + 1) % kRanks), 1, sent, "s"},
-                              Transfer{Direction::Receive, RankId((rank + 4) % kRanks), 1, got, "r"}};
-        own.exchange(both)->wait();
-        const TimePoint received = clock.now();
-        first->wait();
-        const TimePoint summed = clock.now();
-        second->wait();
-        const std::lock_guard lock(mutex);
-        ends.insert(ends.end(), {{received, rank}, {summed, few[0].item<double>()}});
-        ends.emplace_back(clock.now(), many[1999].item<double>());
-      },
-      clock);
-  std::ranges::sort(ends);
-  return ends;
-}
-
-TEST(EmulatedTransfers, SumsOfThreadsTakeTheTimeOfTheirMessagesToTheNanosecond) {
-  const auto by_messages = ends_of_sums(nullptr);
-  EXPECT_EQ(by_messages.size(), 15u);
-  EXPECT_EQ(ends_of_sums(make_thread_sums()), by_messages);
-}
-
-TEST(EmulatedTransfers, ASumOfThreadsNamesAMemberThatDoesNotCome) {
-  VirtualClock clock;
-  const auto sums = make_thread_sums();
-  const auto ranks =
-      make_local_communicators(3, milliseconds(10'000), {[&](std::shared_ptr<Channel> channel) {
-                                 return make_valueless(std::move(channel), EmulatedPayload::None, sums);
-                               }},
-                               clock);
-  try {
-    run_as_threads(
-        ranks,
-        [](Communicator& own) {
-          if (own.rank() != RankId(1)) own.barrier();
-        },
-        clock);
-    FAIL() << "the sum came to its end";
-  } catch (const PeerError& error) {
-    EXPECT_NE(std::string(error.what()).find("barrier from rank 1: no message after 10.0 s"),
-              std::string::npos)
-        << error.what();
-  }
 }
 
 TEST(EmulatedTransfers, ASendWaitsForTheDeviceAndAReceiveDoesNot) {
