@@ -2,6 +2,7 @@
 // cannot have is refused or left out.
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 #include <thread>
 
 #include "runtime/base/json.h"
@@ -203,7 +204,7 @@ TEST_F(Emulation, AJobRunsOnBothClocksWithoutWhatAsksForValues) {
         "name: two\nmodel: mlp\nwidth: 64\ndepth: 6\nmicrobatch: 8\nstages: 2\nmicrobatches: 4\nsteps: 4\n"
         "data: synthetic:64\ncheckpoint_every: 2\non_nonfinite: skip\nhosts: "
         "[nowhere.invalid:2]\noutput-dir: real\n");
-  double step[2];
+  double longest[2] = {};
   for (const bool wall : {false, true}) {
     const Ran ran = run("emulate job.yaml --device-profile profile.json --cluster cluster.yaml --overwrite" +
                         std::string(wall ? " --clock wall" : ""));
@@ -218,11 +219,15 @@ TEST_F(Emulation, AJobRunsOnBothClocksWithoutWhatAsksForValues) {
     EXPECT_EQ(summary.find("emulated")->find("clock")->as_string(), wall ? "wall" : "virtual");
     EXPECT_EQ(summary.find("emulated")->find("device")->as_string(), "SLOW (devices.tsv)");
     EXPECT_FALSE(fs::exists(folder_ / "real-emulated" / "checkpoints"));
-    step[wall ? 1 : 0] = summary.find("median_step_s")->as_double();
+    std::istringstream log(bytes("real-emulated/steps.rank0.jsonl"));
+    for (std::string line; std::getline(log, line);)
+      if (const Result<Json> one = parse_json(line, "steps"); one && one->find("step_s"))
+        longest[wall ? 1 : 0] = std::max(longest[wall ? 1 : 0], one->find("step_s")->as_double());
   }
   EXPECT_FALSE(fs::exists(folder_ / "real"));
-  EXPECT_GT(step[0], 0.06) << "two stages of 15 ms, four microbatches";
-  EXPECT_GE(step[1], step[0] * 0.999) << "the host only adds to it";
+  EXPECT_GT(longest[0], 0.06) << "two stages of 15 ms, four microbatches";
+  // A step is short where a busy host noticed the end of the one before it late.
+  EXPECT_GE(longest[1], longest[0] * 0.999) << "the host only adds to it";
   const Ran report = run("report --run real-emulated");
   EXPECT_EQ(report.code, 0) << report.output;
   EXPECT_NE(bytes("real-emulated/report.html").find("Emulated"), std::string::npos);
