@@ -204,7 +204,7 @@ Problems read_pod_options(const JobSpec& job, Manifest& m) {
        "give each pod as many"}};
 }
 
-/// The job as pods run it: one that is started again must go on, and must not delete what it goes on from.
+/// Returns the job as pods run it: a restarted one resumes, and must not delete what it resumes from.
 JobSpec resumable(JobSpec job) {
   if (job.restarts.most == 0) return job;
   std::erase_if(job.train, [](const auto& flag) { return flag.first == "overwrite"; });

@@ -69,7 +69,7 @@ std::string joined(const std::vector<std::string>& words) {
 std::optional<std::int64_t> keep_what_is_left(const LaunchOutcome& outcome, const JobSpec& job) {
   if (job.restarts.most == 0 || outcome.first_failure < 0) return std::nullopt;
   const std::filesystem::path round = newest_round(job.output_dir);
-  // The run goes on behind the step, so every log is to have it.
+  // The run resumes after this step, so every log must have it.
   return publish_rescued(round / run_files::kCheckpoints,
                          [&](std::int64_t step) { return complete_logs(round, step - 1); });
 }

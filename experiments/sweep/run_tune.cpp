@@ -146,7 +146,7 @@ class Tuner {
       queue.push_back(training);
       if (queue.size() == 1) open(training);
     } else {
-      // An open step of the trial goes on from the place that it found.
+      // An open step of the trial resumes from the place that it found.
       if (result->exit_code == 0 && queues_[training.trial].empty())
         places_[training.trial] = {step.to, result->folder, result->member};
       settle(*result);

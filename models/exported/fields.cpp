@@ -90,7 +90,7 @@ std::int64_t integer_of(const FlatCall& call, const char* name, std::int64_t oth
   return known ? argument->sizes[0].number() : otherwise;
 }
 
-/// What a call keeps of the labels that it reads.
+/// The part of its labels that a call keeps.
 enum class Keeps { All, AllReshaped, Slice, AllAndPadding, Some };
 const std::map<std::string, Keeps> kKeeps{{"aten::to", Keeps::All},
                                           {"aten::_to_copy", Keeps::All},

@@ -70,7 +70,7 @@ std::string agree(Store& store, const std::string& key, const std::vector<int>& 
                   const std::string& says, std::chrono::milliseconds deadline, Clock& clock,
                   const std::function<std::string(const std::vector<std::string>&)>& decide) {
   using std::chrono::milliseconds;
-  // The others hear from the first rank who is missing, not that it is late.
+  // The first rank reports the missing ones before the others give up on it.
   constexpr milliseconds kAnswer{5000};
   constexpr char kAgreed = 'a', kMissing = 'm';
   const std::string agreed = key + "/of/" + std::to_string(ranks.front());

@@ -448,7 +448,7 @@ Addresses share_addresses(const CommunicatorOptions& options, const std::vector<
   return addresses;
 }
 
-/// Connections are made by whoever posts a message first; nobody waits for a pair that never talks. If both
+/// The rank that posts the first message makes a connection; a pair that never talks has none. If both
 /// ends do so at once, the lower rank's is refused and takes the higher one's.
 class TcpChannel final : public Channel {
  public:
