@@ -146,8 +146,7 @@ TEST(AllReduce, IsTheOrderedSumOnEveryGroupingOfRanks) {
 TEST(AllReduce, LeavesEachHostAtMostTwice) {
   const std::int64_t elements = 300'000, bytes = 2 * 4 * elements;  // two tensors
   const auto two = expect_ordered_sums({0, 0, 0, 0, 1, 1, 1, 1}, elements);
-  for (const auto& [host, out] : two->bytes_out)
-    EXPECT_EQ(out, bytes) << "host " << host;  // there, and back
+  for (const auto& [host, out] : two->bytes_out) EXPECT_EQ(out, bytes) << "host " << host;  // there, and back
   const auto three = expect_ordered_sums({0, 0, 1, 1, 1, 2, 2, 2}, elements);
   for (const auto& [host, out] : three->bytes_out)
     EXPECT_EQ(out, host == 1 ? 2 * bytes : bytes) << "host " << host;
