@@ -160,15 +160,14 @@ Result<std::vector<TarMember>> list_tar(const std::filesystem::path& path) {
 
 Result<std::string> read_tar_member(const std::filesystem::path& path, const TarMember& member) {
   const File file(path);
-  const std::string where = path.string() + ":" + member.name;
+  const auto where = [&] { return path.string() + ":" + member.name; };
   std::string bytes(static_cast<std::size_t>(member.size), '\0');
-  if (file.fd >= 0 && file.read(member.offset, bytes.data(), member.size)) {
-    std::optional<Problem> pointer = lfs_pointer(where, bytes);
-    if (!pointer) return bytes;
-    pointer->hint += "; then make the archive again";
-    return *std::move(pointer);
-  }
-  return Problem{where, "cannot be read: the archive has changed or is gone", {}};
+  if (file.fd < 0 || !file.read(member.offset, bytes.data(), member.size))
+    return Problem{where(), "cannot be read: the archive has changed or is gone", {}};
+  if (!bytes.starts_with(kLfsBegin)) return bytes;
+  Problem pointer = *lfs_pointer(where(), bytes);
+  pointer.hint += "; then make the archive again";
+  return pointer;
 }
 
 }  // namespace millrace

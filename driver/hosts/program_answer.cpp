@@ -114,7 +114,7 @@ Result<std::string> answer_of(const std::vector<std::string>& argv, std::chrono:
       if (!asked.is_suspended()) last_awake = clock.now();
       if (clock.now() - last_awake >= kSuspended)
         return Problem{argv.front(), "is suspended (SIGSTOP or a debugger) on " + host_name(),
-                       "let it go on, or see what suspends it there"};
+                       "resume it (kill -CONT), or find what suspends it there"};
       if (asked.out.size() > kMostAnswerBytes) return Problem{argv.front(), "prints too much", {}};
       if (clock.now() >= until)
         return Problem{

@@ -34,7 +34,7 @@ class Sine final : public ForwardLayer {
   std::int64_t features_;
 };
 
-/// What it reads, its layers, its head. The more layers, the better it can be cut into stages.
+/// Describes its fields, its layers and its head. The more layers, the better it can be cut into stages.
 Result<LayeredModel> make(const ModelOptions& options) {
   const std::int64_t width = options.integer("width"), depth = options.integer("depth");
   LayeredModel model{.name = "my-model",

@@ -100,7 +100,7 @@ TEST_F(Security, StrangersAtEveryPortDoNotChangeTheRun) {
     EXPECT_EQ(one.address, "0100007F") << "127.0.0.1 and no other address";
     std::vector<Stranger> kept;
     const std::string longest = "\xff\xff\xff\x7f", greeting = "millrace-store-2\n";
-    // What a rank says of itself, with the proof of another meeting.
+    // A rank describes itself so; the proof is of another meeting.
     const std::string hello = "1:11:20:16:" + std::string(16, 'n') + "32:" + std::string(32, 'p');
     std::string length(4, '\0');
     length[0] = static_cast<char>(hello.size());
