@@ -1,7 +1,5 @@
 #include "driver/worker/program.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -15,7 +13,6 @@
 #include "driver/launch/network_launch.h"
 #include "driver/plan/plan_command.h"
 #include "driver/simulate/simulate_command.h"
-#include "runtime/base/open_files.h"
 #include "runtime/base/text.h"
 #include "runtime/base/version.h"
 
@@ -84,9 +81,7 @@ int dispatch(const std::string& self, const std::vector<std::string>& args, cons
 }  // namespace
 
 int run_program(int argc, char** argv, const Additions& own, const Accelerator& accelerator) {
-  ::signal(SIGXFSZ, SIG_IGN);  // as worker_program
-  raise_open_files();
-  set_option_names(OptionNames::Flags);
+  prepare_process();
   if (const Problems problems = problems_of(own); !problems.empty())
     return report_problems(problems, ExitCode::Usage);
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);

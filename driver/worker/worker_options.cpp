@@ -117,10 +117,14 @@ constexpr WorkerCommand kWorkerCommands[] = {
 
 }  // namespace
 
-int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator) {
+void prepare_process() {
   set_option_names(OptionNames::Flags);
   ::signal(SIGXFSZ, SIG_IGN);  // a file that grows over a limit is an error of its write, not the end
   raise_open_files();          // each peer of another host takes one
+}
+
+int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator) {
+  prepare_process();
   const std::string name = args.empty() ? "" : args[0];
   const std::vector<std::string> rest(args.empty() ? args.end() : args.begin() + 1, args.end());
   std::string names;

@@ -38,14 +38,17 @@ Result<std::shared_ptr<Device>> device_from(ComputeDevice kind, int local_rank,
 enum class Missing { Refuse, Warn };
 void set_compute_threads(int threads, bool deterministic, Missing missing = Missing::Refuse);
 
-/// Prints problems to stderr and returns the code.
 /// Says that this processor has no units for `precision`, so that it computes slowly in it; empty: it has, or
 /// another device computes.
 std::string slow_precision(Precision precision, ComputeDevice device);
 
+/// Prints problems to stderr and returns the code.
 int report_problems(const Problems& problems, ExitCode code);
 /// Runs a command's body; maps exceptions to messages and exit codes.
 int guarded(const std::function<int()>& body);
+
+/// Sets what every program with the commands of the worker needs before its first command. Not thread-safe.
+void prepare_process();
 
 /// main() of the workers: `args` without the program's name.
 int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator);
