@@ -9,9 +9,9 @@
 #include "driver/cli/command_support.h"
 #include "runtime/base/json.h"
 #include "runtime/base/progress_line.h"
+#include "runtime/base/quantities.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
-#include "runtime/plan/quantities.h"
 #include "runtime/saved/checkpoint_folder.h"
 
 namespace millrace {

@@ -14,10 +14,10 @@
 #include "runtime/base/log.h"
 #include "runtime/base/private_folder.h"
 #include "runtime/base/progress_line.h"
+#include "runtime/base/quantities.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
-#include "runtime/plan/quantities.h"
 #include "runtime/saved/wrapped_names.h"
 
 namespace millrace {

@@ -7,13 +7,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "driver/cli/home_path.h"
-#include "optimizer/pipedream/pipedream_planner.h"
-#include "optimizer/planner/planner.h"
 #include "runtime/base/text.h"
 #include "runtime/base/unfinished_file.h"
-#include "runtime/plan/pipedream_formats.h"
 
 namespace millrace {
 
@@ -67,6 +65,18 @@ Flag table_device_flag(Target target) {
           .target = std::move(target)};
 }
 
+Flag threads_flag(std::optional<int>& threads) {
+  return {.name = "threads",
+          .short_name = 'j',
+          .value = "N",
+          .help = "Threads (default: all cores).",
+          .target = into::integer(threads, 1, 1024)};
+}
+
+int thread_count(std::optional<int> threads) {
+  return threads.value_or(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+}
+
 void print_columns(const std::vector<std::vector<std::string>>& lines) {
   std::vector<std::size_t> widths;
   for (const auto& line : lines) {
@@ -97,33 +107,6 @@ std::string long_name(const char* flag) {
   return name.append(flag);
 }
 
-Result<LayerGraph> load_profile(const std::string& path) {
-  if (!path.ends_with(".txt")) return LayerGraph::load(path);
-  const Result<PipeDreamGraph> graph = read_pipedream_graph(path);
-  if (!graph) return graph.problems();
-  const std::size_t end = path.rfind('/');
-  std::string model = end == std::string::npos ? path.substr(0, path.size() - 4) : path.substr(0, end);
-  if (const std::size_t slash = model.rfind('/'); slash != std::string::npos) model = model.substr(slash + 1);
-  Result<LayerGraph> made = layer_graph(*graph, model);
-  if (!made) return about_file(path, made.problems());
-  return made;
-}
-
-Result<std::map<std::string, LayerGraph>> load_kind_profiles(const ClusterSpec& cluster) {
-  std::map<std::string, LayerGraph> profiles;
-  Problems problems;
-  for (const DeviceKind& kind : cluster.kinds) {
-    if (kind.profile.empty()) continue;
-    Result<LayerGraph> profile = load_profile(with_home(kind.profile));
-    if (profile)
-      profiles.emplace(kind.name, *std::move(profile));
-    else
-      append(problems, profile.problems());
-  }
-  if (!problems.empty()) return problems;
-  return profiles;
-}
-
 Problems about_file(const std::string& file, Problems problems) {
   for (Problem& problem : problems)
     problem.where = file + (problem.where.empty() ? "" : ": " + problem.where);
@@ -139,10 +122,6 @@ Status may_replace(const std::string& path, const std::string& format) {
   begin.resize(file.gcount());
   if (begin.empty() || begin.find("\"" + format + "-") != std::string::npos) return Ok{};
   return Problem{path, "is there, and is no file of " + format, "name another file, or delete this one"};
-}
-
-Result<ClusterSpec> cluster_of(const std::optional<std::string>& file, int ranks) {
-  return file ? ClusterSpec::load(*file) : ClusterSpec::local(ranks);
 }
 
 Problems refused_group(const CommandSpec& spec, const Arguments& arguments, std::string_view group,

@@ -1,10 +1,9 @@
-// Helpers of the commands without LibTorch: from the command line to the exit code, and files that several
-// commands read.
+// Helpers of the commands without LibTorch: from the command line to the exit code, and flags that several
+// commands have.
 #pragma once
 
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,8 +11,6 @@
 
 #include "driver/cli/cli.h"
 #include "runtime/base/error.h"
-#include "runtime/plan/cluster_spec.h"
-#include "runtime/plan/layer_graph.h"
 
 namespace millrace {
 
@@ -41,6 +38,10 @@ int code_after_output(int code);
 Flag device_table_flag(Target target);
 Flag table_device_flag(Target target);
 
+/// --threads of commands that divide their work among threads; all cores where it is not given.
+Flag threads_flag(std::optional<int>& threads);
+int thread_count(std::optional<int> threads);
+
 /// Prints lines of words to stdout, in columns as wide as their longest word.
 void print_columns(const std::vector<std::vector<std::string>>& lines);
 /// Returns how long ago it was: "5 s", "12 min", "3 h", "4 days"; "-" for the default value.
@@ -49,22 +50,12 @@ std::string age_text(std::filesystem::file_time_type time);
 /// `--flag`, as messages name it.
 std::string long_name(const char* flag);
 
-/// profile.json, or a PipeDream graph.txt (a name that ends in .txt); the model is then called after its
-/// folder.
-Result<LayerGraph> load_profile(const std::string& path);
-
-/// The profiles that the cluster file names for its kinds of devices, by the kind's name.
-Result<std::map<std::string, LayerGraph>> load_kind_profiles(const ClusterSpec& cluster);
-
 /// The problems, each with the file they are about in front.
 Problems about_file(const std::string& file, Problems problems);
 
 /// A Problem where `path` holds a regular file that is not of this format ("millrace-plan"), so that a result
 /// never takes the place of somebody's other file.
 Status may_replace(const std::string& path, const std::string& format);
-
-/// The cluster of a file, or `ranks` ranks on this host.
-Result<ClusterSpec> cluster_of(const std::optional<std::string>& file, int ranks);
 
 /// A Problem for each flag of `group` (its heading in --help) that was given all the same.
 Problems refused_group(const CommandSpec& spec, const Arguments& arguments, std::string_view group,

@@ -13,6 +13,7 @@
 
 #include "runtime/base/choices.h"
 #include "runtime/base/result.h"
+#include "runtime/base/text_values.h"
 #include "runtime/base/units.h"
 
 namespace millrace {
@@ -27,16 +28,9 @@ struct Target {
   std::vector<std::string> names = {};  ///< the words that it takes, where these are known
 };
 
-// ---- text to values: all of the text, no hexadecimal, no nan
-// -------------------------------------------------
+// ---- text to values (more of them in runtime/base/text_values.h)
+// -------------------------------------------------------------------------------------------------
 
-Result<std::int64_t> integer_from(std::string_view text, std::int64_t minimum, std::int64_t maximum);
-Result<double> number_from(std::string_view text, double minimum, double maximum);
-/// "8GiB", "500MB", "16e9B". A number without a unit is a Problem: its writer may have meant bytes or GiB.
-Result<Bytes> bytes_from(std::string_view text);
-Result<std::vector<double>> numbers_from(std::string_view text);  ///< comma-separated
-Result<std::vector<std::int64_t>> integers_from(std::string_view text, std::int64_t minimum,
-                                                std::int64_t maximum);  ///< comma-separated
 /// Place in `names`; Problem: unknown `what`, with the nearest name.
 Result<std::size_t> choice_from(std::string_view text, std::string_view what,
                                 const std::vector<std::string>& names);
@@ -44,10 +38,17 @@ Result<std::size_t> choice_from(std::string_view text, std::string_view what,
 /// list's order.
 Result<std::vector<std::size_t>> choices_from(std::string_view text, std::string_view what,
                                               const std::vector<std::string>& names);
-std::string shortest_text(double number);  ///< the shortest that reads back
 
 /// A scalar of a YAML or JSON file as the text of a flag; nothing for null, lists and mappings.
 std::optional<std::string> scalar_text(const Json& value);
+
+/// "A|B|C" of an enum: the form of a flag's value.
+template <Named Enum>
+std::string choices_of() {
+  std::string text;
+  for (const std::string& name : all_names<Enum>()) text += (text.empty() ? "" : "|") + name;
+  return text;
+}
 
 // ---- targets
 // ---------------------------------------------------------------------------------------------------

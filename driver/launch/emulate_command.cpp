@@ -10,7 +10,7 @@
 #include <map>
 
 #include "driver/cli/command_support.h"
-#include "driver/cli/value_flags.h"
+#include "driver/flags/value_flags.h"
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/console.h"
 #include "driver/launch/launch_command.h"

@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "driver/launch/host_launch.h"
 #include "driver/launch/host_results.h"
 #include "runtime/base/files.h"

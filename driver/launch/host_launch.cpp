@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "data/files/data_kinds.h"
-#include "driver/cli/compute_specs.h"
 #include "driver/cli/flag_target.h"
+#include "driver/flags/compute_specs.h"
 #include "driver/hosts/delivered_checkpoint.h"
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/host_results.h"

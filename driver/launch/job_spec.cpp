@@ -10,11 +10,11 @@
 #include <mutex>
 #include <optional>
 
-#include "driver/cli/compute_specs.h"
 #include "driver/cli/flag_target.h"
 #include "driver/cli/home_path.h"
-#include "driver/cli/job_lists.h"
 #include "driver/cli/other_words.h"
+#include "driver/flags/compute_specs.h"
+#include "driver/flags/job_lists.h"
 #include "driver/hosts/rank_process.h"
 #include "driver/launch/pipedream_job.h"
 #include "runtime/base/files.h"

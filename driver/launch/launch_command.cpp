@@ -15,7 +15,7 @@
 
 #include "data/files/data_kinds.h"
 #include "driver/cli/command_support.h"
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "driver/hosts/allocation.h"
 #include "driver/hosts/program_answer.h"
 #include "driver/hosts/program_paths.h"

@@ -8,7 +8,8 @@
 #include <filesystem>
 
 #include "driver/cli/command_support.h"
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
+#include "driver/flags/planning_files.h"
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/hosts_network.h"
 #include "driver/launch/local_ranks.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "runtime/plan/cluster_spec.h"
 
 namespace millrace {

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "data/files/data_kinds.h"
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "driver/launch/batch_job.h"
 #include "driver/launch/host_launch.h"
 #include "driver/launch/shell_words.h"

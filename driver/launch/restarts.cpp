@@ -4,17 +4,17 @@
 #include <climits>
 #include <numeric>
 
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "driver/launch/run_state.h"
 #include "runtime/base/error.h"
 #include "runtime/base/here_and_now.h"
 #include "runtime/base/numbers.h"
+#include "runtime/base/quantities.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/plan/plan.h"
-#include "runtime/plan/quantities.h"
 #include "runtime/saved/rescued.h"
 
 namespace millrace {

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "driver/cli/command_support.h"
-#include "driver/cli/translate_spec.h"
+#include "driver/flags/translate_spec.h"
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/local_ranks.h"
 

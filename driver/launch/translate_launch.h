@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-struct TranslateFlags;  // driver/cli/translate_spec.h
+struct TranslateFlags;  // driver/flags/translate_spec.h
 
 /// The ranks that translate: `ranks` processes. Each run of `stages` processes holds one model.
 struct TranslateRanks {

@@ -3,10 +3,10 @@
 #include <cstdio>
 
 #include "driver/plan/plan_explanation.h"
+#include "runtime/base/quantities.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/array_profiles.h"
 #include "runtime/plan/plan_rounds.h"
-#include "runtime/plan/quantities.h"
 
 namespace millrace {
 namespace {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "driver/cli/command_support.h"
+#include "driver/flags/planning_files.h"
 #include "driver/plan/jobs_report.h"
 #include "driver/plan/plan_explanation.h"
 #include "driver/plan/run_profile.h"
@@ -21,12 +22,12 @@
 #include "runtime/base/here_and_now.h"
 #include "runtime/base/json.h"
 #include "runtime/base/progress_line.h"
+#include "runtime/base/quantities.h"
 #include "runtime/base/text.h"
 #include "runtime/drawing/partition_drawing.h"
 #include "runtime/plan/array_profiles.h"
 #include "runtime/plan/device_presets.h"
 #include "runtime/plan/limits.h"
-#include "runtime/plan/quantities.h"
 #include "runtime/plan/smaller_plans.h"
 #include "runtime/plan/spread_tables.h"
 #include "runtime/rules/rule_table.h"

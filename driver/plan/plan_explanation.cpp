@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/quantities.h"
 #include "runtime/base/text.h"
-#include "runtime/plan/quantities.h"
 
 namespace millrace {
 namespace {

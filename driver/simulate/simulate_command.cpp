@@ -13,9 +13,9 @@
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/progress_line.h"
+#include "runtime/base/quantities.h"
 #include "runtime/base/text.h"
 #include "runtime/drawing/gantt.h"
-#include "runtime/plan/quantities.h"
 #include "runtime/schedule/csv.h"
 #include "runtime/schedule/list_schedule.h"
 

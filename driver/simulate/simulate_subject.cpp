@@ -5,7 +5,8 @@
 #include <optional>
 
 #include "driver/cli/command_support.h"
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
+#include "driver/flags/planning_files.h"
 #include "optimizer/cost/cost_model.h"
 #include "optimizer/cost/predicted_costs.h"
 #include "runtime/base/files.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/train/weights_score.h"
 

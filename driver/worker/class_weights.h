@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "driver/worker/program.h"
 #include "runtime/base/result.h"
 #include "runtime/model/layered_model.h"

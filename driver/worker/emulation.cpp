@@ -11,7 +11,8 @@
 #include <c10/util/accumulate.h>
 
 #include "driver/cli/command_support.h"
-#include "driver/cli/value_flags.h"
+#include "driver/flags/planning_files.h"
+#include "driver/flags/value_flags.h"
 #include "runtime/base/cpu_time.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"

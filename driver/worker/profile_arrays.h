@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "runtime/base/result.h"
 #include "runtime/model/layered_model.h"
 #include "runtime/plan/layer_graph.h"

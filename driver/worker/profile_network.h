@@ -1,7 +1,7 @@
 // One rank of `millrace profile --network`.
 #pragma once
 
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "driver/worker/worker_options.h"
 
 namespace millrace {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "data/loading/dataset.h"
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 
 namespace millrace {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "driver/cli/job_lists.h"
+#include "driver/flags/job_lists.h"
 #include "driver/worker/rounds.h"
 #include "driver/worker/train_data.h"
 #include "driver/worker/train_spec.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "driver/worker/bleu_score.h"
 #include "driver/worker/program.h"
 #include "runtime/comm/channel.h"

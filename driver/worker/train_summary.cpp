@@ -13,9 +13,9 @@
 #include "driver/worker/worker_environment.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
+#include "runtime/base/quantities.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
-#include "runtime/plan/quantities.h"
 #include "runtime/train/run_settings.h"
 #include "runtime/train/step_log.h"
 

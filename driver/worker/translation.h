@@ -15,7 +15,7 @@
 #include "data/text/line_reader.h"
 #include "data/text/segmenter.h"
 #include "data/text/text_jobs.h"
-#include "driver/cli/translate_spec.h"
+#include "driver/flags/translate_spec.h"
 #include "models/translate/gnmt_stages.h"
 #include "models/translate/gnmt_translation.h"
 #include "models/translate/s2vt_captions.h"

@@ -8,7 +8,7 @@
 
 #include "data/loading/dataset.h"
 #include "driver/cli/cli.h"
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "driver/launch/model_flags.h"
 #include "models/registry.h"
 #include "runtime/base/error.h"

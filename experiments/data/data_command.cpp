@@ -6,8 +6,7 @@
 #include "data/generate/workloads.h"
 #include "driver/cli/command_group.h"
 #include "driver/cli/command_support.h"
-#include "experiments/data/text_command.h"
-#include "experiments/data/threads_flag.h"
+#include "driver/text/text_command.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/progress_line.h"
 

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "experiments/sweep/swept_job.h"
 #include "runtime/base/choices.h"
 

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "experiments/report/report.h"
+#include "runtime/base/quantities.h"
 #include "runtime/base/text.h"
 #include "runtime/drawing/svg.h"
-#include "runtime/plan/quantities.h"
 #include "runtime/schedule/measured_costs.h"
 
 namespace millrace {

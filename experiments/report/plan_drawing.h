@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "runtime/base/quantities.h"
 #include "runtime/plan/plan.h"
-#include "runtime/plan/quantities.h"
 
 namespace millrace {
 

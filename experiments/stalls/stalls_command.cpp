@@ -9,8 +9,8 @@
 
 #include "data/files/data_kinds.h"
 #include "data/files/images.h"
+#include "data/files/storage_names.h"
 #include "driver/cli/command_support.h"
-#include "driver/cli/storage_flag.h"
 #include "driver/launch/job_spec.h"
 #include "experiments/dlio/dlio_data.h"
 #include "experiments/stalls/data_state.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 
 namespace millrace {
 namespace {

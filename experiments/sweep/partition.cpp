@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "driver/cli/rule_flags.h"
+#include "driver/flags/rule_flags.h"
 #include "runtime/rules/rule_table.h"
 
 namespace millrace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/plan/quantities.h"
+#include "runtime/base/quantities.h"
 #include "runtime/rules/rule_table.h"
 
 namespace millrace {

@@ -4,9 +4,9 @@
 #include <array>
 #include <unordered_map>
 
+#include "runtime/base/quantities.h"
 #include "runtime/base/text.h"
 #include "runtime/drawing/gantt.h"
-#include "runtime/plan/quantities.h"
 
 namespace millrace {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/base/quantities.h"
 #include "runtime/plan/fingerprint.h"
 #include "runtime/plan/limits.h"
-#include "runtime/plan/quantities.h"
 
 namespace millrace {
 namespace {

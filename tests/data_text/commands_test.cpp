@@ -5,7 +5,7 @@
 
 #include "data/text/line_reader.h"
 #include "data/text/word_counts.h"
-#include "experiments/data/text_command.h"
+#include "driver/text/text_command.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "tests/driver/temporary_folder.h"

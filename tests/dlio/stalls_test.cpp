@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "data/files/images.h"
-#include "driver/cli/storage_flag.h"
+#include "data/files/storage_names.h"
 #include "experiments/stalls/data_state.h"
 #include "experiments/stalls/fetch_stage.h"
 #include "experiments/stalls/stall_analysis.h"

@@ -7,9 +7,9 @@
 #include <set>
 #include <sstream>
 
-#include "driver/cli/compute_specs.h"
 #include "driver/cli/home_path.h"
 #include "driver/cli/other_words.h"
+#include "driver/flags/compute_specs.h"
 #include "driver/plan/plan_command.h"
 #include "driver/simulate/simulate_command.h"
 #include "runtime/base/error.h"

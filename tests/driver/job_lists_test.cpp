@@ -1,8 +1,8 @@
 // Flags with a value for each job of a job array.
 #include <gtest/gtest.h>
 
-#include "driver/cli/compute_specs.h"
-#include "driver/cli/job_lists.h"
+#include "driver/flags/compute_specs.h"
+#include "driver/flags/job_lists.h"
 
 namespace millrace {
 namespace {

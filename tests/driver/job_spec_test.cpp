@@ -6,7 +6,7 @@
 #include <map>
 
 #include "driver/cli/cli.h"
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "runtime/plan/smaller_plans.h"
 #include "tests/driver/temporary_folder.h"
 

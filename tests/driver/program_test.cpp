@@ -6,9 +6,9 @@
 #include <cstdio>
 
 #include "driver/bleu/bleu_command.h"
-#include "driver/cli/compute_specs.h"
-#include "driver/cli/job_lists.h"
-#include "driver/cli/translate_spec.h"
+#include "driver/flags/compute_specs.h"
+#include "driver/flags/job_lists.h"
+#include "driver/flags/translate_spec.h"
 #include "driver/launch/launch_command.h"
 #include "driver/launch/model_flags.h"
 #include "driver/plan/plan_command.h"

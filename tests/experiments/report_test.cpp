@@ -18,9 +18,9 @@
 #include "experiments/report/time_bars.h"
 #include "runtime/base/files.h"
 #include "runtime/base/median.h"
+#include "runtime/base/quantities.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/drawing/svg.h"
-#include "runtime/plan/quantities.h"
 #include "tests/driver/temporary_folder.h"
 #include "tests/experiments/example_run.h"
 

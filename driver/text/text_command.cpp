@@ -1,4 +1,4 @@
-#include "experiments/data/text_command.h"
+#include "driver/text/text_command.h"
 
 #include <cstdio>
 #include <memory>
@@ -11,8 +11,7 @@
 #include "data/text/text_jobs.h"
 #include "driver/cli/command_group.h"
 #include "driver/cli/command_support.h"
-#include "driver/cli/text_rules.h"
-#include "experiments/data/threads_flag.h"
+#include "driver/flags/text_rules.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "driver/cli/text_rules.h"
+#include "driver/flags/text_rules.h"
 
 namespace millrace {
 

@@ -12,7 +12,7 @@
 #include "data/files/data_kinds.h"
 #include "data/files/storage_model.h"
 #include "driver/cli/cli.h"
-#include "driver/cli/rule_flags.h"
+#include "driver/flags/rule_flags.h"
 #include "runtime/base/array_kernels.h"
 #include "runtime/base/units.h"
 #include "runtime/comm/backend.h"
@@ -136,7 +136,7 @@ struct TrainFlags {
   bool random_bptt = false, rate_by_length = false;
   std::optional<std::uint64_t> data_seed;  ///< of the order of samples; else the run's
   ScoreFlags bleu;
-  // -- a job array: driver/cli/job_lists.h takes the lists --
+  // -- a job array: driver/flags/job_lists.h takes the lists --
   bool fused = false;
   int jobs = 0;
   int arrays = 0;  ///< that the jobs are divided into; 0: as the plan says

@@ -1,4 +1,4 @@
-#include "driver/cli/translate_spec.h"
+#include "driver/flags/translate_spec.h"
 
 namespace millrace {
 

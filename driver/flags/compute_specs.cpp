@@ -1,12 +1,12 @@
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 
 #include <algorithm>
 
 #include "data/files/augmentation.h"
 #include "data/files/data_kinds.h"
-#include "driver/cli/storage_flag.h"
+#include "data/files/storage_names.h"
+#include "runtime/base/quantities.h"
 #include "runtime/base/text.h"
-#include "runtime/plan/quantities.h"
 
 namespace millrace {
 

@@ -1,4 +1,4 @@
-#include "driver/cli/rule_flags.h"
+#include "driver/flags/rule_flags.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "driver/cli/text_rules.h"
+#include "driver/flags/text_rules.h"
 
 namespace millrace {
 namespace {

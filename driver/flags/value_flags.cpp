@@ -1,4 +1,4 @@
-#include "driver/cli/value_flags.h"
+#include "driver/flags/value_flags.h"
 
 namespace millrace {
 namespace {

@@ -1,10 +1,10 @@
-#include "driver/cli/job_lists.h"
+#include "driver/flags/job_lists.h"
 
 #include <algorithm>
 #include <cctype>
 #include <optional>
 
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 #include "runtime/rules/rule_table.h"
 
 namespace millrace {

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "driver/cli/compute_specs.h"
+#include "driver/flags/compute_specs.h"
 
 namespace millrace {
 

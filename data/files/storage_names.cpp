@@ -1,11 +1,11 @@
-#include "driver/cli/storage_flag.h"
+#include "data/files/storage_names.h"
 
 #include <sstream>
 #include <utility>
 #include <vector>
 
-#include "driver/cli/flag_target.h"
 #include "runtime/base/text.h"
+#include "runtime/base/text_values.h"
 
 namespace millrace {
 namespace {

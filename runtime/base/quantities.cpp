@@ -1,4 +1,4 @@
-#include "runtime/plan/quantities.h"
+#include "runtime/base/quantities.h"
 
 #include <charconv>
 #include <cmath>

@@ -30,12 +30,4 @@ std::vector<Flag> loss_scale_flags(LossScaleOptions& scale);
 std::vector<Flag> nonfinite_flags(NonfiniteOptions& nonfinite);
 std::vector<Flag> rate_flags(LearningRateOptions& rate, RateInEpochs& epochs, bool& by_replicas);
 
-/// "A|B|C" of an enum: the form of a flag's value.
-template <Named Enum>
-std::string choices_of() {
-  std::string text;
-  for (const std::string& name : all_names<Enum>()) text += (text.empty() ? "" : "|") + name;
-  return text;
-}
-
 }  // namespace millrace
