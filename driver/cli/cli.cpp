@@ -148,7 +148,9 @@ class Parser {
 
   bool has_value_next() const { return next_ < args_.size() && !looks_like_flag(args_[next_]); }
 
-  void flag(const WrittenFlag& written) {
+  void flag(WrittenFlag written) {
+    if (const std::string name = name_of_alias(spec_.flags, written.name); name != written.name)
+      written.word = "--" + (written.name = name);
     std::optional<std::string> value = written.attached;
     if (!value && has_value_next()) value = args_[next_];
     const auto match = known_.match(written.word, value);

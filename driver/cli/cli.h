@@ -7,46 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "driver/cli/flag_target.h"
+#include "runtime/base/flag.h"
 #include "runtime/base/result.h"
 #include "runtime/base/units.h"
 
 namespace millrace {
-
-/// One flag. `value` names the value ("FILE", "N", "F"); empty: a switch; several words ("A B"): takes as
-/// many values. Dashes and underscores are the same.
-/// `target` is the member of an Options struct that the value is for: parse_arguments writes it, with its
-/// type and range checked, if the flag is given; else the member keeps what it has, which is the default of
-/// --help:
-///   flag("Training", "steps", "N", "Updates.", into::integer(options.steps, 0, 1000))
-struct Flag {
-  std::string name;  ///< long name without dashes, e.g. "batch-size"
-  char short_name = 0;
-  std::string value;
-  std::string help;  ///< one or more sentences with unit
-  bool required = false;
-  std::string group;        ///< heading in --help ("" = "Options")
-  bool repeatable = false;  ///< may be given more than once (into::texts)
-  Target target = {};
-  std::string brief = {};                 ///< what the short help says instead of `help`; empty: the same
-  std::vector<std::string> choices = {};  ///< values that a shell may complete; empty: those of "a|b|c"
-};
-
-/// Returns a flag with a value: flag("Plan", "steps", "N", "Updates.", into::integer(options.steps, 0,
-/// 1000)).
-inline Flag flag(std::string group, std::string name, std::string value, std::string help, Target target,
-                 char short_name = 0) {
-  return {.name = std::move(name),
-          .short_name = short_name,
-          .value = std::move(value),
-          .help = std::move(help),
-          .group = std::move(group),
-          .target = std::move(target)};
-}
-/// Returns a switch, which has no value.
-inline Flag flag(std::string group, std::string name, std::string help, Target target) {
-  return flag(std::move(group), std::move(name), "", std::move(help), std::move(target));
-}
 
 /// Writes the words that were given for a flag where they belong; what is wrong with them, if anything.
 std::optional<Problem> read_value(const Flag& flag, const std::vector<std::string>& words);

@@ -98,7 +98,6 @@ const std::vector<OtherWord>& other_words() {
       {"hflip", "augment", kStep},
       {"smoothing", "label-smoothing", ""},
       // -- the rule
-      {"optimizer", "rule", "millrace calls an optimizer an update rule"},
       {"optim", "rule", "millrace calls an optimizer an update rule"},
       {"opt", "rule", "millrace calls an optimizer an update rule"},
       {"learning-rate", "lr", ""},
@@ -232,16 +231,6 @@ const OtherWord* other_word(std::string_view theirs, const std::vector<Flag>& fl
            (word.here.empty() || std::ranges::find(flags, word.here, &Flag::name) != flags.end());
   });
   return found == other_words().end() ? nullptr : &*found;
-}
-
-std::string_view other_value(std::string_view theirs, const std::vector<std::string>& names) {
-  static constexpr std::pair<std::string_view, std::string_view> kValues[] = {
-      {"gpu", "cuda"},      {"nvidia", "cuda"},  {"fp16", "float16"},           {"half", "float16"},
-      {"bf16", "bfloat16"}, {"fp32", "float32"}, {"single", "float32"},         {"float", "float32"},
-      {"momentum", "sgd"},  {"nesterov", "sgd"}, {"cosine-annealing", "cosine"}};
-  for (const auto& [theirs_word, here] : kValues)
-    if (theirs_word == theirs && std::ranges::find(names, here) != names.end()) return here;
-  return {};
 }
 
 std::string hint_of(const OtherWord& word, std::string_view dashes) {

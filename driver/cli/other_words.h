@@ -23,10 +23,6 @@ const OtherWord* other_word(std::string_view theirs, const std::vector<Flag>& fl
 /// "here it is --microbatch: samples per microbatch". `dashes`: "--", or nothing in a job file.
 std::string hint_of(const OtherWord& word, std::string_view dashes);
 
-/// Returns what a flag's value of another tool ("fp16", "gpu") is called here, if that is among `names`; else
-/// empty.
-std::string_view other_value(std::string_view theirs, const std::vector<std::string>& names);
-
 /// The whole table, for its test and for the docs.
 const std::vector<OtherWord>& other_words();
 

@@ -24,7 +24,8 @@ std::string name_of(const std::string& word) {
   return name;
 }
 
-const Flag* flag_of(const CommandSpec& spec, const std::string& name) {
+const Flag* flag_of(const CommandSpec& spec, const std::string& word) {
+  const std::string name = name_of_alias(spec.flags, word);
   const auto found = std::ranges::find_if(spec.flags, [&](const Flag& flag) {
     return flag.name == name || (name.size() == 1 && flag.short_name == name[0]);
   });
@@ -60,20 +61,9 @@ std::vector<Group> groups_of(const std::vector<std::string>& args) {
 }  // namespace
 
 bool may_differ(const std::string& name) {
-  static const std::vector<std::string> own{"seed",     "data-seed", "rule",      "steps",
-                                            "no-decay", "clip-norm", "clip-value"};
-  if (std::ranges::find(own, name) != own.end()) return true;
-  RuleOptions rule;
-  ClipOptions clip;
-  LearningRateOptions rate;
-  RateInEpochs epochs;
-  bool by_replicas = false;
-  const auto among = [&](const std::vector<Flag>& flags) {
-    return std::ranges::find(flags, name, &Flag::name) != flags.end();
-  };
-  if (among(rate_flags(rate, epochs, by_replicas))) return true;
-  if (std::ranges::find(rule_numbers(), name, &RuleNumber::flag) != rule_numbers().end()) return true;
-  return !among(train_spec().flags);  // an option of a model
+  const std::vector<Flag> flags = train_spec().flags;
+  const auto found = std::ranges::find(flags, name, &Flag::name);
+  return found == flags.end() || found->per_job;  // the others are options of models
 }
 
 std::optional<std::string> as_one_text(const Flag& flag, const std::vector<std::string>& values) {

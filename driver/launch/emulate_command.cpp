@@ -10,7 +10,7 @@
 #include <map>
 
 #include "driver/cli/command_support.h"
-#include "driver/flags/value_flags.h"
+#include "driver/flags/train_flags.h"
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/console.h"
 #include "driver/launch/launch_command.h"
@@ -99,9 +99,10 @@ CommandSpec spec_of(EmulateFlags& f) {
 
 /// Takes out of the job what asks for values, and where its ranks run. Says what it leaves out.
 void keep_what_is_emulated(JobSpec& job) {
-  const auto asks_for_values = [](const auto& setting) {
-    return std::ranges::any_of(value_flags(), [&](const ValueFlag& flag) {
-      return flag.can_be_left_out && setting.first == flag.name;
+  const std::vector<Flag> flags = train_spec().flags;
+  const auto asks_for_values = [&](const auto& setting) {
+    return std::ranges::any_of(flags, [&](const Flag& flag) {
+      return flag.emulated == Emulated::LeftOut && setting.first == flag.name;
     });
   };
   for (const auto& setting : job.train)

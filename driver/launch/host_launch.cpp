@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "data/files/data_kinds.h"
-#include "driver/cli/flag_target.h"
+#include "runtime/base/flag.h"
 #include "driver/flags/compute_specs.h"
 #include "driver/hosts/delivered_checkpoint.h"
 #include "driver/hosts/program_paths.h"

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <optional>
 
-#include "driver/cli/flag_target.h"
 #include "driver/cli/home_path.h"
 #include "driver/cli/other_words.h"
 #include "driver/flags/compute_specs.h"
@@ -18,6 +17,7 @@
 #include "driver/hosts/rank_process.h"
 #include "driver/launch/pipedream_job.h"
 #include "runtime/base/files.h"
+#include "runtime/base/flag.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/limits.h"
 #include "runtime/plan/replicas.h"
@@ -447,7 +447,7 @@ class JobReader {
           {place(value), "unknown key '" + escaped(key) + "'", "keys are letters, digits and dashes"});
       return;
     }
-    const std::string name = with_dashes(key);
+    const std::string name = name_of_alias(flags_, with_dashes(key));
     if (name == "dry-run") {
       problems_.push_back(
           {place(value), "'" + key + "' belongs on the command line", "`millrace launch JOB --dry-run`"});

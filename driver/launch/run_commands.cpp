@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "driver/cli/command_support.h"
-#include "driver/cli/flag_target.h"
+#include "runtime/base/flag.h"
 #include "driver/launch/batch_job.h"
 #include "driver/launch/console.h"
 #include "driver/launch/explanation.h"

@@ -12,7 +12,6 @@
 
 #include "driver/cli/command_support.h"
 #include "driver/flags/planning_files.h"
-#include "driver/flags/value_flags.h"
 #include "runtime/base/cpu_time.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
@@ -32,10 +31,13 @@ namespace {
 /// Flags that ask for values, which an emulated device has none of.
 Problems values_asked_for(const TrainSpec& spec) {
   Problems problems;
-  for (const ValueFlag& flag : value_flags())
-    if (flag.given(spec))
-      problems.push_back({std::string("--") + flag.name, "an emulated device computes no values",
-                          "leave it out of an emulated run"});
+  TrainFlags given = spec;
+  const std::vector<Flag> usual = train_spec().flags;
+  for (const Flag& flag : flags_of(given))
+    if (flag.emulated != Emulated::Runs &&
+        flag.target.fallback != std::ranges::find(usual, flag.name, &Flag::name)->target.fallback)
+      problems.push_back(
+          {"--" + flag.name, "an emulated device computes no values", "leave it out of an emulated run"});
   return problems;
 }
 
@@ -230,8 +232,8 @@ Status Emulation::set_up(TrainSpec& spec) {
 
 /// Reads the cluster file: memory and speeds of the ranks, and profiles of their kinds.
 Status Emulation::read_cluster(const TrainSpec& spec) {
-  if (spec.emulate_links.empty()) return Ok{};
-  Result<ClusterSpec> cluster = ClusterSpec::load(spec.emulate_links);
+  if (spec.emulation.links.empty()) return Ok{};
+  Result<ClusterSpec> cluster = ClusterSpec::load(spec.emulation.links);
   if (!cluster) return cluster.problems();
   cluster_ = *std::move(cluster);
   Result<std::map<std::string, LayerGraph>> profiles = load_kind_profiles(cluster_);

@@ -374,8 +374,8 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
     if (&job != &jobs.front()) append(problems, conflicts(job.options.learning_rate, job.rate_in_epochs));
   }
   if (spec.wire_checksum) spec.decorators.emplace_back(make_checked_channel);
-  if (!spec.emulate_links.empty() && plan) {
-    Result<ChannelDecorator> links = emulated_links(spec.emulate_links, *plan, spec.store_folder);
+  if (!spec.emulation.links.empty() && plan) {
+    Result<ChannelDecorator> links = emulated_links(spec.emulation.links, *plan, spec.store_folder);
     if (!links)
       append(problems, links.problems());
     else
@@ -388,15 +388,9 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
   }
   o.launched_run = launched_run();
   o.rescues = launcher_rescues();
-  o.settings.emplace_back("keep-last", spec.keep_last ? "true" : "false");
+  append(o.settings, recorded(data_flags(spec)));
   for (const auto& setting : recorded_options(spec.model.name, spec.model.options, own.models))
     o.settings.push_back(setting);
-  const auto record_sampler = [&spec](Settings& settings) {
-    if (spec.length_buckets > 0) settings.emplace_back("length-buckets", std::to_string(spec.length_buckets));
-    if (spec.random_bptt) settings.emplace_back("random-bptt", "true");
-    if (!spec.augment.empty()) settings.emplace_back("augment", spec.augment);
-  };
-  record_sampler(o.settings);
   if (const std::vector<std::int64_t>* weights = class_units(*model.heads.front().head)) {
     std::string units;
     for (const std::int64_t unit : *weights) units += std::to_string(unit) + "\n";
@@ -404,12 +398,9 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vect
                                                  ? std::string(kBalancedClasses)
                                                  : "of a file, " + sha256(units).substr(0, 16));
   }
-  if (spec.data_seed) o.settings.emplace_back("data-seed", std::to_string(*spec.data_seed));
   for (std::size_t job = 0; job < o.jobs.size(); ++job) {
-    Settings& mine = o.jobs[job].settings;
-    mine.insert(mine.begin(), {"keep-last", spec.keep_last ? "true" : "false"});
-    record_sampler(mine);
-    if (jobs[job].data_seed) mine.emplace_back("data-seed", std::to_string(*jobs[job].data_seed));
+    TrainFlags of_job = jobs[job];
+    append(o.jobs[job].settings, recorded(data_flags(of_job)));
   }
   if (const Status variant = apply_variant(spec); !variant) return variant.problems();
   return spec;

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "driver/cli/command_support.h"
-#include "driver/cli/flag_target.h"
+#include "runtime/base/flag.h"
 #include "driver/worker/emulation.h"
 #include "driver/worker/rounds.h"
 #include "driver/worker/train_data.h"

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <set>
 
-#include "driver/cli/flag_target.h"
+#include "runtime/base/flag.h"
 #include "experiments/sweep/swept_file.h"
 #include "runtime/base/random.h"
 

@@ -15,7 +15,7 @@
 #include "data/files/file_writer.h"
 #include "data/files/protobuf.h"
 #include "data/files/scalar_files.h"
-#include "driver/cli/flag_target.h"
+#include "runtime/base/flag.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/fingerprint.h"
 

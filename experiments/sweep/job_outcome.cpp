@@ -3,7 +3,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "driver/cli/flag_target.h"
+#include "runtime/base/flag.h"
 #include "experiments/runs/run_data.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "driver/flags/rule_flags.h"
+#include "runtime/rules/rule_flags.h"
 #include "runtime/rules/rule_table.h"
 
 namespace millrace {

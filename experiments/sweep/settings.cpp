@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "driver/cli/flag_target.h"
+#include "runtime/base/flag.h"
 #include "runtime/base/text.h"
 
 namespace millrace {

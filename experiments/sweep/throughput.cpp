@@ -7,7 +7,7 @@
 #include <limits>
 #include <set>
 
-#include "driver/cli/flag_target.h"
+#include "runtime/base/flag.h"
 #include "experiments/runs/run_data.h"
 #include "runtime/base/files.h"
 #include "runtime/base/random.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "driver/cli/flag_target.h"
+#include "runtime/base/flag.h"
 #include "experiments/sweep/journal.h"
 #include "experiments/sweep/partition.h"
 #include "runtime/rules/best_so_far.h"

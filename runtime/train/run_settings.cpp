@@ -5,6 +5,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/checkpoint/job_checkpoints.h"
+#include "runtime/rules/rule_flags.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {
@@ -34,85 +35,9 @@ const std::string* value_of(const Settings& settings, const std::string& key) {
   return found == settings.end() ? nullptr : &found->second;
 }
 
-void add_rate(const LearningRateOptions& rate, Settings& settings) {
-  const LearningRateOptions usual;
-  const auto put_unusual = [&](const char* key, auto value, auto usual_value) {
-    if (value != usual_value) settings.emplace_back(key, text_of(double(value)));
-  };
-  settings.emplace_back("lr", text_of(rate.base));
-  settings.emplace_back("lr-policy", to_string(rate.policy));
-  settings.emplace_back("warmup-steps", std::to_string(rate.warmup_steps));
-  if (rate.policy == RatePolicy::Step) settings.emplace_back("lr-step-size", std::to_string(rate.step_size));
-  if (rate.policy == RatePolicy::Step || rate.policy == RatePolicy::Exponential ||
-      rate.policy == RatePolicy::MultiStep || rate.policy == RatePolicy::Gnmt)
-    settings.emplace_back("gamma", text_of(rate.gamma));
-  if (needs_total(rate)) settings.emplace_back("steps", std::to_string(rate.total_steps));
-  if (rate.warmup != usual.warmup) settings.emplace_back("warmup", to_string(rate.warmup));
-  if (!rate.milestones.empty()) settings.emplace_back("lr-milestones", text_of(rate.milestones));
-  if (rate.count_from) settings.emplace_back("lr-count-from", std::to_string(*rate.count_from));
-  put_unusual("warmup-fraction", rate.warmup_fraction, usual.warmup_fraction);
-  put_unusual("lr-power", rate.power, usual.power);
-  put_unusual("lr-end", rate.end, usual.end);
-  put_unusual("lr-after-warmup", rate.after_warmup, usual.after_warmup);
-  put_unusual("lr-decay-start", rate.decay_start, usual.decay_start);
-  put_unusual("lr-per-epoch", rate.steps_per_epoch, usual.steps_per_epoch);
-  if (rate.policy == RatePolicy::Gnmt) {
-    put_unusual("lr-remain", rate.remain, usual.remain);
-    put_unusual("lr-decay-interval", rate.decay_interval, usual.decay_interval);
-    put_unusual("lr-decays", rate.decays, usual.decays);
-  }
-}
-
-/// Adds the settings of an update rule. Numbers that are the rule's defaults are left out, except those that
-/// checkpoints have always recorded. The sharding of rule state is left out, as it changes no weights.
-void add_rule(const RuleOptions& rule, const ClipOptions& clip, Settings& settings) {
-  settings.emplace_back("rule", to_string(rule.kind));
-  const RuleOptions usual{.kind = rule.kind};
-  for (const RuleNumber& number : rule_numbers()) {
-    const double value = value_of(rule, number.member);
-    const bool always =
-        number.flag == "weight-decay" || (number.flag == "momentum" && rule.kind == UpdateRuleKind::Sgd);
-    if (always || value != value_of(usual, number.member)) settings.emplace_back(number.flag, text_of(value));
-  }
-  for (const RuleSwitch& option : rule_switches())
-    if (rule.*option.member) settings.emplace_back(option.flag, "true");
-  if (no_decay_of(rule) != no_decay_of(usual)) {
-    std::string names;
-    for (ParameterGroup group : no_decay_of(rule)) {
-      if (!names.empty()) names += ',';
-      names += to_string(group);
-    }
-    settings.emplace_back("no-decay", names.empty() ? "none" : names);
-  }
-  const double norm = clip_norm_of(rule, clip);
-  if (norm != clip_norm_of(usual, {})) settings.emplace_back("clip-norm", text_of(norm));
-  if (norm > 0 && clip.scope != ClipScope::Model) settings.emplace_back("clip-scope", to_string(clip.scope));
-  if (clip.value > 0) settings.emplace_back("clip-value", text_of(clip.value));
-}
-
-/// Adds the settings of precision and loss scale. It adds nothing for float32 without a scale, because older
-/// checkpoints of such runs record nothing.
-void add_precision(const TrainOptions& options, Settings& settings) {
-  if (options.precision != Precision::Float32)
-    settings.emplace_back("precision", to_string(options.precision));
-  const LossScaleOptions& scale = options.loss_scale;
-  const LossScaleOptions usual;
-  const LossScaleKind kind = kind_of(options.precision, scale);
-  if (kind.scaling != kind_of(options.precision, usual).scaling)
-    settings.emplace_back("loss-scale", to_string(kind));
-  if (kind.scaling != LossScaling::Dynamic) return;
-  const auto put_unusual = [&](const char* key, double value, double usual_value) {
-    if (value != usual_value) settings.emplace_back(key, text_of(value));
-  };
-  put_unusual("loss-scale-initial", scale.initial, usual.initial);
-  put_unusual("loss-scale-growth", scale.growth, usual.growth);
-  put_unusual("loss-scale-backoff", scale.backoff, usual.backoff);
-  put_unusual("loss-scale-growth-interval", double(scale.growth_interval), double(usual.growth_interval));
-}
-
-/// Returns the settings of one job. `model` is the model of that job alone.
-Settings settings_of_job(const LayeredModel& model, const Plan& plan, const TrainOptions& options,
-                         const JobOptions& job) {
+/// Returns the settings of one job. `model` is the model of that job alone. `options` are its own copy,
+/// without jobs.
+Settings settings_of_job(const LayeredModel& model, const Plan& plan, TrainOptions& options, JobOptions job) {
   Settings settings;
   for (const FieldSpec& field : model.fields) {
     if (field.limit > 0)
@@ -120,22 +45,21 @@ Settings settings_of_job(const LayeredModel& model, const Plan& plan, const Trai
     else
       settings.emplace_back(field.name, text_of(field.shape));
   }
-  const Settings more{{"schedule", kind_of(plan.schedule)},
-                      {"microbatch", std::to_string(options.microbatch)},
-                      {"microbatches", std::to_string(microbatches_per_step(plan))},
-                      {"seed", std::to_string(job.seed)}};
-  settings.insert(settings.end(), more.begin(), more.end());
-  add_rule(job.rule, job.clip, settings);
+  settings.emplace_back("schedule", kind_of(plan.schedule));
+  settings.emplace_back("microbatches", std::to_string(microbatches_per_step(plan)));
   if (value_of(job.rule, &RuleOptions::nonmonotone) > 0)
     settings.emplace_back("evaluate-every", std::to_string(options.evaluate_every));
-  add_rate(job.learning_rate, settings);
-  add_precision(options, settings);
-  if (options.sync_batch_norm) settings.emplace_back("sync-batch-norm", "true");
-  if (options.masks != MasksFrom::Device) settings.emplace_back("dropout-masks", to_string(options.masks));
-  if (options.rate_by_replicas) settings.emplace_back("lr-by-replicas", "true");
+  if (needs_total(job.learning_rate))
+    settings.emplace_back("steps", std::to_string(job.learning_rate.total_steps));
   if (options.rate_per_length > 0)
     settings.emplace_back("lr-by-length", std::to_string(options.rate_per_length));
-  settings.insert(settings.end(), job.settings.begin(), job.settings.end());
+  options.seed = job.seed;
+  RateInEpochs epochs;
+  for (const std::vector<Flag>& flags : {train_flags(options), rule_flags(job.rule, job.clip),
+                                         rate_flags(job.learning_rate, epochs, options.rate_by_replicas),
+                                         precision_flags(options.precision, options.loss_scale)})
+    append(settings, recorded(flags));
+  append(settings, job.settings);
   return settings;
 }
 
@@ -157,10 +81,12 @@ std::vector<JobOptions> jobs_of(const TrainOptions& options) {
 
 Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOptions& options) {
   const std::vector<JobOptions> jobs = jobs_of(options);
+  TrainOptions alone = options;
+  alone.jobs.clear();
   std::vector<Settings> of_jobs;
   for (std::size_t job = 0; job < jobs.size(); ++job)
     of_jobs.push_back(
-        settings_of_job(model.of_jobs.empty() ? model : model.of_jobs[job], plan, options, jobs[job]));
+        settings_of_job(model.of_jobs.empty() ? model : model.of_jobs[job], plan, alone, jobs[job]));
   if (of_jobs.size() == 1) return of_jobs.front();
   Settings all = joined_settings(of_jobs);
   all.emplace_back("jobs", std::to_string(of_jobs.size()));
@@ -171,28 +97,23 @@ Settings rank_settings(const Plan& plan, const TrainOptions& options) {
   Settings settings{{"plan", plan.fingerprint()},
                     {"schedule kind", to_string(plan.schedule)},
                     {"model", plan.model},
-                    {"steps", std::to_string(options.steps)},
-                    {"checkpoint-every", std::to_string(options.checkpoint_every)},
-                    {"checkpoint-at-end", options.checkpoint_at_end ? "true" : "false"},
-                    {"checkpoint-required", options.checkpoint_required ? "true" : "false"},
-                    {"checkpoint-background", options.background_saves ? "true" : "false"},
-                    {"evaluate-every", std::to_string(options.evaluate_every)},
                     {"score-every", std::to_string(options.score_every)},
-                    {"target-score", options.target_score ? text_of(*options.target_score) : "none"},
-                    {"keep-best", options.keep_best},
-                    {"early-stop", options.early_stop ? to_string(*options.early_stop) : "none"},
-                    {"output-dir", options.output_dir.empty() ? "none" : "given"},
-                    {"save-weights", options.save_weights.empty() ? "none" : "given"},
-                    {"resume", options.resume.empty() ? "none" : "given"},
-                    {"init-from", options.init_from.empty() ? "none" : "given"},
-                    {"zero-1", options.rule.shard_state ? "true" : "false"},
-                    {"on-nonfinite", to_string(options.nonfinite.on)},
-                    {"check-finite", to_string(options.nonfinite.check)}};
+                    {"target-score", options.target_score ? text_of(*options.target_score) : "none"}};
+  TrainOptions described = options;
+  for (const std::vector<Flag>& flags : {train_flags(described), rule_flags(described.rule, described.clip),
+                                         nonfinite_flags(described.nonfinite)})
+    for (const Flag& flag : flags) {
+      const std::string& value = flag.target.fallback;
+      if (flag.decides == Decides::Meetings)
+        settings.emplace_back(flag.name, value.empty() ? "none" : value);
+      else if (flag.decides == Decides::GivenByAll)
+        settings.emplace_back(flag.name, value.empty() ? "none" : "given");
+    }
   std::string of_jobs;
   for (const JobOptions& job : options.jobs)
     of_jobs += " " + std::to_string(job.steps.value_or(options.steps));
   settings.emplace_back("steps of jobs", of_jobs);
-  settings.insert(settings.end(), options.rank_settings.begin(), options.rank_settings.end());
+  append(settings, options.rank_settings);
   return settings;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/base/failpoint.h"
+#include "runtime/base/flag.h"
 #include "runtime/base/masks_from.h"
 #include "runtime/base/scalar_sink.h"
 #include "runtime/rules/best_so_far.h"
@@ -131,5 +132,9 @@ struct TrainOptions {
   const StopFlag* stop = nullptr;
   std::vector<Failpoint> failpoints{};  ///< faults that a test plants; World::failpoints has a rank's
 };
+
+/// The members that users set, but rules, rates and precision (runtime/rules/rule_flags.h), and what each
+/// decides.
+std::vector<Flag> train_flags(TrainOptions& options);
 
 }  // namespace millrace

@@ -1,11 +1,12 @@
-// Flags of update rules, clipping, learning rates and precision: made from the tables in runtime/rules.
+// The one description of update rules, clipping, learning rates and precision as settings: flags, keys of job
+// files, what checkpoints record. LibTorch-free.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "driver/cli/cli.h"
+#include "runtime/base/flag.h"
 #include "runtime/rules/nonfinite.h"
 #include "runtime/rules/precision.h"
 #include "runtime/rules/update_options.h"
@@ -25,8 +26,7 @@ LearningRateOptions in_steps(LearningRateOptions rate, const RateInEpochs& epoch
 Problems conflicts(const LearningRateOptions& rate, const RateInEpochs& epochs);
 
 std::vector<Flag> rule_flags(RuleOptions& rule, ClipOptions& clip);
-Flag precision_flag(Precision& precision);
-std::vector<Flag> loss_scale_flags(LossScaleOptions& scale);
+std::vector<Flag> precision_flags(Precision& precision, LossScaleOptions& scale);
 std::vector<Flag> nonfinite_flags(NonfiniteOptions& nonfinite);
 std::vector<Flag> rate_flags(LearningRateOptions& rate, RateInEpochs& epochs, bool& by_replicas);
 

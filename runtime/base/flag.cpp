@@ -1,10 +1,10 @@
-#include "driver/cli/flag_target.h"
+#include "runtime/base/flag.h"
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 
-#include "driver/cli/other_words.h"
 #include "runtime/base/json.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/quantities.h"
@@ -23,6 +23,17 @@ std::string written(Bytes bytes) {
     if (bytes >= size && bytes % size == 0) return std::to_string(bytes / size) + unit;
   }
   return std::to_string(bytes) + "B";
+}
+
+/// Returns the name among `names` of what other tools call `theirs`; empty: there is none.
+std::string_view other_value(std::string_view theirs, const std::vector<std::string>& names) {
+  static constexpr std::pair<std::string_view, std::string_view> kValues[] = {
+      {"gpu", "cuda"},      {"nvidia", "cuda"},  {"fp16", "float16"},           {"half", "float16"},
+      {"bf16", "bfloat16"}, {"fp32", "float32"}, {"single", "float32"},         {"float", "float32"},
+      {"momentum", "sgd"},  {"nesterov", "sgd"}, {"cosine-annealing", "cosine"}};
+  for (const auto& [other, here] : kValues)
+    if (other == theirs && std::ranges::find(names, here) != names.end()) return here;
+  return {};
 }
 
 }  // namespace
@@ -68,6 +79,64 @@ std::optional<std::string> scalar_text(const Json& value) {
   }
 }
 
+Flag Flag::results(std::string text) && {
+  decides = Decides::Results;
+  recorded = std::move(text);
+  return std::move(*this);
+}
+
+Flag Flag::meetings() && {
+  decides = Decides::Meetings;
+  return std::move(*this);
+}
+
+Flag Flag::given_by_all() && {
+  decides = Decides::GivenByAll;
+  return std::move(*this);
+}
+
+Flag Flag::each_job() && {
+  per_job = true;
+  return std::move(*this);
+}
+
+Flag Flag::needs_values(Emulated without) && {
+  emulated = without;
+  return std::move(*this);
+}
+
+Flag Flag::also_called(std::string alias) && {
+  help += " Also: --" + alias + ".";
+  aliases.push_back(std::move(alias));
+  return std::move(*this);
+}
+
+std::string name_of_alias(const std::vector<Flag>& flags, const std::string& word) {
+  for (const Flag& flag : flags)
+    if (std::ranges::find(flag.aliases, word) != flag.aliases.end()) return flag.name;
+  return word;
+}
+
+std::vector<Flag> deciding(Decides what, std::vector<Flag> flags) {
+  for (Flag& flag : flags) flag.decides = what;
+  return flags;
+}
+
+void append(std::vector<Flag>& flags, std::vector<Flag> more) {
+  std::ranges::move(more, std::back_inserter(flags));
+}
+
+std::vector<std::pair<std::string, std::string>> recorded(const std::vector<Flag>& flags) {
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (const Flag& flag : flags)
+    if (!flag.recorded.empty()) settings.emplace_back(flag.name, flag.recorded);
+  return settings;
+}
+
+std::string unusual(double value, double usual) {
+  return value == usual ? "" : Json(value).dump();
+}
+
 namespace into {
 
 Target number(double& member, double minimum, double maximum) {
@@ -78,7 +147,8 @@ Target number(double& member, double minimum, double maximum) {
 
 Target number(std::optional<double>& member, double minimum, double maximum) {
   return target_of(
-      member, [=](const std::string& text) { return number_from(text, minimum, maximum); }, "");
+      member, [=](const std::string& text) { return number_from(text, minimum, maximum); },
+      member ? shortest_text(*member) : "");
 }
 
 Target bytes(Bytes& member) {
@@ -152,7 +222,7 @@ Target on(bool& member) {
             member = true;
             return std::nullopt;
           },
-          {}};
+          member ? "true" : ""};
 }
 
 Target off(bool& member) {
@@ -160,7 +230,7 @@ Target off(bool& member) {
             member = false;
             return std::nullopt;
           },
-          {}};
+          member ? "" : "true"};
 }
 
 }  // namespace into

@@ -1,4 +1,6 @@
-// Binds a flag to a member of an Options struct, and checks its type and range. LibTorch-free.
+// Describes a setting: its flag, the member of an Options struct that it is bound to, its type and range, and
+// what it decides in a run. Command lines, job files, --help, checkpoints and job arrays read it.
+// LibTorch-free.
 #pragma once
 
 #include <chrono>
@@ -9,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/choices.h"
@@ -86,7 +89,7 @@ Target integer(std::optional<Int>& member, std::int64_t minimum, std::int64_t ma
         if (!value) return value.problems();
         return static_cast<Int>(*value);
       },
-      "");
+      member ? std::to_string(*member) : "");
 }
 Target number(double& member, double minimum, double maximum);
 Target number(std::optional<double>& member, double minimum, double maximum);
@@ -165,5 +168,82 @@ Target parsed(T& member, Parse parse, std::string fallback = {}) {
 }
 
 }  // namespace into
+
+/// What the value of a flag decides in a run. Every flag of `train` has an answer (a test).
+enum class Decides {
+  Nothing,    ///< neither numbers nor where ranks wait for each other
+  Rounding,   ///< other bits of the same mathematics
+  Results,    ///< what the run computes: a run that resumes must have the same
+  Plan,       ///< the plan, which all ranks must have alike; any plan gives the same results
+  Meetings,   ///< where ranks wait for each other: all ranks must have the same value
+  GivenByAll  ///< all ranks must have a value, or none
+};
+/// What an emulated device, which computes no values, makes of a flag.
+enum class Emulated {
+  Runs,     ///< it takes it as any device does
+  LeftOut,  ///< `emulate` leaves it out of the job; `train --device emulated` refuses it
+  Refused   ///< a job with it means nothing else without it
+};
+
+/// One flag. `value` names the value ("FILE", "N", "F"); empty: a switch; several words ("A B"): takes as
+/// many values. Dashes and underscores are the same.
+/// `target` is the member of an Options struct that the value is for: parse_arguments writes it, with its
+/// type and range checked, if the flag is given; else the member keeps what it has, which is the default of
+/// --help:
+///   flag("Training", "steps", "N", "Updates.", into::integer(options.steps, 0, 1000))
+struct Flag {
+  std::string name;  ///< long name without dashes, e.g. "batch-size"
+  char short_name = 0;
+  std::string value;
+  std::string help;  ///< one or more sentences with unit
+  bool required = false;
+  std::string group;        ///< heading in --help ("" = "Options")
+  bool repeatable = false;  ///< may be given more than once (into::texts)
+  Target target = {};
+  std::string brief = {};                 ///< what the short help says instead of `help`; empty: the same
+  std::vector<std::string> choices = {};  ///< values that a shell may complete; empty: those of "a|b|c"
+  std::vector<std::string> aliases = {};  ///< further names, as other tools call it
+  // -- of the flags of a run: see results(), meetings() and deciding()
+  std::optional<Decides> decides = {};  ///< empty: nobody has specified it
+  std::string recorded = {};            ///< the value as checkpoints record it; empty: they do not
+  bool per_job = false;                 ///< the jobs of an array may differ in it
+  Emulated emulated = Emulated::Runs;
+
+  /// The flag decides what a run computes. Checkpoints record `text`; empty: the usual value, or another
+  /// setting has it.
+  Flag results(std::string text) &&;
+  Flag meetings() &&;      ///< it decides where ranks wait for each other: all must have the same value
+  Flag given_by_all() &&;  ///< all ranks must have a value, or none
+  Flag each_job() &&;
+  Flag also_called(std::string alias) &&;
+  Flag needs_values(Emulated without = Emulated::LeftOut) &&;
+};
+/// Returns the name of the flag that has the alias `word`; other words are returned as they are.
+std::string name_of_alias(const std::vector<Flag>& flags, const std::string& word);
+/// The flags with the same answer in all. Results: what they decide is recorded by another name or by the
+/// data.
+std::vector<Flag> deciding(Decides what, std::vector<Flag> flags);
+/// Appends one list to another.
+void append(std::vector<Flag>& flags, std::vector<Flag> more);
+/// The recorded texts of `flags` by their names.
+std::vector<std::pair<std::string, std::string>> recorded(const std::vector<Flag>& flags);
+/// A number as checkpoints record it ("0.1", "2.0"); empty where it is the usual one.
+std::string unusual(double value, double usual);
+
+/// Returns a flag with a value: flag("Plan", "steps", "N", "Updates.", into::integer(options.steps, 0,
+/// 1000)).
+inline Flag flag(std::string group, std::string name, std::string value, std::string help, Target target,
+                 char short_name = 0) {
+  return {.name = std::move(name),
+          .short_name = short_name,
+          .value = std::move(value),
+          .help = std::move(help),
+          .group = std::move(group),
+          .target = std::move(target)};
+}
+/// Returns a switch, which has no value.
+inline Flag flag(std::string group, std::string name, std::string help, Target target) {
+  return flag(std::move(group), std::move(name), "", std::move(help), std::move(target));
+}
 
 }  // namespace millrace
