@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "data/files/data_kinds.h"
-#include "runtime/base/flag.h"
 #include "driver/flags/compute_specs.h"
 #include "driver/hosts/delivered_checkpoint.h"
 #include "driver/hosts/program_paths.h"
@@ -14,6 +13,7 @@
 #include "driver/launch/run_manifest.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
+#include "runtime/base/flag.h"
 #include "runtime/base/log.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"

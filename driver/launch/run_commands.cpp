@@ -11,13 +11,13 @@
 #include <optional>
 
 #include "driver/cli/command_support.h"
-#include "runtime/base/flag.h"
 #include "driver/launch/batch_job.h"
 #include "driver/launch/console.h"
 #include "driver/launch/explanation.h"
 #include "driver/launch/run_state.h"
 #include "driver/launch/shell_words.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/flag.h"
 #include "runtime/base/json.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"

@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "driver/cli/command_support.h"
-#include "runtime/base/flag.h"
 #include "driver/worker/emulation.h"
 #include "driver/worker/rounds.h"
 #include "driver/worker/train_data.h"
+#include "runtime/base/flag.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/emulation/idle_model.h"

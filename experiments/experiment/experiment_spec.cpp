@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <set>
 
-#include "runtime/base/flag.h"
 #include "experiments/sweep/swept_file.h"
+#include "runtime/base/flag.h"
 #include "runtime/base/random.h"
 
 namespace millrace {

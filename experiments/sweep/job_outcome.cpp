@@ -3,10 +3,10 @@
 #include <cmath>
 #include <filesystem>
 
-#include "runtime/base/flag.h"
 #include "experiments/runs/run_data.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
+#include "runtime/base/flag.h"
 #include "runtime/base/json_number.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"

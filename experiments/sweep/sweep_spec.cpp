@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <set>
 
-#include "runtime/base/flag.h"
 #include "experiments/sweep/partition.h"
+#include "runtime/base/flag.h"
 
 namespace millrace {
 namespace {

@@ -7,9 +7,9 @@
 #include <limits>
 #include <set>
 
-#include "runtime/base/flag.h"
 #include "experiments/runs/run_data.h"
 #include "runtime/base/files.h"
+#include "runtime/base/flag.h"
 #include "runtime/base/random.h"
 #include "runtime/base/text.h"
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/base/flag.h"
 #include "experiments/sweep/journal.h"
 #include "experiments/sweep/partition.h"
+#include "runtime/base/flag.h"
 #include "runtime/rules/best_so_far.h"
 
 namespace millrace {
