@@ -1,6 +1,7 @@
 // Flags of other training tools, and what millrace calls them. LibTorch-free.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,6 @@ const OtherWord* other_word(std::string_view theirs, const std::vector<Flag>& fl
 std::string hint_of(const OtherWord& word, std::string_view dashes);
 
 /// The whole table, for its test and for the docs.
-const std::vector<OtherWord>& other_words();
+std::span<const OtherWord> other_words();
 
 }  // namespace millrace

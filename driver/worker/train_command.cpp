@@ -135,118 +135,177 @@ Status check_outputs(const TrainFlags& spec, int rank) {
 /// Judge: `evaluate`, a run of no steps that starts from weights.
 enum class Purpose { Train, Judge };
 
-/// One run of the command. `age`: since the start of this process, or since the launcher's order.
-int train_once(const std::vector<std::string>& args, const Accelerator& accelerator, const Additions& own,
-               Purpose purpose, Seconds age = process_age()) {
-  const TimePoint begun = steady_clock().now() - duration_of(age_of_command(age).count());
-  return guarded([&] {
+/// One run of the command: steps that run in order, until one of them ends it with an exit code.
+class TrainOnce {
+ public:
+  using Ended = std::optional<int>;
+
+  /// `age`: since the start of this process, or since the launcher's order.
+  TrainOnce(const Accelerator& accelerator, const Additions& own, Purpose purpose, Seconds age)
+      : accelerator_(accelerator),
+        own_(own),
+        purpose_(purpose),
+        begun_(steady_clock().now() - duration_of(age_of_command(age).count())) {}
+
+  int run(const std::vector<std::string>& args) {
+    if (const Ended ended = read_flags(args)) return *ended;
+    for (const auto step : {&TrainOnce::read_job, &TrainOnce::make_rounds, &TrainOnce::check_ranks,
+                            &TrainOnce::check_model, &TrainOnce::open_sets, &TrainOnce::find_resumed})
+      if (const Ended ended = (this->*step)()) return *ended;
+    if (first().dry_run) return working_.reset(), print_dry_run(*rounds_);
+    take_signals();
+    working_.reset();
+    use_threads(first());
+    return static_cast<int>(job_->distributed ? train_process(*rounds_, *job_, accelerator_)
+                                              : train_in_threads(*rounds_, accelerator_));
+  }
+
+ private:
+  Ended read_flags(const std::vector<std::string>& args) {
     GivenOptions ignored;
-    const CommandSpec plain = with_additions(train_spec(), own, ignored);
-    const Result<JobLists> lists = take_job_lists(plain, args);
+    Result<JobLists> lists = take_job_lists(with_additions(train_spec(), own_, ignored), args);
     if (!lists) return report_problems(lists.problems(), ExitCode::Usage);
-    std::vector<TrainFlags> flags(lists->args.size());  // what the targets of their flags point into
-    Problems flag_problems;
-    for (std::size_t job = 0; job < flags.size(); ++job) {
-      const CommandSpec command = with_additions(train_spec(flags[job]), own, flags[job].model.options);
-      const Result<Arguments> parsed = parse_arguments(command, lists->args[job]);
+    lists_ = *std::move(lists);
+    flags_.resize(lists_.args.size());  // what the targets of their flags point into
+    for (std::size_t job = 0; job < flags_.size(); ++job) {
+      const CommandSpec command = with_additions(train_spec(flags_[job]), own_, flags_[job].model.options);
+      const Result<Arguments> parsed = parse_arguments(command, lists_.args[job]);
       if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
       if (parsed->wants_help()) return print_help(command, *parsed);
       for (const Problem& problem : parsed->problems())
-        if (job == 0 || lists->has(problem.where.substr(2))) flag_problems.push_back(problem);
+        if (job == 0 || lists_.has(problem.where.substr(2))) flag_problems_.push_back(problem);
     }
+    return std::nullopt;
+  }
+
+  Ended read_job() {
     die_with_launcher();
     ignore_size_limit_signal();
     Result<JobEnvironment> job = read_environment();
     if (!job) return report_problems(job.problems(), ExitCode::Usage);
+    job_ = *std::move(job);
     const Result<std::vector<Failpoint>> failpoints = planted_failpoints();
     if (!failpoints) return report_problems(failpoints.problems(), ExitCode::Usage);
-    for (TrainFlags& told : flags) {
-      told.options.host_folder = job->host_folder;
-      if (job->has_launcher) told.store_folder = job->store_folder;
-      told.options.failpoints = *failpoints;
+    if (job_->distributed) set_log_prefix("rank" + std::to_string(job_->rank));
+    for (TrainFlags& flags : flags_) {
+      flags.options.host_folder = job_->host_folder;
+      if (job_->has_launcher) flags.store_folder = job_->store_folder;
+      flags.options.failpoints = *failpoints;
+      flags.options.print_interval = print_interval();
+      flags.options.command = command_of_process();
+      if (std::optional<Problem> wrong = settle_batch(flags)) flag_problems_.push_back(*std::move(wrong));
     }
-    if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
-    for (TrainFlags& told : flags) told.options.print_interval = print_interval();
-    for (TrainFlags& told : flags) told.options.command = command_of_process();
-    for (TrainFlags& told : flags)
-      if (std::optional<Problem> wrong = settle_batch(told)) flag_problems.push_back(*std::move(wrong));
-    std::optional<WorkingLine> working;
-    std::optional<TimeLimit> time_limit;
-    if (job->rank == 0) working.emplace("prepares data and model");
-    if (const Status settled = settle_resume(flags, job->rank); !settled)
+    if (job_->rank == 0) working_.emplace("prepares data and model");
+    return std::nullopt;
+  }
+
+  Ended make_rounds() {
+    if (const Status settled = settle_resume(flags_, job_->rank); !settled)
       return report_problems(settled.problems(), ExitCode::Usage);
-    Result<Rounds> made = rounds_from(flags, *lists, own, flag_problems);
+    Result<Rounds> made = rounds_from(flags_, lists_, own_, flag_problems_);
     if (!made) return report_problems(made.problems(), ExitCode::Usage);
-    Rounds& rounds = *made;
-    TrainSpec& first = rounds.all.front().spec;
-    // Before data is read: the device is what a wrong machine lacks.
-    if (!first.emulated)
-      if (const auto device = device_from(first.device, job->local_rank, accelerator); !device)
+    rounds_ = *std::move(made);
+    return std::nullopt;
+  }
+
+  /// Before data is read: the device is what a wrong machine lacks.
+  Ended check_ranks() {
+    if (!first().emulated)
+      if (const auto device = device_from(first().device, job_->local_rank, accelerator_); !device)
         return report_problems(device.problems(), ExitCode::Usage);
-    if (job->distributed && first.emulated && first.emulated->is_virtual())
+    if (!job_->distributed) return std::nullopt;
+    if (first().emulated && first().emulated->is_virtual())
       return report_problems(
           {{"--clock virtual", "is the time of one process, and this job's ranks are processes",
             "start `millrace train` by itself: its ranks are threads"}},
           ExitCode::Usage);
-    if (job->distributed && first.pipeline.num_ranks() != job->size) {
-      return report_problems(
-          {{"--plan",
-            "the plan has " + std::to_string(first.pipeline.num_ranks()) + " ranks, this job has " +
-                std::to_string(job->size),
-            "start exactly the plan's ranks, or plan again with --ranks " + std::to_string(job->size) +
-                (job->scheduler.empty() ? "" : " (" + job->scheduler + ")")}},
-          ExitCode::Usage);
-    }
-    if (first.device == ComputeDevice::Cpu && !first.dry_run) {
-      std::vector<int> ranks{job->rank};
-      if (!job->distributed)
-        for (int rank = 1; rank < first.pipeline.num_ranks(); ++rank) ranks.push_back(rank);
-      for (const Round& round : rounds.all)
+    if (first().pipeline.num_ranks() == job_->size) return std::nullopt;
+    return report_problems(
+        {{"--plan",
+          "the plan has " + std::to_string(first().pipeline.num_ranks()) + " ranks, this job has " +
+              std::to_string(job_->size),
+          "start exactly the plan's ranks, or plan again with --ranks " + std::to_string(job_->size) +
+              (job_->scheduler.empty() ? "" : " (" + job_->scheduler + ")")}},
+        ExitCode::Usage);
+  }
+
+  Ended check_model() {
+    if (first().device == ComputeDevice::Cpu && !first().dry_run) {
+      std::vector<int> ranks{job_->rank};
+      if (!job_->distributed)
+        for (int rank = 1; rank < first().pipeline.num_ranks(); ++rank) ranks.push_back(rank);
+      for (const Round& round : rounds_->all)
         if (const Status fit = weights_fit(round.spec.networks, round.spec.pipeline, ranks, free_memory());
             !fit)
           return report_problems(fit.problems(), ExitCode::Usage);
     }
-    if (job->rank == 0 && purpose == Purpose::Train)
-      if (const Status same = check_eager_step(first.model.name, first.model.options); !same)
+    if (job_->rank == 0 && purpose_ == Purpose::Train)
+      if (const Status same = check_eager_step(first().model.name, first().model.options); !same)
         return report_problems(same.problems(), ExitCode::Usage);
-    if (const Status outputs = check_outputs(rounds.flags, job->rank); !outputs)
+    if (const Status outputs = check_outputs(rounds_->flags, job_->rank); !outputs)
       return report_problems(outputs.problems(), ExitCode::Usage);
+    return std::nullopt;
+  }
+
+  Ended open_sets() {
     OpenDatasets open;
-    for (Round& round : rounds.all) {
+    for (Round& round : rounds_->all) {
       if (const Status opened = open_data(round, open); !opened)
         return report_problems(opened.problems(), ExitCode::InputData);
     }
-    if (purpose == Purpose::Judge && !rounds.all.front().sets.test)
-      return report_problems({nothing_to_judge_on(first)}, ExitCode::InputData);
+    const Datasets& sets = rounds_->all.front().sets;
+    if (purpose_ == Purpose::Judge && !sets.test)
+      return report_problems({nothing_to_judge_on(first())}, ExitCode::InputData);
     // Rounds read data of one kind: the first says how long it is.
-    const std::vector<std::string> other_lengths = compare_lengths(first, rounds.all.front().sets);
-    for (const std::string& note : other_lengths) first.plan_notes.push_back(first.plan + ": " + note);
+    const std::vector<std::string> other_lengths = compare_lengths(first(), sets);
+    for (const std::string& note : other_lengths) first().plan_notes.push_back(first().plan + ": " + note);
     if (!other_lengths.empty())
-      for (Round& round : rounds.all) predicts_nothing(round.spec.pipeline);
-    if (job->rank == 0) log_notes(first, rounds.all.front().sets);
-    if (const Status resumed = go_on(rounds); !resumed)
-      return report_problems(resumed.problems(), ExitCode::Checkpoint);
-    if (first.dry_run) return working.reset(), print_dry_run(rounds);
-    const bool saves = rounds.flags.options.saves();
-    const bool is_virtual = first.emulated && first.emulated->is_virtual();
+      for (Round& round : rounds_->all) predicts_nothing(round.spec.pipeline);
+    if (job_->rank == 0) log_notes(first(), sets);
+    return std::nullopt;
+  }
+
+  Ended find_resumed() {
+    const Status resumed = go_on(*rounds_);
+    return resumed ? std::nullopt : Ended(report_problems(resumed.problems(), ExitCode::Checkpoint));
+  }
+
+  void take_signals() {
+    const bool saves = rounds_->flags.options.saves();
+    const bool is_virtual = first().emulated && first().emulated->is_virtual();
     if (saves) {
-      for (Round& round : rounds.all) round.spec.options.stop = &stop_flag;
-      if (rounds.flags.time_limit) time_limit.emplace(*rounds.flags.time_limit, begun);
+      for (Round& round : rounds_->all) round.spec.options.stop = &stop_flag;
+      if (rounds_->flags.time_limit) time_limit_.emplace(*rounds_->flags.time_limit, begun_);
     }
     // Else there is nothing to save: the signals just end it.
     if (saves && !is_virtual) {
       stop_on_signals();
-    } else if (job->rank == 0 && purpose == Purpose::Train) {
+    } else if (job_->rank == 0 && purpose_ == Purpose::Train) {
       tell_when_interrupted(
           is_virtual
               ? "millrace train: stopped before its end; an emulated run leaves the logs of its steps"
               : "millrace train: stopped before its end; no weights were saved: give --output-dir DIR");
     }
-    working.reset();
-    use_threads(first);
-    return static_cast<int>(job->distributed ? train_process(rounds, *job, accelerator)
-                                             : train_in_threads(rounds, accelerator));
-  });
+  }
+
+  TrainSpec& first() { return rounds_->all.front().spec; }
+
+  const Accelerator& accelerator_;
+  const Additions& own_;
+  const Purpose purpose_;
+  const TimePoint begun_;
+  JobLists lists_;
+  std::vector<TrainFlags> flags_;  ///< by job
+  Problems flag_problems_;         ///< values that do not fit
+  std::optional<JobEnvironment> job_;
+  std::optional<Rounds> rounds_;
+  std::optional<WorkingLine> working_;
+  std::optional<TimeLimit> time_limit_;
+};
+
+int train_once(const std::vector<std::string>& args, const Accelerator& accelerator, const Additions& own,
+               Purpose purpose, Seconds age = process_age()) {
+  return guarded([&] { return TrainOnce(accelerator, own, purpose, age).run(args); });
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/median.h"
 #include "runtime/device/host_memory.h"
+#include "runtime/profile/profile_graph.h"
 #include "runtime/stage/flat_blocks.h"
 #include "runtime/stage/gradient_reducer.h"
 #include "runtime/stage/layer_runner.h"
@@ -33,29 +34,6 @@ namespace {
 
 // Layers are timed as in a step of several microbatches, in which copies of the weights are worth making.
 constexpr int kMicrobatchesOfStep = 8;
-
-/// Seconds of one quantity, one for each repetition.
-using Samples = std::vector<double>;
-
-struct LayerSamples {
-  Samples forward, backward_input, backward_weight;
-};
-
-/// The times of one of the measured microbatches.
-struct BatchSamples {
-  Samples forward, loss, backward;  ///< sums over all layers
-  std::vector<LayerSamples> layers;
-};
-
-std::int64_t elements_of(const Shape& shape) {
-  std::int64_t elements = 1;
-  for (std::int64_t d : shape) elements *= d;
-  return elements;
-}
-
-Bytes bytes_of(const TensorSpec& spec) {
-  return static_cast<Bytes>(c10::elementSize(spec.dtype)) * elements_of(spec.shape);
-}
 
 /// Tells whether a layer, or one that it calls, keeps data other than tensors, e.g. autograd's graph.
 bool keeps_graph(const Saved& saved) {
@@ -82,9 +60,6 @@ Bytes unseen_bytes(const std::vector<at::Tensor>& tensors, std::set<const void*>
       bytes += static_cast<Bytes>(t.storage().nbytes());
   return bytes;
 }
-
-/// By layer, for each tensor that it reads: 1 if it keeps the tensor and an earlier layer counts it.
-using KeptInputs = std::vector<std::vector<char>>;
 
 constexpr Bytes kBucketBytes = 4 * kMiB;  // ExecutorOptions::bucket_bytes
 
@@ -142,17 +117,11 @@ class CoreTurns {
 };
 
 /// Runs one microbatch through the whole model as one stage, by the program that training runs.
-class Pass final : private LayerObserver {
+class Pass final : public PassBytes, private LayerObserver {
  public:
   Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options,
        const WorkClock& clock, Device& device)
-      : saved_bytes(layout.model.layers.size()),
-        saved_output_bytes(layout.model.layers.size()),
-        saved_input_bytes(layout.model.layers.size()),
-        between_bytes(layout.model.layers.size()),
-        workspace_bytes(layout.model.layers.size()),
-        input_workspace_bytes(layout.model.layers.size()),
-        weight_workspace_bytes(layout.model.layers.size()),
+      : PassBytes(layout.model.layers.size()),
         program_(compile_stage(layout, StageId(0))),
         runner_(program_, store, std::vector(static_cast<std::size_t>(store.jobs()), options.seed)),
         store_(store),
@@ -230,10 +199,6 @@ class Pass final : private LayerObserver {
     runner_.backward_weight(slot_, [](int) {});
     runner_.set_observer(this);
   }
-
-  std::vector<Bytes> saved_bytes, saved_output_bytes, saved_input_bytes, between_bytes, workspace_bytes,
-      input_workspace_bytes, weight_workspace_bytes;
-  KeptInputs keeps_counted;
 
  private:
   void forward(const Batch& batch) {
@@ -574,244 +539,6 @@ class Updates {
   Samples in_place_, kept_, norm_;
 };
 
-/// Returns the median of the passes from `first` on; 0 if there are none, as for a layer without weights.
-double middle(const Samples& samples, std::size_t first = 0) {
-  if (samples.size() <= first) return 0;
-  return median(Samples(samples.begin() + static_cast<std::ptrdiff_t>(first), samples.end()));
-}
-
-/// The seconds of one of the microbatches.
-struct BatchSeconds {
-  double loss = 0;
-  std::vector<LayerSeconds> layers;
-  double total() const {
-    double sum = loss;
-    for (const LayerSeconds& s : layers) sum += s.forward + s.backward_input + s.backward_weight;
-    return sum;
-  }
-  void operator+=(const BatchSeconds& more) {
-    loss += more.loss;
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-      layers[i].forward += more.layers[i].forward;
-      layers[i].backward_input += more.layers[i].backward_input;
-      layers[i].backward_weight += more.layers[i].backward_weight;
-    }
-  }
-};
-
-/// Returns medians over the passes from `first` on. The medians of layers do not add up to the median of a
-/// pass: between layers memory is freed and tensors are handed over, and a GPU is waited for after each layer
-/// (Pass::add_whole). So layers are scaled to add up to the whole.
-BatchSeconds seconds_of(const BatchSamples& batch, std::size_t first = 0) {
-  BatchSeconds seconds{.loss = middle(batch.loss, first), .layers = {}};
-  double forward = 0, backward = 0;
-  for (const LayerSamples& of : batch.layers) {
-    const LayerSeconds& s = seconds.layers.emplace_back(LayerSeconds{
-        middle(of.forward, first), middle(of.backward_input, first), middle(of.backward_weight, first)});
-    forward += s.forward;
-    backward += s.backward_input + s.backward_weight;
-  }
-  const double of_forward = forward > 0 ? middle(batch.forward, first) / forward : 1,
-               of_backward = backward > 0 ? middle(batch.backward, first) / backward : 1;
-  for (LayerSeconds& s : seconds.layers) {
-    s.forward *= of_forward;
-    s.backward_input *= of_backward;
-    s.backward_weight *= of_backward;
-  }
-  return seconds;
-}
-
-/// Samples by turn, then by microbatch. A model without turns has one entry.
-using TurnSamples = std::vector<std::vector<BatchSamples>>;
-
-/// Returns the seconds of each microbatch, all turns together.
-std::vector<BatchSeconds> seconds_of_each(const TurnSamples& turns, std::size_t first = 0) {
-  std::vector<BatchSeconds> each;
-  for (const BatchSamples& batch : turns.front()) each.push_back(seconds_of(batch, first));
-  for (std::size_t t = 1; t < turns.size(); ++t) {
-    for (std::size_t b = 0; b < each.size(); ++b) each[b] += seconds_of(turns[t][b], first);
-  }
-  return each;
-}
-
-/// Returns the mean of `of(batch)` over the microbatches.
-template <class Of>
-double mean(const std::vector<BatchSeconds>& batches, Of of) {
-  double sum = 0;
-  for (const BatchSeconds& batch : batches) sum += of(batch);
-  return sum / static_cast<double>(batches.size());
-}
-
-/// Returns the bytes of each tensor for a microbatch of `extent`, by index in StageLayout::tensors.
-std::vector<Bytes> tensor_bytes(const StageLayout& layout, const BatchExtent& extent) {
-  std::vector<Bytes> bytes;
-  std::vector<Shape> shapes = tensor_shapes(layout, extent);
-  for (std::size_t t = 0; t < shapes.size(); ++t)
-    bytes.push_back(bytes_of({.shape = std::move(shapes[t]), .dtype = layout.tensors[t].spec.dtype}));
-  return bytes;
-}
-
-/// Returns the bytes that each layer makes. `tensors` has the bytes of each tensor.
-std::vector<Bytes> output_bytes(const StageLayout& layout, const std::vector<Bytes>& tensors) {
-  std::vector<Bytes> bytes;
-  for (const auto& made : layout.makes) {
-    Bytes& sum = bytes.emplace_back();
-    for (int t : made) sum += tensors[t];
-  }
-  return bytes;
-}
-
-/// Returns the bytes of the fields that each layer reads, by name. Those of the heads count with the last
-/// layer.
-std::vector<std::map<std::string, Bytes>> fields_of(const StageLayout& layout,
-                                                    const std::vector<Bytes>& tensors) {
-  std::vector<std::map<std::string, Bytes>> fields(layout.reads.size());
-  const auto add = [&](std::map<std::string, Bytes>& into, const std::vector<int>& all) {
-    for (const int t : all)
-      if (layout.tensors[t].field >= 0) into[layout.tensors[t].name] = tensors[t];
-  };
-  for (std::size_t l = 0; l < fields.size(); ++l) add(fields[l], layout.reads[l]);
-  for (const std::vector<int>& head : layout.head_reads) add(fields.back(), head);
-  return fields;
-}
-
-Bytes sum_of(const std::map<std::string, Bytes>& fields) {
-  Bytes sum = 0;
-  for (const auto& [name, bytes] : fields) sum += bytes;
-  return sum;
-}
-
-/// Returns the layer that owns parameters of `layer`; empty: it owns all of them.
-std::string owner_of(const NamedLayer& layer, const LayeredModel& model) {
-  if (layer.tied.empty()) return {};
-  const std::optional<ParameterPlace> place = find_parameter(model, layer.tied.front().second);
-  return place ? model.layers[place->layer].name : std::string();
-}
-
-/// Tells whether layer `l` reads `tensor` in a turn (`there`), and whether its gradient comes back (`back`).
-struct InTurn {
-  bool there = false, back = false;
-};
-InTurn in_turn(const StageLayout& turn, std::size_t l, const std::string& tensor) {
-  for (const int t : turn.reads[l]) {
-    const ModelTensor& read = turn.tensors[t];
-    if (read.name == tensor) return {.there = true, .back = read.wants_gradient};
-  }
-  return {};
-}
-
-/// Merges what the layers keep in each turn.
-KeptInputs kept_inputs(const std::vector<std::unique_ptr<Pass>>& passes) {
-  KeptInputs kept = passes.front()->keeps_counted;
-  for (const auto& pass : passes) {
-    for (std::size_t l = 0; l < kept.size(); ++l)
-      std::ranges::transform(kept[l], pass->keeps_counted[l], kept[l].begin(), std::logical_or<>());
-  }
-  return kept;
-}
-
-/// Returns the bytes that go over a border between two layers: the mean over the microbatches, and each
-/// microbatch's if lengths differ. If `turn` is given, they are those that go there and back in that turn. In
-/// a job array the tensors "NAME@0", "NAME@1", ... are one edge.
-std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Bytes>& mean,
-                                const std::vector<std::vector<Bytes>>& of_each, const KeptInputs& kept,
-                                const StageLayout* turn = nullptr) {
-  const bool array = layout.model.jobs() > 1;
-  std::vector<LayerEdge> edges;
-  for (std::size_t l = 0; l < layout.reads.size(); ++l) {
-    const auto first = std::ssize(edges);
-    std::set<int> read;
-    for (std::size_t input = 0; input < layout.reads[l].size(); ++input) {
-      const int t = layout.reads[l][input];
-      const ModelTensor& tensor = layout.tensors[t];
-      if (tensor.layer < 0 || !read.insert(t).second) continue;
-      LayerEdge edge{tensor.layer, static_cast<int>(l),
-                     array ? tensor.name.substr(0, tensor.name.rfind('@')) : tensor.name, mean[t]};
-      if (!of_each.empty()) edge.of_microbatches = of_each[t];
-      edge.kept_bytes = kept[l][input] != 0 ? edge.bytes : 0;
-      if (turn != nullptr) {
-        const InTurn ways = in_turn(*turn, l, tensor.name);
-        edge.gradient_bytes = ways.back ? edge.bytes : 0;
-        if (!ways.there) edge.bytes = 0;
-      }
-      const auto known = std::find_if(edges.begin() + first, edges.end(), [&](const LayerEdge& e) {
-        return array && e.producer == edge.producer && e.tensor == edge.tensor;
-      });
-      if (known == edges.end()) {
-        edges.push_back(std::move(edge));
-        continue;
-      }
-      known->bytes += edge.bytes;
-      // If the jobs' tensors came together, the first job's is all of them.
-      if (*known->kept_bytes > 0 || *edge.kept_bytes > 0) known->kept_bytes = known->bytes;
-      if (edge.gradient_bytes) *known->gradient_bytes += *edge.gradient_bytes;
-      for (std::size_t m = 0; m < edge.of_microbatches.size(); ++m)
-        known->of_microbatches[m] += edge.of_microbatches[m];
-    }
-  }
-  return edges;
-}
-
-/// Returns half the distance between the slowest and the fastest block, as a share of the median.
-double spread_of(const Samples& totals) {
-  const auto [least, most] = std::minmax_element(totals.begin(), totals.end());
-  const double middle = median(totals);
-  return middle > 0 ? (*most - *least) / 2 / middle : 0;
-}
-
-/// Returns Measured::jitter of passes, `repetitions` of which are a block.
-double jitter_of(const TurnSamples& turns, std::size_t repetitions) {
-  std::vector<double> ratios;  // logarithms, of any two passes of a block
-  const auto add = [&](const Samples& passes) {
-    for (std::size_t i = 0; i < passes.size(); ++i) {
-      const std::size_t end = std::min(passes.size(), (i / repetitions + 1) * repetitions);
-      for (std::size_t j = i + 1; j < end; ++j)
-        if (passes[i] > 0 && passes[j] > 0) ratios.push_back(std::abs(std::log(passes[i] / passes[j])));
-    }
-  };
-  for (const std::vector<BatchSamples>& turn : turns) {
-    for (const BatchSamples& batch : turn) {
-      add(batch.forward);
-      add(batch.backward);
-    }
-  }
-  // The logarithm of two draws' ratio is normal with sigma sqrt(2). Half of all draws of a normal lie within
-  // 0.6745 of its sigma. The work of other programs in some of the passes moves a median little.
-  return median(ratios) / (0.6745 * std::numbers::sqrt2);
-}
-
-/// Returns the part of `whole`, the graph of all turns, that one turn costs.
-LayerGraph turn_of(const LayerGraph& whole, const StageLayout& turn, const std::string& name,
-                   const std::vector<BatchSamples>& samples, const Pass& pass) {
-  LayerGraph graph = whole;
-  graph.turn = name;
-  graph.turns.clear();
-  graph.dimensions.clear();
-  graph.microbatches.clear();
-  std::vector<BatchSeconds> each;
-  for (const BatchSamples& batch : samples) each.push_back(seconds_of(batch));
-  graph.loss_s = mean(each, [](const BatchSeconds& batch) { return batch.loss; });
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    LayerNode& node = graph.nodes[i];
-    const auto seconds = [&](double LayerSeconds::*phase) {
-      return mean(each, [&](const BatchSeconds& batch) { return batch.layers[i].*phase; });
-    };
-    node.forward_s = seconds(&LayerSeconds::forward);
-    node.backward_input_s = seconds(&LayerSeconds::backward_input);
-    node.backward_weight_s = seconds(&LayerSeconds::backward_weight);
-    if (turn.model.layers[i].frozen) node.parameter_bytes = node.untouched_bytes = 0;
-    node.saved_bytes = pass.saved_bytes[i];
-    node.saved_output_bytes = pass.saved_output_bytes[i];
-    node.saved_input_bytes = pass.saved_input_bytes[i];
-    node.between_bytes = pass.between_bytes[i];
-    node.workspace_bytes = pass.workspace_bytes[i];
-    node.input_workspace_bytes = pass.input_workspace_bytes[i];
-    node.weight_workspace_bytes = pass.weight_workspace_bytes[i];
-    node.of_microbatches.clear();
-  }
-  return graph;
-}
-
 StageLayout layout_or_throw(const LayeredModel& model, const ProfileOptions& options) {
   const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
   Result<StageLayout> made = make_layout(model, whole, options.microbatch, options.precision);
@@ -828,13 +555,92 @@ ParameterStore store_of(const StageLayout& layout, const ProfileOptions& options
   return store;
 }
 
-/// Returns the layouts of all turns; for a model without turns the layout itself.
-std::vector<const StageLayout*> turns_of(const StageLayout& layout) {
-  std::vector<const StageLayout*> turns;
-  for (const StageLayout& turn : layout.turns) turns.push_back(&turn);
-  if (turns.empty()) turns.push_back(&layout);
-  return turns;
-}
+/// The passes of all turns over the measured microbatches.
+class TimedPasses {
+ public:
+  /// All references must outlive it. `batches` has at least one.
+  TimedPasses(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options,
+              const WorkClock& clock, Device& device, const ProfileBatches& batches)
+      : turns_(turns_of(layout)),
+        options_(options),
+        batches_(batches),
+        samples_(turns_.size(), std::vector<BatchSamples>(batches.timed.size())) {
+    for (const StageLayout* turn : turns_)
+      passes_.push_back(std::make_unique<Pass>(*turn, store, options, clock, device));
+    const std::size_t layers = layout.model.layers.size();
+    for (auto& of_turn : samples_)
+      for (BatchSamples& of : of_turn) of.layers.resize(layers);
+    uncounted_.layers.resize(layers);
+    if (options.replicas && options.core_share < 1) core_turns_.emplace(*options.replicas, layers);
+  }
+
+  void warm_up() {
+    const ProfileBatches::One& longest = longest_of(batches_);
+    for (std::size_t t = 0; t < turns_.size(); ++t) {
+      const std::vector<Bytes> longest_bytes =
+          output_bytes(*turns_[t], tensor_bytes(*turns_[t], longest.extent));
+      for (int i = 0; i < warmups(); ++i) {
+        passes_[t]->run(longest.batch, nullptr, longest_bytes);
+        count();
+      }
+      passes_[t]->run_halves(longest.batch);
+    }
+  }
+
+  /// Kernels are tried at the first microbatch of a size (linear_kernels.h), so these passes do not count.
+  void choose_kernels() {
+    for (const ProfileBatches::One& one : batches_.timed) {
+      for (const auto& pass : passes_) {
+        pass->run(one.batch, &uncounted_);
+        count();
+      }
+    }
+  }
+
+  void run_block() {
+    for (int i = 0; i < options_.repetitions; ++i) {
+      for (std::size_t b = 0; b < batches_.timed.size(); ++b) {
+        for (std::size_t t = 0; t < passes_.size(); ++t) {
+          passes_[t]->run(batches_.timed[b].batch, &samples_[t][b], {},
+                          core_turns_ ? &*core_turns_ : nullptr);
+          count();
+        }
+      }
+    }
+  }
+
+  void run_uncounted() { passes_.back()->run(batches_.timed.front().batch, &uncounted_); }
+
+  /// Reports one more pass.
+  void count() {
+    // The 1 stands for the pass that tries kernels.
+    const std::int64_t timed = std::int64_t{options_.blocks} * options_.repetitions + 1;
+    const std::int64_t with_sums = options_.replicas ? options_.blocks * 2 * Sums::kPairs : 0;
+    if (options_.progress)
+      options_.progress(++passed_,
+                        (timed * std::ssize(batches_.timed) + with_sums + warmups()) * std::ssize(turns_));
+  }
+
+  const std::vector<std::unique_ptr<Pass>>& of_turns() const { return passes_; }
+  const TurnSamples& samples() const { return samples_; }
+  std::vector<const PassBytes*> bytes() const {
+    std::vector<const PassBytes*> all;
+    for (const auto& pass : passes_) all.push_back(pass.get());
+    return all;
+  }
+
+ private:
+  int warmups() const { return std::max(1, options_.warmup); }
+
+  const std::vector<const StageLayout*> turns_;
+  const ProfileOptions& options_;
+  const ProfileBatches& batches_;
+  std::vector<std::unique_ptr<Pass>> passes_;  ///< by turn
+  TurnSamples samples_;
+  BatchSamples uncounted_;
+  std::optional<CoreTurns> core_turns_;
+  std::int64_t passed_ = 0;
+};
 
 }  // namespace
 
@@ -900,164 +706,34 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   ParameterStore store = store_of(layout, options, device);
   if (batches.timed.empty())
     batches.timed.push_back({layout.nominal, random_batch(model, layout.nominal, device)});
-  const ProfileBatches::One& longest = batches.longest ? *batches.longest : batches.timed.back();
-
-  const std::vector<const StageLayout*> turns = turns_of(layout);
-  const int warmups = std::max(1, options.warmup);
-  const auto num_batches = static_cast<std::int64_t>(batches.timed.size());
-  std::int64_t passed = 0;
-  const auto pass_is_done = [&] {
-    // The 1 stands for the pass that tries kernels.
-    const std::int64_t timed = std::int64_t{options.blocks} * options.repetitions + 1;
-    const std::int64_t with_sums = options.replicas ? options.blocks * 2 * Sums::kPairs : 0;
-    if (options.progress)
-      options.progress(++passed, (timed * num_batches + with_sums + warmups) * std::ssize(turns));
-  };
-  std::vector<std::unique_ptr<Pass>> passes;  // by turn
-  for (const StageLayout* turn : turns) {
-    passes.push_back(std::make_unique<Pass>(*turn, store, options, work_clock, device));
-    const std::vector<Bytes> longest_bytes = output_bytes(*turn, tensor_bytes(*turn, longest.extent));
-    for (int i = 0; i < warmups; ++i) {
-      passes.back()->run(longest.batch, nullptr, longest_bytes);
-      pass_is_done();
-    }
-    passes.back()->run_halves(longest.batch);
-  }
-  TurnSamples samples(turns.size(), std::vector<BatchSamples>(batches.timed.size()));
-  for (auto& of_turn : samples) {
-    for (BatchSamples& of : of_turn) of.layers.resize(model.layers.size());
-  }
+  TimedPasses passes(layout, store, options, work_clock, device, batches);
+  passes.warm_up();
+  passes.choose_kernels();
   Updates updates(store, model.layers.size(), options.rule, work_clock, device);
-  BatchSamples uncounted;
-  uncounted.layers.resize(model.layers.size());
   const auto time_updates = [&] {
-    passes.back()->run(batches.timed.front().batch, &uncounted);
+    passes.run_uncounted();
     updates.take_gradients();
     for (int i = 0; i < 2 * Updates::kSorts; ++i) updates.update();
   };
-  // Kernels are tried at the first microbatch of a size (linear_kernels.h), so these passes do not count.
-  for (const ProfileBatches::One& one : batches.timed) {
-    for (const auto& pass : passes) {
-      pass->run(one.batch, &uncounted);
-      pass_is_done();
-    }
-  }
-  std::optional<CoreTurns> core_turns;
-  if (options.replicas && options.core_share < 1) core_turns.emplace(*options.replicas, model.layers.size());
   std::optional<Sums> sums;
-  if (options.replicas) sums.emplace(passes, *options.replicas);
-  Samples totals;
+  if (options.replicas) sums.emplace(passes.of_turns(), *options.replicas);
   for (int block = 0; block < options.blocks; ++block) {
     if (options.before_block) options.before_block();
-    const std::size_t first = samples.front().front().loss.size();
-    for (int i = 0; i < options.repetitions; ++i) {
-      for (std::size_t b = 0; b < batches.timed.size(); ++b) {
-        for (std::size_t t = 0; t < passes.size(); ++t) {
-          passes[t]->run(batches.timed[b].batch, &samples[t][b], {}, core_turns ? &*core_turns : nullptr);
-          pass_is_done();
-        }
-      }
-    }
+    passes.run_block();
     time_updates();
-    if (sums) {
-      sums->measure(batches.timed.front().batch, pass_is_done);
-      updates.forget_gradients();  // those of other ranks touched other rows
-    }
-    double total = 0;
-    for (const BatchSeconds& batch : seconds_of_each(samples, first)) total += batch.total();
-    totals.push_back(total);
+    if (!sums) continue;
+    sums->measure(batches.timed.front().batch, [&] { passes.count(); });
+    updates.forget_gradients();  // those of other ranks touched other rows
   }
   while (!updates.enough()) time_updates();
-
-  LayerGraph graph{.model = model.name,
-                   .microbatch = options.microbatch,
-                   .device = device.name(),
-                   .precision = to_string(options.precision),
-                   .sync_batch_norm = options.sync_batch_norm};
-  std::vector<Bytes> mean_bytes(layout.tensors.size(), 0);
-  std::vector<std::vector<Bytes>> bytes_of_each(layout.tensors.size());  // by tensor
-  for (const ProfileBatches::One& one : batches.timed) {
-    const std::vector<Bytes> bytes = tensor_bytes(layout, one.extent);
-    for (std::size_t t = 0; t < bytes.size(); ++t) {
-      mean_bytes[t] += bytes[t];
-      bytes_of_each[t].push_back(bytes[t]);
-    }
-  }
-  for (Bytes& bytes : mean_bytes) bytes /= static_cast<Bytes>(batches.timed.size());
-  const std::vector<BatchSeconds> each = seconds_of_each(samples);
-  const std::vector<Bytes> mean_outputs = output_bytes(layout, mean_bytes);
-  // Batches that are loaded ahead wait in the host's memory.
-  const bool batches_wait_on_device = device.identity().empty();
-  using Fields = std::vector<std::map<std::string, Bytes>>;
-  const Fields fields = batches_wait_on_device ? fields_of(layout, tensor_bytes(layout, longest.extent))
-                                               : Fields(model.layers.size());
-  if (!model.dimensions.empty()) {
-    for (const Dimension& dimension : model.dimensions) graph.dimensions.push_back(dimension.name);
-    for (std::size_t b = 0; b < each.size(); ++b)
-      graph.microbatches.push_back({batches.timed[b].extent.lengths, each[b].total(), each[b].loss});
-  }
-  const bool lengths_differ = graph.microbatches.size() > 1;
-  graph.loss_s = mean(each, [](const BatchSeconds& batch) { return batch.loss; });
-  const auto most = [&](std::vector<Bytes> Pass::*bytes, std::size_t layer) {
-    Bytes result = 0;
-    for (const auto& pass : passes) result = std::max(result, (*pass.*bytes)[layer]);
-    return result;
-  };
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    const NamedLayer& layer = model.layers[i];
-    const auto seconds = [&](double LayerSeconds::*phase) {
-      return mean(each, [&](const BatchSeconds& batch) { return batch.layers[i].*phase; });
-    };
-    Bytes parameter_bytes = 0, tied_bytes = 0;
-    for (const ParameterSpec& spec : layer.layer->parameters()) {
-      if (spec.is_buffer) continue;
-      (layer.is_tied(spec) ? tied_bytes : parameter_bytes) += bytes_of({.shape = spec.shape});
-    }
-    graph.nodes.push_back({.name = layer.name,
-                           .kind = layer.layer->kind(),
-                           .forward_s = seconds(&LayerSeconds::forward),
-                           .backward_input_s = seconds(&LayerSeconds::backward_input),
-                           .backward_weight_s = seconds(&LayerSeconds::backward_weight),
-                           .parameter_bytes = parameter_bytes,
-                           .lowered_bytes = store.bytes_of_copies(static_cast<int>(i)) + tied_bytes,
-                           .field_bytes = sum_of(fields[i]),
-                           .fields = fields[i],
-                           .activation_bytes = mean_outputs[i],
-                           .saved_bytes = most(&Pass::saved_bytes, i),
-                           .saved_output_bytes = most(&Pass::saved_output_bytes, i),
-                           .saved_input_bytes = most(&Pass::saved_input_bytes, i),
-                           .between_bytes = most(&Pass::between_bytes, i),
-                           .tied_to = owner_of(layer, model),
-                           .tied_bytes = tied_bytes,
-                           .workspace_bytes = most(&Pass::workspace_bytes, i),
-                           .input_workspace_bytes = most(&Pass::input_workspace_bytes, i),
-                           .weight_workspace_bytes = most(&Pass::weight_workspace_bytes, i)});
-    if (lengths_differ)
-      for (const BatchSeconds& batch : each) graph.nodes.back().of_microbatches.push_back(batch.layers[i]);
-  }
-  const KeptInputs kept = kept_inputs(passes);
-  graph.edges =
-      edges_of(layout, mean_bytes, lengths_differ ? bytes_of_each : std::vector<std::vector<Bytes>>(), kept);
+  const ProfileMeasurements measured{
+      model,        options,          layout,         store,
+      batches,      passes.samples(), passes.bytes(), device.identity().empty(),
+      device.name()};
+  LayerGraph graph = graph_of(measured);
   updates.write_to(graph);
   if (sums) graph.sum_s_per_byte = sums->seconds_per_byte();
-  graph.jobs = model.jobs();
-  graph.measured = {.ranks = 1,
-                    .blocks = options.blocks,
-                    .spread = spread_of(totals),
-                    .jitter = jitter_of(samples, static_cast<std::size_t>(options.repetitions))};
-  std::vector<LayerGraph> of_turns;
-  for (std::size_t t = 0; t < layout.turns.size(); ++t) {
-    of_turns.push_back(turn_of(graph, layout.turns[t], model.turns[t].name, samples[t], *passes[t]));
-    of_turns.back().edges = edges_of(layout, mean_bytes, {}, kept, turns[t]);
-    const Fields read = fields_of(*turns[t], tensor_bytes(*turns[t], longest.extent));
-    for (std::size_t i = 0; i < read.size(); ++i) {
-      LayerNode& node = of_turns.back().nodes[i];
-      if (!batches_wait_on_device) continue;
-      node.fields = read[i];
-      node.field_bytes = sum_of(read[i]);
-    }
-  }
-  graph.turns = std::move(of_turns);
+  add_turns(graph, measured);
   return graph;
 }
 
