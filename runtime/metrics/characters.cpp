@@ -4,8 +4,9 @@
 #include <cstring>
 #include <vector>
 
+#include <utf8proc.h>
+
 #include "runtime/base/text.h"
-#include "runtime/metrics/unicode_tables.h"
 
 namespace millrace {
 namespace {
@@ -16,15 +17,54 @@ constexpr std::string_view kSmallSigma = "\u03c3", kFinalSigma = "\u03c2";
 constexpr char32_t kDottedI = 0x130;
 constexpr std::string_view kSmallDottedI = "i\u0307";
 
-/// The runs spread out: two bytes for each code point, made when first asked for.
+/// Case-ignorable by Unicode's Word_Break, and not by category.
+constexpr std::u32string_view kIgnorablePunctuation =
+    U"'.:\u00b7\u0387\u055f\u05f4\u2018\u2019\u2024\u2027\ufe13\ufe52\ufe55\uff07\uff0e\uff1a";
+/// Lower case without an upper one, and not by category (Other_Lowercase).
+constexpr std::u32string_view kLettersWithoutMapping = U"\u00aa\u00ba";
+
+/// Returns the CharacterClass bits of a code point.
+std::uint16_t classes_of(utf8proc_int32_t code) {
+  const utf8proc_property_t& of = *utf8proc_get_property(code);
+  const auto category = static_cast<utf8proc_category_t>(of.category);
+  const auto bidi = static_cast<utf8proc_bidi_class_t>(of.bidi_class);
+  const auto within = [&](utf8proc_category_t first, utf8proc_category_t last) {
+    return category >= first && category <= last;
+  };
+  const auto is_among = [&](std::u32string_view all) {
+    return all.find(static_cast<char32_t>(code)) != std::u32string_view::npos;
+  };
+  const bool has_lower = utf8proc_tolower(code) != code;
+  const bool ignorable = category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_ME ||
+                         category == UTF8PROC_CATEGORY_CF || category == UTF8PROC_CATEGORY_LM ||
+                         category == UTF8PROC_CATEGORY_SK || is_among(kIgnorablePunctuation);
+  const bool cased =
+      within(UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LT) || has_lower || utf8proc_toupper(code) != code ||
+      is_among(kLettersWithoutMapping) ||
+      (code >= 0x1f130 && code < 0x1f190 && (code - 0x1f130) % 32 < 26);  // Other_Uppercase: in squares
+  std::uint16_t classes = 0;
+  const auto add = [&](bool is, CharacterClass one) { classes |= is ? one : 0; };
+  add(within(UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PO), kPunctuation);
+  add(within(UTF8PROC_CATEGORY_SM, UTF8PROC_CATEGORY_SO), kSymbol);
+  add(within(UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO), kNumber);
+  add(category == UTF8PROC_CATEGORY_ND, kDigit);
+  add(category == UTF8PROC_CATEGORY_ZS || bidi == UTF8PROC_BIDI_CLASS_WS || bidi == UTF8PROC_BIDI_CLASS_B ||
+          bidi == UTF8PROC_BIDI_CLASS_S,
+      kSpace);
+  add(cased && !ignorable, kCased);
+  add(ignorable, kCaseIgnorable);
+  add(has_lower, kHasLower);
+  add(within(UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO) || category == UTF8PROC_CATEGORY_NL, kAlphabetic);
+  add(category == UTF8PROC_CATEGORY_SC, kCurrency);
+  return classes;
+}
+
+/// Two bytes for each code point, made when first asked for.
 const std::uint16_t* classes_of_all() {
   static const std::vector<std::uint16_t> classes = [] {
     std::vector<std::uint16_t> all(kNumCodePoints);
-    for (std::size_t run = 0; run < kNumClassRuns; ++run) {
-      const std::size_t end = run + 1 < kNumClassRuns ? kClassRuns[run + 1].first : kNumCodePoints;
-      std::fill(all.begin() + kClassRuns[run].first, all.begin() + static_cast<std::ptrdiff_t>(end),
-                kClassRuns[run].flags);
-    }
+    for (std::size_t code = 0; code < all.size(); ++code)
+      all[code] = classes_of(static_cast<utf8proc_int32_t>(code));
     return all;
   }();
   return classes.data();
@@ -48,19 +88,6 @@ void append_utf8(std::string& text, char32_t code) {
   } else {
     text += static_cast<char>(0xF0 | code >> 18), tail(12), tail(6), tail(0);
   }
-}
-
-char32_t lower_of(char32_t code) {
-  const LowerRun* const end = kLowerRuns + kNumLowerRuns;
-  const LowerRun* run =
-      std::upper_bound(kLowerRuns, end, code, [](char32_t c, const LowerRun& r) { return c < r.first; });
-  // Runs of every other code point may interleave, by two at most.
-  for (int back = 0; back < 2 && run != kLowerRuns; ++back) {
-    --run;
-    if (code <= run->last && (code - run->first) % run->step == 0)
-      return static_cast<char32_t>(static_cast<std::int64_t>(code) + run->delta);
-  }
-  return code;
 }
 
 /// Unicode's Final_Sigma: something cased before it and nothing cased after it, skipping what is
@@ -112,7 +139,8 @@ std::string to_lower(std::string_view text) {
     } else if (character.code == kDottedI) {
       result += kSmallDottedI;
     } else {
-      append_utf8(result, lower_of(character.code));
+      append_utf8(result,
+                  static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character.code))));
     }
     i += character.bytes;
   }

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// Bits of a character's classes. unicode_tables.cpp names the Unicode versions.
+/// Bits of a character's classes, by the Unicode version of utf8proc.
 enum CharacterClass : std::uint16_t {
   kPunctuation = 1,  ///< general category P*
   kSymbol = 2,       ///< S*

@@ -169,7 +169,7 @@ def systems():
 
 
 def characters():
-    """Bits of a code point: P, S, N, white space; whether a sigma is final after it, after a and it, between a and it."""
+    """Bits of a code point: P, S, N, white space; whether a sigma is final after it, after a and it, between a and it; whether it is unassigned."""
     lower = []
     classes = bytearray(sys.maxunicode + 1)
     patterns = [regex.compile(r"\p{%s}" % name) for name in "PSN"]
@@ -179,7 +179,7 @@ def characters():
         character = chr(code)
         facts = [bool(pattern.match(character)) for pattern in patterns] + [
             character.isspace(), (character + "Σ").lower()[-1] == "ς", ("a" + character + "Σ").lower()[-1] == "ς",
-            ("aΣ" + character).lower()[1] == "ς"]
+            ("aΣ" + character).lower()[1] == "ς", unicodedata.category(character) == "Cn"]
         classes[code] = sum(fact << place for place, fact in enumerate(facts))
         if character.lower() != character:
             lower.append({"text": character, "lower": character.lower()})
