@@ -143,13 +143,13 @@ TEST(JobSpec, TheWorkerUnderstandsTheArguments) {
 TEST(JobSpec, EveryProblemAtOnceWithItsPlace) {
   const std::string all = problems_of(
       "modle: mlp\nlr: 0.5x\nsteps: 1.5\nrule: sgdd\ndeterministic: maybe\nseed: [1]\nranks: 0\nenv: {RANK: "
-      "3}\nlr_policy:\nname: a/b\nbatch_size: 3\n");
+      "3}\nlr_policy:\nname: a/b\nmicro_batch_size: 3\n");
   for (const char* expected :
        {"job.yaml:1:8: unknown key 'modle'. Hint: did you mean 'model'?", "lr: '0.5x' is not a number",
         "steps: '1.5' is not an integer", "rule: unknown update rule 'sgdd'. Hint: did you mean 'sgd'?",
         "deterministic: 'maybe' is not true or false", "seed needs one value, found a list", "ranks is '0'",
         "RANK is set by the launcher", "lr_policy needs one value and has none", "cannot name a folder",
-        "unknown key 'batch_size'"}) {
+        "unknown key 'micro_batch_size'"}) {
     EXPECT_NE(all.find(expected), std::string::npos) << expected << "\n" << all;
   }
 }

@@ -90,8 +90,8 @@ TEST_F(Help, PagesUseFlagsThatTheirCommandsHave) {
       for (const std::string& word : help.empty() ? std::vector<std::string>() : words) {
         std::string flag = word.substr(0, word.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-_"));
         std::ranges::replace(flag, '_', '-');
-        // docs/commands.md shows what --batch-size is answered with.
-        if (!flag.starts_with("--") || flag.size() < 3 || flag == "--batch-size") continue;
+        // docs/commands.md shows what --train-batch-size is answered with.
+        if (!flag.starts_with("--") || flag.size() < 3 || flag == "--train-batch-size") continue;
         EXPECT_TRUE(known_by(help, flag)) << path << ": " << flag << " in: " << command;
         ++checked;
       }
