@@ -28,7 +28,7 @@ bool reads_clicks(const std::vector<FieldSpec>& fields);
 /// for a label that is not 0 or 1 and for a category beyond its table, with the file and the row.
 Result<std::shared_ptr<const Dataset>> make_criteo(const DatasetOptions& options, const std::string& text);
 
-/// Makes `size` rows of a click model (data/generate/clicks.h) with the rows of the model's tables. A row is
+/// Makes `size` rows of a click model (data/made_up/clicks.h) with the rows of the model's tables. A row is
 /// a function of (seed, split, index); both splits have the same hidden model.
 std::shared_ptr<const Dataset> make_synthetic_clicks(const DatasetOptions& options, std::int64_t size);
 

@@ -1,6 +1,6 @@
 // Makes clicks from a seed.
 #include "data/clicks/click_samples.h"
-#include "data/generate/clicks.h"
+#include "data/made_up/clicks.h"
 #include "runtime/base/random.h"
 #include "runtime/base/text.h"
 

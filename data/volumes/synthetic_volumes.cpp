@@ -2,8 +2,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include "data/generate/kidneys.h"
 #include "data/loading/samples.h"
+#include "data/made_up/kidneys.h"
 #include "data/volumes/volume_datasets.h"
 #include "runtime/base/random.h"
 

@@ -25,7 +25,7 @@ bool reads_volumes(const std::vector<FieldSpec>& fields);
 Result<std::shared_ptr<const Dataset>> make_kits(const DatasetOptions& options, const std::string& text);
 
 /// Makes `size` volumes of the model's crop with two kidneys and, in half of them, a tumour
-/// (data/generate/kidneys.h). A volume is a function of (seed, split, index).
+/// (data/made_up/kidneys.h). A volume is a function of (seed, split, index).
 std::shared_ptr<const Dataset> make_synthetic_volumes(const DatasetOptions& options, std::int64_t size);
 
 }  // namespace millrace

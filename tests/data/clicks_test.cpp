@@ -10,9 +10,9 @@
 #include <set>
 
 #include "data/files/little_endian.h"
-#include "data/generate/clicks.h"
-#include "data/generate/workloads.h"
 #include "data/loading/dataset.h"
+#include "data/made_up/clicks.h"
+#include "experiments/io/generate/workloads.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/metrics/roc_auc.h"

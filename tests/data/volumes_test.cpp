@@ -10,8 +10,8 @@
 #include <functional>
 #include <set>
 
-#include "data/generate/kidneys.h"
 #include "data/loading/dataset.h"
+#include "data/made_up/kidneys.h"
 #include "data/volumes/labelled_parts.h"
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"

@@ -10,7 +10,7 @@
 #include "data/files/sample_file.h"
 #include "data/files/tfrecord.h"
 #include "data/files/zip.h"
-#include "data/generate/sample_writer.h"
+#include "experiments/io/generate/sample_writer.h"
 #include "runtime/base/error.h"
 #include "tests/driver/temporary_folder.h"
 

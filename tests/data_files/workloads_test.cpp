@@ -11,7 +11,7 @@
 
 #include "data/files/npy.h"
 #include "data/files/tfrecord.h"
-#include "data/generate/workloads.h"
+#include "experiments/io/generate/workloads.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "tests/driver/temporary_folder.h"

@@ -19,9 +19,9 @@
 #include <thread>
 #include <vector>
 
-#include "experiments/capture/bpftrace_source.h"
-#include "experiments/capture/ptrace_source.h"
-#include "experiments/capture/raw_writer.h"
+#include "experiments/io/capture/bpftrace_source.h"
+#include "experiments/io/capture/ptrace_source.h"
+#include "experiments/io/capture/raw_writer.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "tests/driver/temporary_folder.h"

@@ -6,14 +6,14 @@
 #include <map>
 #include <sstream>
 
-#include "experiments/data/data_command.h"
-#include "experiments/dlio/checkpoint_writer.h"
-#include "experiments/dlio/dlio_command.h"
-#include "experiments/dlio/dlio_config.h"
-#include "experiments/dlio/dlio_output.h"
-#include "experiments/dlio/mlperf_storage.h"
-#include "experiments/dlio/time_spec.h"
 #include "experiments/export/convert_command.h"
+#include "experiments/io/data/data_command.h"
+#include "experiments/io/dlio/checkpoint_writer.h"
+#include "experiments/io/dlio/dlio_command.h"
+#include "experiments/io/dlio/dlio_config.h"
+#include "experiments/io/dlio/dlio_output.h"
+#include "experiments/io/dlio/mlperf_storage.h"
+#include "experiments/io/dlio/time_spec.h"
 #include "runtime/base/files.h"
 
 namespace millrace {

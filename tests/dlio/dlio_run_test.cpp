@@ -5,9 +5,9 @@
 #include <set>
 #include <thread>
 
-#include "experiments/dlio/dlio_output.h"
-#include "experiments/dlio/process_group.h"
-#include "experiments/dlio/sample_order.h"
+#include "experiments/io/dlio/dlio_output.h"
+#include "experiments/io/dlio/process_group.h"
+#include "experiments/io/dlio/sample_order.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "tests/driver/temporary_folder.h"

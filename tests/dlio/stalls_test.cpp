@@ -8,9 +8,9 @@
 
 #include "data/files/images.h"
 #include "data/files/storage_names.h"
-#include "experiments/stalls/data_state.h"
-#include "experiments/stalls/fetch_stage.h"
-#include "experiments/stalls/stall_analysis.h"
+#include "experiments/io/stalls/data_state.h"
+#include "experiments/io/stalls/fetch_stage.h"
+#include "experiments/io/stalls/stall_analysis.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/text.h"

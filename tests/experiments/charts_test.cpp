@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "experiments/drawing/svg_chart.h"
-#include "experiments/experiment/experiment_report.h"
-#include "experiments/instrument/instrument_charts.h"
-#include "experiments/stalls/stall_figures.h"
+#include "experiments/io/experiment/experiment_report.h"
+#include "experiments/io/instrument/instrument_charts.h"
+#include "experiments/io/stalls/stall_figures.h"
 #include "tests/driver/temporary_folder.h"
 
 namespace millrace {

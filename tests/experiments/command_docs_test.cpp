@@ -3,14 +3,14 @@
 
 #include <sstream>
 
-#include "experiments/instrument/fit_command.h"
-#include "experiments/instrument/instrument_command.h"
-#include "experiments/instrument/process_command.h"
-#include "experiments/trace/generate_run_command.h"
-#include "experiments/trace/plot_command.h"
-#include "experiments/trace/preprocess_command.h"
-#include "experiments/trace/similarity_command.h"
-#include "experiments/trace/trace_command.h"
+#include "experiments/io/instrument/fit_command.h"
+#include "experiments/io/instrument/instrument_command.h"
+#include "experiments/io/instrument/process_command.h"
+#include "experiments/io/trace/generate_run_command.h"
+#include "experiments/io/trace/plot_command.h"
+#include "experiments/io/trace/preprocess_command.h"
+#include "experiments/io/trace/similarity_command.h"
+#include "experiments/io/trace/trace_command.h"
 #include "tests/experiments/trace_run.h"
 
 namespace millrace {

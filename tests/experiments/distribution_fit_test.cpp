@@ -11,8 +11,8 @@
 #include <boost/math/special_functions/trigamma.hpp>
 #include <cmath>
 
-#include "experiments/instrument/distribution_fit.h"
-#include "experiments/instrument/statistics.h"
+#include "experiments/io/instrument/distribution_fit.h"
+#include "experiments/io/instrument/statistics.h"
 #include "runtime/base/random.h"
 
 namespace millrace {

@@ -3,9 +3,9 @@
 
 #include <cmath>
 
-#include "experiments/instrument/scaling_fit.h"
-#include "experiments/instrument/step_data.h"
-#include "experiments/instrument/workload_file.h"
+#include "experiments/io/instrument/scaling_fit.h"
+#include "experiments/io/instrument/step_data.h"
+#include "experiments/io/instrument/workload_file.h"
 #include "runtime/base/random.h"
 #include "tests/experiments/trace_run.h"
 

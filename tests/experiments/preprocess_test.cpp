@@ -1,7 +1,7 @@
 // Raw runs to CSVs: the kit's answers on its clean runs, and what is right where it is wrong.
 #include <gtest/gtest.h>
 
-#include "experiments/trace/civil_time.h"
+#include "experiments/io/trace/civil_time.h"
 #include "tests/experiments/trace_run.h"
 
 namespace millrace {

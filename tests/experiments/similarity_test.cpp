@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <map>
 
-#include "experiments/trace/similarity.h"
-#include "experiments/trace/timeline_plot.h"
+#include "experiments/io/trace/similarity.h"
+#include "experiments/io/trace/timeline_plot.h"
 #include "runtime/base/files.h"
 #include "runtime/base/random.h"
 #include "tests/experiments/trace_run.h"

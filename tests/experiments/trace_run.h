@@ -9,8 +9,8 @@
 #include <sstream>
 #include <string>
 
-#include "experiments/trace/generate_run.h"
-#include "experiments/trace/preprocess.h"
+#include "experiments/io/trace/generate_run.h"
+#include "experiments/io/trace/preprocess.h"
 #include "tests/driver/temporary_folder.h"
 
 namespace millrace {

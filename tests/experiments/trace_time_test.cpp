@@ -1,11 +1,11 @@
 // Civil time, zones, sampled logs and the program's log.
 #include <gtest/gtest.h>
 
-#include "experiments/trace/app_log.h"
-#include "experiments/trace/civil_time.h"
-#include "experiments/trace/raw_trace.h"
-#include "experiments/trace/sampled_logs.h"
-#include "experiments/trace/time_zone.h"
+#include "experiments/io/trace/app_log.h"
+#include "experiments/io/trace/civil_time.h"
+#include "experiments/io/trace/raw_trace.h"
+#include "experiments/io/trace/sampled_logs.h"
+#include "experiments/io/trace/time_zone.h"
 
 namespace millrace {
 namespace {

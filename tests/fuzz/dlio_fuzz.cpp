@@ -1,5 +1,5 @@
 // DLIO's configuration files.
-#include "experiments/dlio/dlio_config.h"
+#include "experiments/io/dlio/dlio_config.h"
 #include "tests/fuzz/fuzz_harness.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

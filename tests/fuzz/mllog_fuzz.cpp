@@ -1,6 +1,6 @@
 // The programs' logs: phases have a start before their end; the array that is written is JSON.
-#include "experiments/trace/app_log.h"
-#include "experiments/trace/timeline_data.h"
+#include "experiments/io/trace/app_log.h"
+#include "experiments/io/trace/timeline_data.h"
 #include "runtime/base/json.h"
 #include "tests/fuzz/fuzz_harness.h"
 

@@ -1,5 +1,5 @@
 // nvidia-smi pmon.
-#include "experiments/trace/sampled_logs.h"
+#include "experiments/io/trace/sampled_logs.h"
 #include "tests/fuzz/fuzz_harness.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

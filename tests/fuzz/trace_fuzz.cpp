@@ -1,6 +1,6 @@
 // Rows of the raw traces: what is read is a row of that kind, and is written back as the same columns.
-#include "experiments/trace/raw_trace.h"
-#include "experiments/trace/timeline_data.h"
+#include "experiments/io/trace/raw_trace.h"
+#include "experiments/io/trace/timeline_data.h"
 #include "tests/fuzz/fuzz_harness.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,5 +1,5 @@
 // Time zones by rule or offset: every moment has an offset of less than two days, and local times lead back.
-#include "experiments/trace/time_zone.h"
+#include "experiments/io/trace/time_zone.h"
 #include "tests/fuzz/fuzz_harness.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
