@@ -35,11 +35,13 @@
 #include "driver/plan/plan_command.h"
 #include "driver/project/new_command.h"
 #include "driver/simulate/simulate_command.h"
+#include "driver/text/text_command.h"
 #include "experiments/export/convert_command.h"
 #include "experiments/io/data/data_command.h"
 #include "experiments/io/dlio/dlio_command.h"
 #include "experiments/io/experiment/experiment_command.h"
 #include "experiments/io/instrument/instrument_command.h"
+#include "experiments/io/job_stalls/job_stalls.h"
 #include "experiments/io/stalls/stalls_command.h"
 #include "experiments/io/trace/trace_command.h"
 #include "experiments/report/report_command.h"
@@ -118,6 +120,32 @@ int to_worker(const std::vector<std::string>& args) {
   return hand_over(spec(), spec().command, args);
 }
 
+/// `millrace data`: files of the I/O studies, and text for training.
+std::span<const Subcommand> data_commands() {
+  static const std::vector<Subcommand> table{
+      data_subcommands()[0],
+      data_subcommands()[1],
+      {"text", data_text_spec, data_text_command, data_text_subcommands}};
+  return table;
+}
+
+/// `millrace stalls`: behind `analyze` the one that runs training jobs.
+std::span<const Subcommand> stalls_commands() {
+  static const std::vector<Subcommand> table = [] {
+    const std::span<const Subcommand> below = stalls_subcommands();
+    std::vector<Subcommand> all{below.front(), {"job", job_stalls_spec, job_stalls_command}};
+    all.insert(all.end(), below.begin() + 1, below.end());
+    return all;
+  }();
+  return table;
+}
+
+/// A group of commands.
+template <CommandSpec (*spec)(), std::span<const Subcommand> (*below)()>
+int in_group(const std::vector<std::string>& args) {
+  return run_group(spec(), below(), args);
+}
+
 // The commands stand by task; within a task in the order of a first session.
 constexpr Command kCommands[] = {
     {"Plan and train", {"models", models_spec, to_worker<models_spec>}},
@@ -162,12 +190,13 @@ constexpr Command kCommands[] = {
     {"Train many settings", {"tune", tune_spec, tune_command}},
     {"Train many settings", {"fuse", fuse_spec, to_worker<fuse_spec>}},
     {"Train many settings", {"split", split_spec, to_worker<split_spec>}},
-    {"Study I/O and traces", {"data", data_spec, data_command, data_subcommands}},
+    {"Study I/O and traces", {"data", data_spec, in_group<data_spec, data_commands>, data_commands}},
     {"Study I/O and traces", {"dlio", dlio_spec, dlio_command}},
     {"Study I/O and traces", {"trace", trace_spec, trace_command, trace_subcommands}},
     {"Study I/O and traces", {"instrument", instrument_spec, instrument_command, instrument_subcommands}},
     {"Study I/O and traces", {"experiment", experiment_spec, experiment_command}},
-    {"Study I/O and traces", {"stalls", stalls_spec, stalls_command, stalls_subcommands}},
+    {"Study I/O and traces",
+     {"stalls", stalls_spec, in_group<stalls_spec, stalls_commands>, stalls_commands}},
     {"Set up", {"new", new_spec, new_command}},
     {"Set up", {"completion", completion_spec, completion_command}},
 };

@@ -5,7 +5,6 @@
 
 #include "driver/cli/command_group.h"
 #include "driver/cli/command_support.h"
-#include "driver/text/text_command.h"
 #include "experiments/io/generate/workloads.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/progress_line.h"
@@ -189,11 +188,9 @@ CommandSpec data_check_spec() {
 }
 
 std::span<const Subcommand> data_subcommands() {
-  static const std::vector<Subcommand> table{
-      {"generate", data_generate_spec, generate_command},
-      {"check", data_check_spec, check_command},
-      {"text", data_text_spec, data_text_command, data_text_subcommands}};
-  return table;
+  static constexpr Subcommand kTable[] = {{"generate", data_generate_spec, generate_command},
+                                          {"check", data_check_spec, check_command}};
+  return kTable;
 }
 
 int data_command(const std::vector<std::string>& args) {

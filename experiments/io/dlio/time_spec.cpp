@@ -31,18 +31,18 @@ double poisson(double lambda, RandomStream& random) {
   return count;
 }
 
-struct Family {
+struct TimeFamily {
   const char* name;
   TimeSpec::Kind kind;
   const char* first;
   const char* second;  // nullptr: one parameter
 };
-constexpr Family kFamilies[] = {{"normal", TimeSpec::Kind::Normal, "mean", "stdev"},
-                                {"uniform", TimeSpec::Kind::Uniform, "min", "max"},
-                                {"gamma", TimeSpec::Kind::Gamma, "shape", "scale"},
-                                {"exponential", TimeSpec::Kind::Exponential, "scale", nullptr},
-                                {"poisson", TimeSpec::Kind::Poisson, "lam", nullptr},
-                                {"lognormal", TimeSpec::Kind::LogNormal, "mu", "sigma"}};
+constexpr TimeFamily kFamilies[] = {{"normal", TimeSpec::Kind::Normal, "mean", "stdev"},
+                                    {"uniform", TimeSpec::Kind::Uniform, "min", "max"},
+                                    {"gamma", TimeSpec::Kind::Gamma, "shape", "scale"},
+                                    {"exponential", TimeSpec::Kind::Exponential, "scale", nullptr},
+                                    {"poisson", TimeSpec::Kind::Poisson, "lam", nullptr},
+                                    {"lognormal", TimeSpec::Kind::LogNormal, "mu", "sigma"}};
 
 void check_range(const TimeSpec& spec, const std::string& key, Problems& problems) {
   const bool positive = spec.kind == TimeSpec::Kind::Gamma || spec.kind == TimeSpec::Kind::Exponential;
@@ -160,7 +160,7 @@ Result<TimeSpec> parse_time_spec(const Json& json, const std::string& key) {
     if (spec.components.empty()) problems.push_back({key, "has no components", {}});
   } else {
     const auto* family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                                      [&](const Family& f) { return type == f.name; });
+                                      [&](const TimeFamily& f) { return type == f.name; });
     if (family == std::end(kFamilies))
       return Problem{key, "unknown distribution '" + type + "'",
                      "normal, uniform, gamma, exponential, poisson, lognormal, empirical or mixture"};

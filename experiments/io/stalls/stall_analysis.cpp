@@ -153,6 +153,10 @@ Json to_json(const Estimate& estimate) {
   return Json::object({{"mean", estimate.mean}, {"half_interval_95", estimate.half}});
 }
 
+std::string interval(const Estimate& estimate, const char* format) {
+  return printed(format, estimate.mean) + (estimate.half > 0 ? " ± " + printed(format, estimate.half) : "");
+}
+
 Estimate estimate_over(const std::vector<EpochSplit>& repeats,
                        const std::function<double(const EpochSplit&)>& part) {
   std::vector<double> values;

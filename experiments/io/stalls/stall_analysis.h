@@ -21,6 +21,8 @@ struct Estimate {
 };
 Estimate estimate_of(const std::vector<double>& values);
 Json to_json(const Estimate& estimate);
+/// "1.50 ± 0.02"; without its half where there is none. `format` is of one number.
+std::string interval(const Estimate& estimate, const char* format);
 
 struct StallJob {
   SampleSource source;       ///< one sample a file

@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "experiments/drawing/svg_chart.h"
-#include "experiments/io/stalls/job_stalls.h"
 #include "runtime/base/files.h"
 #include "runtime/base/text.h"
 

@@ -8,6 +8,8 @@
 
 namespace millrace {
 
+inline constexpr const char* kJobStallsFormat = "millrace-job-stalls-1";  ///< of `stalls job`
+
 /// What `what-if` needs of an analysis.
 struct StallSummary {
   StallRates rates;

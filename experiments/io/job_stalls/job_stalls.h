@@ -8,12 +8,11 @@
 #include <vector>
 
 #include "data/files/storage_model.h"
+#include "driver/cli/cli.h"
 #include "experiments/io/stalls/stall_analysis.h"
 #include "runtime/base/json.h"
 
 namespace millrace {
-
-inline constexpr const char* kJobStallsFormat = "millrace-job-stalls-1";
 
 struct JobStallOptions {
   std::string job;  ///< file
@@ -50,5 +49,8 @@ JobStalls analyze_job(const JobStallOptions& options,
                       const std::function<void(std::int64_t done, std::int64_t total)>& tell);
 
 Json job_stalls_json(const JobStalls& stalls);
+
+CommandSpec job_stalls_spec();  ///< `millrace stalls job`
+int job_stalls_command(const std::vector<std::string>& args);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-#include "experiments/io/stalls/job_stalls.h"
+#include "experiments/io/job_stalls/job_stalls.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "experiments/io/stalls/stall_files.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/text.h"
