@@ -1,14 +1,13 @@
 // millrace: the program that users type. Commands without LibTorch run here and start in milliseconds;
-// `profile` and `train` are handed to millrace-worker beside it.
+// `profile` and `train` are handed to millrace-worker beside it, the I/O studies to millrace-io.
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -23,6 +22,7 @@
 #include "driver/flags/job_lists.h"
 #include "driver/flags/translate_spec.h"
 #include "driver/hosts/agent_command.h"
+#include "driver/hosts/program_answer.h"
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/emulate_command.h"
 #include "driver/launch/launch_command.h"
@@ -37,22 +37,15 @@
 #include "driver/simulate/simulate_command.h"
 #include "driver/text/text_command.h"
 #include "experiments/export/convert_command.h"
-#include "experiments/io/data/data_command.h"
-#include "experiments/io/dlio/dlio_command.h"
-#include "experiments/io/experiment/experiment_command.h"
-#include "experiments/io/instrument/instrument_command.h"
-#include "experiments/io/job_stalls/job_stalls.h"
-#include "experiments/io/stalls/stalls_command.h"
-#include "experiments/io/trace/trace_command.h"
+#include "experiments/io/io_commands.h"
 #include "experiments/report/report_command.h"
 #include "experiments/report/run_bleu.h"
 #include "experiments/sweep/sweep_command.h"
 #include "experiments/sweep/tune_command.h"
 #include "runtime/base/error.h"
-#include "runtime/base/failure_text.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
-#include "runtime/base/option_names.h"
+#include "runtime/base/text.h"
 #include "runtime/base/version.h"
 
 namespace millrace {
@@ -60,6 +53,18 @@ namespace {
 
 /// With less address space the worker dies in its libraries before it can say why.
 constexpr rlim_t kLeastAddressSpace = rlim_t{512} << 20;
+
+/// Becomes the program words[0], whose other words are a command and its arguments. Returns the exit code if
+/// it cannot be started.
+int become(std::vector<std::string> words, const std::string& hint) {
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  ::execv(argv[0], argv.data());
+  std::fprintf(stderr, "millrace %s: cannot start %s: %s. Hint: %s\n", words[1].c_str(), words[0].c_str(),
+               std::strerror(errno), hint.c_str());
+  return static_cast<int>(ExitCode::Usage);
+}
 
 /// Becomes the worker, which knows the models and their options: it prints the help too. Where there is none,
 /// the help is what is known here.
@@ -86,9 +91,6 @@ int hand_over(const CommandSpec& spec, const std::string& command, const std::ve
   if (worker.empty()) worker = worker_path(device);
   std::vector<std::string> words{worker, command};
   words.insert(words.end(), args.begin(), args.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
   rlimit space{};
   if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur < kLeastAddressSpace) {
     std::fprintf(stderr,
@@ -98,10 +100,7 @@ int hand_over(const CommandSpec& spec, const std::string& command, const std::ve
                  static_cast<long long>(kLeastAddressSpace >> 20));
     return static_cast<int>(ExitCode::RunFailed);
   }
-  ::execv(worker.c_str(), argv.data());
-  std::fprintf(stderr, "millrace %s: cannot start %s: %s. Hint: %s\n", command.c_str(), worker.c_str(),
-               std::strerror(errno), worker_hint(device).c_str());
-  return static_cast<int>(ExitCode::Usage);
+  return become(words, worker_hint(device));
 }
 
 // ---- the commands
@@ -120,30 +119,27 @@ int to_worker(const std::vector<std::string>& args) {
   return hand_over(spec(), spec().command, args);
 }
 
-/// `millrace data`: files of the I/O studies, and text for training.
-std::span<const Subcommand> data_commands() {
-  static const std::vector<Subcommand> table{
-      data_subcommands()[0],
-      data_subcommands()[1],
-      {"text", data_text_spec, data_text_command, data_text_subcommands}};
-  return table;
+constexpr const char* kIoProgram = "millrace-io";
+
+/// A command of millrace-io, here only a line of the lists.
+template <const IoCommand& io>
+CommandSpec io_spec() {
+  return listed(io);
+}
+template <const IoCommand& io>
+int to_io(const std::vector<std::string>& args) {
+  std::vector<std::string> words = split(io.command, ' ');
+  words.insert(words.begin(), program_beside(kIoProgram));
+  words.insert(words.end(), args.begin(), args.end());
+  return become(words, "`scripts/build release millrace-io` builds it; it is installed beside millrace");
 }
 
-/// `millrace stalls`: behind `analyze` the one that runs training jobs.
-std::span<const Subcommand> stalls_commands() {
-  static const std::vector<Subcommand> table = [] {
-    const std::span<const Subcommand> below = stalls_subcommands();
-    std::vector<Subcommand> all{below.front(), {"job", job_stalls_spec, job_stalls_command}};
-    all.insert(all.end(), below.begin() + 1, below.end());
-    return all;
-  }();
-  return table;
-}
-
-/// A group of commands.
-template <CommandSpec (*spec)(), std::span<const Subcommand> (*below)()>
-int in_group(const std::vector<std::string>& args) {
-  return run_group(spec(), below(), args);
+/// `millrace data`: the files of the I/O studies, and text for training.
+std::span<const Subcommand> data_subcommands() {
+  static constexpr Subcommand kTable[] = {{"generate", io_spec<kIoDataGenerate>, to_io<kIoDataGenerate>},
+                                          {"check", io_spec<kIoDataCheck>, to_io<kIoDataCheck>},
+                                          {"text", data_text_spec, data_text_command, data_text_subcommands}};
+  return kTable;
 }
 
 // The commands stand by task; within a task in the order of a first session.
@@ -190,13 +186,15 @@ constexpr Command kCommands[] = {
     {"Train many settings", {"tune", tune_spec, tune_command}},
     {"Train many settings", {"fuse", fuse_spec, to_worker<fuse_spec>}},
     {"Train many settings", {"split", split_spec, to_worker<split_spec>}},
-    {"Study I/O and traces", {"data", data_spec, in_group<data_spec, data_commands>, data_commands}},
-    {"Study I/O and traces", {"dlio", dlio_spec, dlio_command}},
-    {"Study I/O and traces", {"trace", trace_spec, trace_command, trace_subcommands}},
-    {"Study I/O and traces", {"instrument", instrument_spec, instrument_command, instrument_subcommands}},
-    {"Study I/O and traces", {"experiment", experiment_spec, experiment_command}},
     {"Study I/O and traces",
-     {"stalls", stalls_spec, in_group<stalls_spec, stalls_commands>, stalls_commands}},
+     {"data", io_spec<kIoData>,
+      [](const std::vector<std::string>& a) { return run_group(listed(kIoData), data_subcommands(), a); },
+      data_subcommands}},
+    {"Study I/O and traces", {"dlio", io_spec<kIoDlio>, to_io<kIoDlio>}},
+    {"Study I/O and traces", {"trace", io_spec<kIoTrace>, to_io<kIoTrace>}},
+    {"Study I/O and traces", {"instrument", io_spec<kIoInstrument>, to_io<kIoInstrument>}},
+    {"Study I/O and traces", {"experiment", io_spec<kIoExperiment>, to_io<kIoExperiment>}},
+    {"Study I/O and traces", {"stalls", io_spec<kIoStalls>, to_io<kIoStalls>}},
     {"Set up", {"new", new_spec, new_command}},
     {"Set up", {"completion", completion_spec, completion_command}},
 };
@@ -238,6 +236,16 @@ void print_overview() {
 
 // ---- completion and manual pages: the commands as a tree
 
+/// The commands of millrace-io with their flags.
+Result<CommandTree> tree_of_io() {
+  const std::string program = program_beside(kIoProgram);
+  const Result<std::string> answer = answer_of({program, "commands"}, std::chrono::seconds(30));
+  if (!answer) return answer.problems();
+  const Result<Json> json = parse_json(*answer, program + " commands");
+  if (!json) return json.problems();
+  return command_tree_from(*json);
+}
+
 /// All commands, with the options of the models where there is a worker to ask.
 CommandTree command_tree() {
   CommandTree tree;
@@ -246,6 +254,10 @@ CommandTree command_tree() {
   const Result<Models> models = models_of_worker();
   if (!models)
     std::fprintf(stderr, "note: without the models' options: %s\n", to_string(models.problems()).c_str());
+  const Result<CommandTree> io = tree_of_io();
+  if (!io)
+    std::fprintf(stderr, "note: without the flags of the I/O studies: %s\n",
+                 to_string(io.problems()).c_str());
   GivenOptions unused;
   for (const Command& command : kCommands) {
     tree.below.push_back(tree_of(command.command));
@@ -254,6 +266,7 @@ CommandTree command_tree() {
         spec.command != "models")
       spec = without_targets(with_model_options(std::move(spec), *models, unused));
   }
+  if (io) fill_in(tree, *io);
   return tree;
 }
 
@@ -311,19 +324,8 @@ int help_of(std::vector<std::string> words) {
     return exit_with(ExitCode::Usage,
                      {{"millrace help --man", "needs one folder", "`millrace help --man DIR`"}});
   }
-  if (words[0].starts_with('-')) words = {"--help"};
-  std::size_t depth = 0;
-  std::vector<Subcommand> level;
-  for (const Command& command : kCommands) level.push_back(command.command);
-  while (depth < words.size()) {
-    const auto found = std::find_if(level.begin(), level.end(),
-                                    [&](const Subcommand& one) { return words[depth] == one.name; });
-    if (found == level.end()) break;
-    ++depth;
-    const auto below = found->below ? found->below() : std::span<const Subcommand>();
-    level = std::vector<Subcommand>(below.begin(), below.end());
-  }
-  if (depth > 0) words.insert(words.begin() + static_cast<std::ptrdiff_t>(depth), "--help");
+  if (words[0].starts_with('-')) words.clear();
+  words.insert(words.begin() + (words.empty() ? 0 : 1), "--help");
   return dispatch(words);
 }
 
@@ -345,16 +347,5 @@ int dispatch(const std::vector<std::string>& args) {
 }  // namespace millrace
 
 int main(int argc, char** argv) {
-  ::signal(SIGXFSZ, SIG_IGN);  // a file that grows over a limit is an error of its write, not the end
-  millrace::set_option_names(millrace::OptionNames::Flags);
-  try {
-    return millrace::code_after_output(millrace::dispatch({argv + 1, argv + argc}));
-  } catch (const millrace::Error& error) {
-    std::fprintf(stderr, "error: %s%s%s\n", error.what(),
-                 error.hint().empty() ? "" : ". Hint: ", error.hint().c_str());
-    return static_cast<int>(error.code());
-  } catch (...) {
-    std::fprintf(stderr, "error: %s\n", millrace::text_of_failure().c_str());
-    return static_cast<int>(millrace::ExitCode::RunFailed);
-  }
+  return millrace::run_main(argc, argv, millrace::dispatch);
 }

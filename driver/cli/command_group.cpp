@@ -11,7 +11,7 @@ namespace millrace {
 namespace {
 
 void print_list(std::FILE* out, const CommandSpec& group, std::span<const Subcommand> table) {
-  const std::string name = group.program + " " + group.command;
+  const std::string name = name_of(group);
   std::fprintf(out, "%s: %s\nUsage: %s COMMAND [FLAGS]\n\n", name.c_str(),
                wrapped(group.summary, name.size() + 2, 2).c_str(), name.c_str());
   std::size_t width = 0;
@@ -51,16 +51,21 @@ CommandSpec group_spec(const std::string& group, const std::string& summary) {
 
 int run_group(const CommandSpec& group, std::span<const Subcommand> table,
               const std::vector<std::string>& args) {
-  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+  const bool asks = !args.empty() && (args[0] == "--help" || args[0] == "-h" || args[0] == "help");
+  const std::vector<std::string> words(args.begin() + (asks ? 1 : 0), args.end());
+  std::vector<std::string> names;
+  for (const Subcommand& entry : table) {
+    names.emplace_back(entry.name);
+    if (words.empty() || words[0] != entry.name) continue;
+    std::vector<std::string> rest(words.begin() + 1, words.end());
+    if (asks) rest.insert(rest.begin(), "--help");
+    return entry.run(rest);
+  }
+  if (args.empty() || asks) {
     print_list(args.empty() ? stderr : stdout, group, table);
     return static_cast<int>(args.empty() ? ExitCode::Usage : ExitCode::Done);
   }
-  std::vector<std::string> names;
-  for (const Subcommand& entry : table) {
-    if (args[0] == entry.name) return entry.run({args.begin() + 1, args.end()});
-    names.emplace_back(entry.name);
-  }
-  const std::string name = group.program + " " + group.command;
+  const std::string name = name_of(group);
   const std::optional<std::string> nearest = nearest_name(args[0], names);
   const std::string hint =
       nearest ? "did you mean `" + name + " " + *nearest + "`?" : "`" + name + " --help` lists the commands";

@@ -28,7 +28,7 @@ std::string list_entry(const std::string& name, std::size_t width, const std::st
 CommandSpec group_spec(const std::string& group, const std::string& summary);
 
 /// Runs the subcommand that args[0] names, with what follows it. No or an unknown name: exit code 2 and what
-/// there is; --help: the list. Returns the exit code.
+/// there is; --help: the list, or with a name behind it the help of that subcommand. Returns the exit code.
 int run_group(const CommandSpec& group, std::span<const Subcommand> table,
               const std::vector<std::string>& args);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -10,6 +11,8 @@
 #include <thread>
 
 #include "driver/cli/home_path.h"
+#include "runtime/base/failure_text.h"
+#include "runtime/base/option_names.h"
 #include "runtime/base/text.h"
 #include "runtime/base/unfinished_file.h"
 
@@ -38,6 +41,21 @@ int run_command(const CommandSpec& spec, const std::vector<std::string>& args,
   if (given->wants_help()) return print_help(spec, *given);
   tell_of_interrupt(spec);
   return run(*given, given->problems());
+}
+
+int run_main(int argc, char** argv, int (*dispatch)(const std::vector<std::string>& args)) {
+  ::signal(SIGXFSZ, SIG_IGN);  // a file that grows over a limit is an error of its write, not the end
+  set_option_names(OptionNames::Flags);
+  try {
+    return code_after_output(dispatch({argv + 1, argv + argc}));
+  } catch (const Error& error) {
+    std::fprintf(stderr, "error: %s%s%s\n", error.what(),
+                 error.hint().empty() ? "" : ". Hint: ", error.hint().c_str());
+    return static_cast<int>(error.code());
+  } catch (...) {
+    std::fprintf(stderr, "error: %s\n", text_of_failure().c_str());
+    return static_cast<int>(ExitCode::RunFailed);
+  }
 }
 
 int code_after_output(int code) {

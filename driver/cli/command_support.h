@@ -29,6 +29,10 @@ void tell_of_interrupt(const CommandSpec& spec);
 int run_command(const CommandSpec& spec, const std::vector<std::string>& args,
                 const std::function<int(const Arguments& given, Problems problems)>& run);
 
+/// The main of a program without LibTorch: runs `dispatch` with the words behind the program's name, and
+/// prints what it throws. Returns the exit code.
+int run_main(int argc, char** argv, int (*dispatch)(const std::vector<std::string>& args));
+
 /// Returns the exit code at the end of a program. A result that did not get to stdout (full disk, closed
 /// pipe) is a failure.
 int code_after_output(int code);

@@ -292,6 +292,79 @@ CommandTree tree_of(const Subcommand& command) {
   return tree;
 }
 
+Json to_json(const CommandTree& tree) {
+  const auto list = [](const std::vector<std::string>& words) {
+    Json all = Json::array();
+    for (const std::string& word : words) all.push_back(word);
+    return all;
+  };
+  Json flags = Json::array(), below = Json::array();
+  for (const Flag& flag : tree.spec.flags)
+    flags.push_back(Json::object({{"name", flag.name},
+                                  {"short", std::string(flag.short_name ? 1 : 0, flag.short_name)},
+                                  {"value", flag.value},
+                                  {"help", flag.help},
+                                  {"brief", flag.brief},
+                                  {"group", flag.group},
+                                  {"required", flag.required},
+                                  {"repeatable", flag.repeatable},
+                                  {"default", flag.target.fallback},
+                                  {"choices", list(values_of(flag))}}));
+  for (const CommandTree& one : tree.below) below.push_back(to_json(one));
+  return Json::object({{"command", tree.spec.command},
+                       {"summary", tree.spec.summary},
+                       {"positionals", list(tree.spec.positionals)},
+                       {"examples", list(tree.spec.examples)},
+                       {"flags", flags},
+                       {"below", below}});
+}
+
+Result<CommandTree> command_tree_from(const Json& json) {
+  Problems problems;
+  ObjectReader in(json, problems);
+  CommandTree tree{{.command = in.string("command"),
+                    .summary = in.string("summary"),
+                    .positionals = in.strings("positionals"),
+                    .examples = in.strings("examples")}};
+  const Json *flags = in.array("flags"), *below = in.array("below");
+  in.finish();
+  if (!problems.empty()) return problems;
+  for (const Json& one : flags->items()) {
+    ObjectReader flag(one, problems);
+    const std::string letter = flag.string("short");
+    tree.spec.flags.push_back({.name = flag.string("name"),
+                               .short_name = letter.empty() ? '\0' : letter[0],
+                               .value = flag.string("value"),
+                               .help = flag.string("help"),
+                               .required = flag.boolean("required", false),
+                               .group = flag.string("group"),
+                               .repeatable = flag.boolean("repeatable", false),
+                               .target = {.fallback = flag.string("default")},
+                               .brief = flag.string("brief"),
+                               .choices = flag.strings("choices")});
+    flag.finish();
+  }
+  for (const Json& one : below->items()) {
+    Result<CommandTree> command = command_tree_from(one);
+    if (!command) return command.problems();
+    tree.below.push_back(*std::move(command));
+  }
+  if (!problems.empty()) return problems;
+  return tree;
+}
+
+void fill_in(CommandTree& tree, const CommandTree& known) {
+  for (CommandTree& one : tree.below) {
+    const auto same = std::ranges::find_if(
+        known.below, [&](const CommandTree& other) { return other.spec.command == one.spec.command; });
+    if (same == known.below.end()) continue;
+    if (one.below.empty())
+      one = *same;
+    else
+      fill_in(one, *same);
+  }
+}
+
 std::string completion_script(const CommandTree& tree, Shell shell) {
   switch (shell) {
     case Shell::Bash:

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "driver/cli/command_group.h"
+#include "runtime/base/json.h"
 #include "runtime/base/result.h"
 
 namespace millrace {
@@ -30,6 +31,12 @@ void each_command(const CommandTree& tree, const Visit& visit) {
     each_command(below, visit);
   }
 }
+
+/// A tree as one program hands it to another, with all that completion and manual pages show.
+Json to_json(const CommandTree& tree);
+Result<CommandTree> command_tree_from(const Json& json);
+/// Puts the commands of `known` in the places of those of the same names in `tree` that have none below them.
+void fill_in(CommandTree& tree, const CommandTree& known);
 
 enum class Shell { Bash, Zsh, Fish };
 constexpr auto names_of(Shell) {

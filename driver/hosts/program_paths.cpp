@@ -10,13 +10,16 @@ std::string own_program() {
   return std::filesystem::read_symlink("/proc/self/exe", error).string();
 }
 
+std::string program_beside(const std::string& name) {
+  const std::filesystem::path self = own_program();
+  return self.empty() ? name : (self.parent_path() / name).string();
+}
+
 std::string worker_path(ComputeDevice device) {
   const bool gpu = device == ComputeDevice::Cuda;
   if (const char* named = std::getenv(gpu ? "MILLRACE_WORKER_CUDA" : "MILLRACE_WORKER"); named && *named)
     return named;
-  const std::string name = gpu ? "millrace-worker-cuda" : "millrace-worker";
-  const std::filesystem::path self = own_program();
-  return self.empty() ? name : (self.parent_path() / name).string();
+  return program_beside(gpu ? "millrace-worker-cuda" : "millrace-worker");
 }
 
 std::string worker_hint(ComputeDevice device) {

@@ -21,13 +21,15 @@
 namespace millrace {
 namespace {
 
-/// A copy of the program beside a worker that is a shell script.
+/// A copy of the program and of millrace-io, beside a worker that is a shell script.
 class Program : public testing::Test {
  protected:
   void SetUp() override {
-    const std::filesystem::path built = std::filesystem::path(MILLRACE_BIN_DIR) / "millrace";
-    if (!std::filesystem::exists(built)) GTEST_SKIP() << built << " is not built";
-    std::filesystem::copy_file(built, folder_.path("millrace"));
+    for (const char* name : {"millrace", "millrace-io"}) {
+      const std::filesystem::path built = std::filesystem::path(MILLRACE_BIN_DIR) / name;
+      if (!std::filesystem::exists(built)) GTEST_SKIP() << built << " is not built";
+      std::filesystem::copy_file(built, folder_.path(name));
+    }
   }
   void worker(const std::string& script) {
     folder_.write("millrace-worker", "#!/bin/sh\n" + script);
@@ -67,6 +69,36 @@ TEST_F(Program, HandsTrainToTheWorkerBesideIt) {
   EXPECT_EQ(answer.text, "worker train --model mlp a b\n");
   EXPECT_EQ(shell("cd " + folder_.path() + " && MILLRACE_WORKER=/bin/echo ./millrace profile x").text,
             "profile x\n");
+}
+
+TEST_F(Program, HandsTheIoStudiesToTheirProgram) {
+  const Answer plot = millrace("trace plot --help all");
+  EXPECT_EQ(plot.code, 0) << plot.text;
+  EXPECT_NE(plot.text.find("Usage: millrace trace plot [FLAGS]"), std::string::npos) << plot.text;
+  EXPECT_EQ(millrace("help trace plot all").text, plot.text);
+  for (const char* command : {"data check", "dlio", "stalls job", "experiment"})
+    EXPECT_EQ(millrace(std::string("help ") + command).text, millrace(std::string(command) + " --help").text);
+  EXPECT_NE(millrace("data").text.find("\n  text "), std::string::npos) << "of two programs";
+  const std::string list = millrace("--help").text, whole = millrace("completion bash").text;
+  for (const char* flag : {"'trace plot --formats'", "'data generate -w'", "'stalls job --storage'"})
+    EXPECT_NE(whole.find(flag), std::string::npos) << flag;
+  EXPECT_EQ(millrace("help --man man").code, 0);
+  EXPECT_NE(folder_.read("man/millrace-stalls-cache.1").find("[default: 10000]"), std::string::npos);
+
+  folder_.write("millrace-io", "#!/bin/sh\necho io \"$@\"; exit 3");
+  const Answer given = millrace("dlio workload=x 'a b'");
+  EXPECT_EQ(given.code, 3);
+  EXPECT_EQ(given.text, "io dlio workload=x a b\n");
+  EXPECT_EQ(millrace("data check folder").text, "io data check folder\n");
+  std::filesystem::remove(folder_.path("millrace-io"));
+  const Answer absent = millrace("dlio workload=x");
+  EXPECT_EQ(absent.code, 2);
+  for (const char* part :
+       {"/millrace-io: No such file", "Hint: `scripts/build release millrace-io` builds it"})
+    EXPECT_NE(absent.text.find(part), std::string::npos) << absent.text;
+  EXPECT_EQ(millrace("--help").text, list);
+  EXPECT_NE(millrace("completion bash").text.find("note: without the flags of the I/O studies: "),
+            std::string::npos);
 }
 
 TEST_F(Program, ADeviceHasItsOwnWorker) {

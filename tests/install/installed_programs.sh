@@ -16,6 +16,8 @@ output-dir: out
 YAML
 env -u LD_LIBRARY_PATH -u MILLRACE_WORKER prefix/bin/millrace launch job.yaml
 prefix/bin/millrace report --run out
+prefix/bin/millrace dlio --help >/dev/null
+grep -q "'trace plot --formats'" prefix/share/bash-completion/completions/millrace
 grep -q '"steps": 2' out/summary.json
 test -s out/report.html
 test -s prefix/share/doc/millrace/LICENSE

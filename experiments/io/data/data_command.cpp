@@ -6,6 +6,7 @@
 #include "driver/cli/command_group.h"
 #include "driver/cli/command_support.h"
 #include "experiments/io/generate/workloads.h"
+#include "experiments/io/io_commands.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/progress_line.h"
 
@@ -90,9 +91,7 @@ int check(const CheckFlags& flags, const std::string& folder) {
 
 CommandSpec spec_of(GenerateFlags& f) {
   GenerateOptions& o = f.options;
-  CommandSpec spec;
-  spec.command = "data generate";
-  spec.summary = "Write a data set of a given size: the same bytes for the same seed, whatever the threads.";
+  CommandSpec spec = listed(kIoDataGenerate);
   spec.flags = {
       {.name = "workload",
        .short_name = 'w',
@@ -137,21 +136,19 @@ CommandSpec spec_of(GenerateFlags& f) {
       flag("", "format", "text|json", "How to print the result.", into::choice(f.format, "format")),
   };
   spec.interrupted = "files that are finished stay";
-  spec.examples = {"millrace data generate --workload imseg --out data/unet3d --size 16GB",
-                   "millrace data generate -w clicks -o data/clicks -s 160MB --table-rows-cap 1000",
-                   "millrace data generate -w bert -o data/bert -s 391434146993B",
-                   "millrace data generate -w text -o data/text -s 100MB --correlation 0.5 --format json"};
+  for (const char* example :
+       {"millrace data generate -w clicks -o data/clicks -s 160MB --table-rows-cap 1000",
+        "millrace data generate -w bert -o data/bert -s 391434146993B",
+        "millrace data generate -w text -o data/text -s 100MB --correlation 0.5 --format json"})
+    spec.examples.emplace_back(example);
   return spec;
 }
 
 CommandSpec spec_of(CheckFlags& f) {
-  CommandSpec spec;
-  spec.command = "data check";
-  spec.summary = "Compare every byte of a generated data set with what its manifest says.";
+  CommandSpec spec = listed(kIoDataCheck);
   spec.positionals = {"DIR"};
   spec.flags = {threads_flag(f.threads), flag("", "format", "text|json", "How to print the result.",
                                               into::choice(f.format, "format"))};
-  spec.examples = {"millrace data check data/dlrm"};
   return spec;
 }
 
@@ -174,11 +171,6 @@ int check_command(const std::vector<std::string>& args) {
 
 }  // namespace
 
-CommandSpec data_spec() {
-  return group_spec(
-      "data", "Generate data sets of the I/O study in their exact formats, check them; text to token files.");
-}
-
 CommandSpec data_generate_spec() {
   return without_targets<GenerateFlags>(spec_of);
 }
@@ -191,10 +183,6 @@ std::span<const Subcommand> data_subcommands() {
   static constexpr Subcommand kTable[] = {{"generate", data_generate_spec, generate_command},
                                           {"check", data_check_spec, check_command}};
   return kTable;
-}
-
-int data_command(const std::vector<std::string>& args) {
-  return run_group(data_spec(), data_subcommands(), args);
 }
 
 }  // namespace millrace

@@ -16,6 +16,7 @@
 #include "experiments/io/dlio/dlio_output.h"
 #include "experiments/io/dlio/dlio_run.h"
 #include "experiments/io/dlio/mlperf_storage.h"
+#include "experiments/io/io_commands.h"
 #include "runtime/base/files.h"
 #include "runtime/base/text.h"
 
@@ -237,9 +238,7 @@ int run_given(const std::vector<std::string>& args, DlioCommand given, const Arg
 }
 
 CommandSpec spec_of(DlioCommand& c) {
-  CommandSpec spec;
-  spec.command = "dlio";
-  spec.summary = "Run DLIO's workloads: generate, train, evaluate, checkpoint, with emulated accelerators.";
+  CommandSpec spec = listed(kIoDlio);
   spec.positionals = {"workload=NAME|FILE..."};
   spec.flags = {
       flag("", "ranks", "N", "Emulated accelerators.", into::integer(c.run.ranks, 1, 65536), 'n'),

@@ -5,6 +5,7 @@
 #include "experiments/drawing/figures.h"
 #include "experiments/io/experiment/experiment_report.h"
 #include "experiments/io/experiment/run_experiment.h"
+#include "experiments/io/io_commands.h"
 #include "experiments/sweep/swept_command.h"
 #include "runtime/base/text.h"
 
@@ -98,10 +99,8 @@ std::string failure_of(const ExperimentResults& results) {
 }
 
 CommandSpec line_of(SweptFlags& f) {
-  return {.command = "experiment",
-          .summary =
-              "Run jobs in variants over ranks, batches and data: original, instrumented, sleeping and on "
-              "generated data; compare them.",
+  return {.command = kIoExperiment.command,
+          .summary = kIoExperiment.summary,
           .positionals = {"GRID.yaml"},
           .flags = swept_flags(f, "grid", "Check everything, print the cells, start nothing.",
                                "Form of the results on stdout."),

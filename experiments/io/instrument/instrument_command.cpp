@@ -3,6 +3,7 @@
 #include "driver/cli/command_group.h"
 #include "experiments/io/instrument/fit_command.h"
 #include "experiments/io/instrument/process_command.h"
+#include "experiments/io/io_commands.h"
 
 namespace millrace {
 namespace {
@@ -16,7 +17,7 @@ constexpr Subcommand kInstrumentCommands[] = {
 }  // namespace
 
 CommandSpec instrument_spec() {
-  return group_spec("instrument", "Step times of many runs: the kit's tables, charts, fitted distributions.");
+  return listed(kIoInstrument);
 }
 
 std::span<const Subcommand> instrument_subcommands() {

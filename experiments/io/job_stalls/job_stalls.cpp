@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "driver/hosts/program_paths.h"
 #include "experiments/io/stalls/stall_files.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
@@ -25,11 +26,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Runs this program with `words`; its output goes to the file `log`. Returns its exit code, -1 if it was
+/// Runs `millrace` with `words`; its output goes to the file `log`. Returns its exit code, -1 if it was
 /// ended because it ran too long.
 int run_millrace(const std::vector<std::string>& words, const std::string& log,
                  std::chrono::milliseconds timeout) {
-  std::vector<std::string> all{"/proc/self/exe"};
+  std::vector<std::string> all{program_beside("millrace")};
   all.insert(all.end(), words.begin(), words.end());
   std::vector<char*> argv;
   for (std::string& word : all) argv.push_back(word.data());

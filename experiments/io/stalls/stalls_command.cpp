@@ -651,17 +651,8 @@ constexpr Subcommand kStallsCommands[] = {
 
 }  // namespace
 
-CommandSpec stalls_spec() {
-  return group_spec("stalls",
-                    "Data stalls: where a training loop waits for its data, and what would cure it.");
-}
-
 std::span<const Subcommand> stalls_subcommands() {
   return kStallsCommands;
-}
-
-int stalls_command(const std::vector<std::string>& args) {
-  return run_group(stalls_spec(), kStallsCommands, args);
 }
 
 }  // namespace millrace

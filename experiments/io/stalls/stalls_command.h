@@ -2,15 +2,11 @@
 #pragma once
 
 #include <span>
-#include <string>
-#include <vector>
 
 #include "driver/cli/command_group.h"
 
 namespace millrace {
 
-CommandSpec stalls_spec();
-std::span<const Subcommand> stalls_subcommands();
-int stalls_command(const std::vector<std::string>& args);
+std::span<const Subcommand> stalls_subcommands();  ///< but `job`: job_stalls
 
 }  // namespace millrace

@@ -3,6 +3,7 @@
 #include "driver/cli/command_group.h"
 #include "experiments/export/convert_command.h"
 #include "experiments/io/capture/capture_command.h"
+#include "experiments/io/io_commands.h"
 #include "experiments/io/trace/generate_run_command.h"
 #include "experiments/io/trace/plot_command.h"
 #include "experiments/io/trace/preprocess_command.h"
@@ -27,7 +28,7 @@ const std::vector<Subcommand>& trace_commands() {
 }  // namespace
 
 CommandSpec trace_spec() {
-  return group_spec("trace", "Traces of I/O, GPU and CPU: read the kit's raw runs, draw, compare, convert.");
+  return listed(kIoTrace);
 }
 
 std::span<const Subcommand> trace_subcommands() {
