@@ -1,5 +1,5 @@
-// The launcher's end of an agent on another host: the process that reaches it (engines.h), and the frames
-// between them.
+// The launcher's end of an agent on another host: the process that reaches it (driver/queues/engine.h), and
+// the frames between them.
 #pragma once
 
 #include <poll.h>

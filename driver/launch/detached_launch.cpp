@@ -16,7 +16,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/hosts/descriptor.h"
 #include "driver/launch/console.h"
-#include "driver/launch/shell_words.h"
+#include "driver/queues/shell_words.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/private_folder.h"

@@ -11,6 +11,7 @@
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/host_results.h"
 #include "driver/launch/run_manifest.h"
+#include "driver/queues/engine.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/flag.h"
@@ -105,29 +106,6 @@ std::string place_resumed(const ResumedCheckpoint& resumed) {
 }
 
 }  // namespace
-
-std::vector<AgentInput> inputs_of(const std::vector<std::string>& argv, const std::string& output_dir) {
-  std::vector<AgentInput> inputs;
-  const auto add = [&](const std::string& path, Bytes most = std::numeric_limits<Bytes>::max()) {
-    std::error_code error;
-    const bool file = fs::is_regular_file(path, error);
-    const bool known = file && static_cast<Bytes>(fs::file_size(path, error)) <= most;
-    if (path == output_dir || (!file && !fs::is_directory(path, error))) return;
-    AgentInput input = file && known ? input_file(path) : AgentInput{path};
-    if (std::ranges::find(inputs, input) == inputs.end()) inputs.push_back(std::move(input));
-  };
-  for (const std::string& word : argv) {
-    const std::size_t equals = word.find('=');
-    const std::string value = equals == std::string::npos ? word : word.substr(equals + 1);
-    const std::string flag = word.substr(0, equals == std::string::npos ? 0 : equals);
-    if (flag == "--data") {
-      for (const std::string& path : paths_of_data(value)) add(path, kMostDataBytes);
-    } else if (flag != "--output-dir" && flag != "--resume" && flag != "--save-weights") {
-      add(value);
-    }
-  }
-  return inputs;
-}
 
 std::vector<RankProcess> host_processes(const JobSpec& job, std::vector<RankProcess> processes,
                                         const std::string& token) {

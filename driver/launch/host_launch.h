@@ -47,8 +47,4 @@ Result<HostsToAsk> hosts_to_ask(const JobSpec& job, Survivors& reached);
 Result<LaunchOptions> host_options(const JobSpec& job, const std::vector<RankProcess>& processes,
                                    Survivors& reached, bool keeps_ranks = false);
 
-/// Returns the files and folders that arguments of `train` name, by themselves or behind `=`: hosts need
-/// them.
-std::vector<AgentInput> inputs_of(const std::vector<std::string>& argv, const std::string& output_dir);
-
 }  // namespace millrace

@@ -16,6 +16,7 @@
 #include "driver/flags/job_lists.h"
 #include "driver/hosts/rank_process.h"
 #include "driver/launch/pipedream_job.h"
+#include "driver/queues/engine.h"
 #include "runtime/base/files.h"
 #include "runtime/base/flag.h"
 #include "runtime/base/text.h"
@@ -36,13 +37,11 @@ constexpr const char* kLauncherVariables[] = {
     "MILLRACE_TOKEN", "MILLRACE_TOKEN_FILE", "MILLRACE_RUN",   "MILLRACE_FOLDERS",
     "MILLRACE_HOST",  "MILLRACE_TERMINAL",   kOrders,          kSpent};
 // Keys of a job that are no flags of `train`, in the order of messages.
-constexpr const char* kJobKeys[] = {"name",        "ranks",           "worker",    "env",
-                                    "args",        "hosts",           "on",        "workdir",
-                                    "client",      "remote-millrace", "container", "container-runtime",
-                                    "mounts",      "slurm",           "requeue",   "max-restarts",
-                                    "spare-hosts", "smaller-plans",   "heartbeat", "kubernetes"};
-// Keys of `kubernetes`, in the order of messages.
-constexpr const char* kPodKeys[] = {"ranks-per-pod", "cpu", "memory", "storage"};
+constexpr const char* kJobKeys[] = {"name",          "ranks",           "worker",       "env",
+                                    "args",          "hosts",           "on",           "workdir",
+                                    "client",        "remote-millrace", "container",    "container-runtime",
+                                    "mounts",        "requeue",         "max-restarts", "spare-hosts",
+                                    "smaller-plans", "heartbeat"};
 
 std::string with_dashes(std::string_view name) {
   std::string result(name);
@@ -95,10 +94,9 @@ class JobReader {
         variable(key.substr(4), value);
       } else if (key.rfind("args.", 0) == 0) {
         flag(key.substr(5), value);
-      } else if (key.rfind("slurm.", 0) == 0) {
-        slurm_option(key.substr(6), value);
-      } else if (key.rfind("kubernetes.", 0) == 0) {
-        pod_option(key.substr(11), value);
+      } else if (const Engine* engine = engine_with_section(key.substr(0, key.find('.')));
+                 engine && key.find('.') != std::string::npos) {
+        option(*engine, key.substr(key.find('.') + 1), value);
       } else {
         member(key, value);
       }
@@ -238,10 +236,8 @@ class JobReader {
       if (spares) restarts_.spares = *spares;
     } else if (with_dashes(key) == "smaller-plans") {
       read_smaller_plans(key, value);
-    } else if (key == "slurm") {
-      members_of(key, value, [&](const std::string& k, const Json& v) { slurm_option(k, v); });
-    } else if (key == "kubernetes") {
-      members_of(key, value, [&](const std::string& k, const Json& v) { pod_option(k, v); });
+    } else if (const Engine* engine = engine_with_section(key)) {
+      members_of(key, value, [&](const std::string& k, const Json& v) { option(*engine, k, v); });
     } else if (std::string* text = text_of_hosts(with_dashes(key))) {
       *text = scalar(key, value).value_or("");
     } else if (key == "env") {
@@ -318,44 +314,23 @@ class JobReader {
     hosts_where_ = place(value);
   }
 
-  /// `time: 1:00:00` is `#SBATCH --time=1:00:00`.
-  void slurm_option(const std::string& key, const Json& value) {
-    const std::string name = with_dashes(key);
-    const bool plain = !name.empty() && name.front() != '-' && std::ranges::all_of(name, [](char c) {
-      return std::islower(static_cast<unsigned char>(c)) || std::isdigit(static_cast<unsigned char>(c)) ||
-             c == '-';
-    });
-    const std::optional<std::string> text = scalar("slurm." + key, value);
+  static const Engine* engine_with_section(const std::string& name) {
+    const Engine* engine = find_engine(name);
+    return engine && engine->option ? engine : nullptr;
+  }
+
+  void option(const Engine& engine, const std::string& key, const Json& value) {
+    const std::string name = with_dashes(key), as_written = std::string(engine.name) + "." + key;
+    const std::optional<std::string> text = scalar(as_written, value);
     if (!text) return;
-    if (!plain || text->find_first_of("\n\r") != std::string::npos) {
-      problems_.push_back({place(value), "slurm." + escaped(key) + " is no option of sbatch",
-                           "e.g. slurm: {partition: gpu, time: 1:00:00}"});
+    if (const Status fits = engine.option(name, *text); !fits) {
+      const Problem& problem = fits.problems().front();
+      problems_.push_back({place(value), escaped(as_written) + problem.what, problem.hint});
       return;
     }
-    replace(hosts_.slurm, name, *text);
-  }
-
-  static void replace(std::vector<std::pair<std::string, std::string>>& options, const std::string& name,
-                      const std::string& value) {
+    NamedTexts& options = hosts_.options[engine.name];
     std::erase_if(options, [&](const auto& option) { return option.first == name; });
-    options.emplace_back(name, value);
-  }
-
-  /// `memory: 16Gi` is a quantity of Kubernetes: digits and a unit.
-  void pod_option(const std::string& key, const Json& value) {
-    const std::string name = with_dashes(key);
-    const std::optional<std::string> text = scalar("kubernetes." + key, value);
-    if (!text) return;
-    const bool is_quantity = !text->empty() && std::isdigit(static_cast<unsigned char>(text->front())) &&
-                             std::ranges::all_of(*text, [](char c) {
-                               return std::isalnum(static_cast<unsigned char>(c)) || c == '.';
-                             });
-    if (std::ranges::find(kPodKeys, name) == std::end(kPodKeys) || !is_quantity)
-      problems_.push_back({place(value),
-                           "kubernetes." + escaped(key) + ": '" + escaped(*text) + "' is no value of a pod",
-                           "e.g. kubernetes: {ranks_per_pod: 4, cpu: 16, memory: 64Gi, storage: 100Gi}"});
-    else
-      replace(hosts_.kubernetes, name, *text);
+    options.emplace_back(name, *text);
   }
 
   void read_smaller_plans(const std::string& key, const Json& value) {
@@ -400,15 +375,19 @@ class JobReader {
 
   void place_hosts(JobSpec& job) {
     if (hosts_.on.empty() && !hosts_.list.empty()) hosts_.on = "ssh";
-    if (hosts_.on.empty() && !hosts_.slurm.empty()) hosts_.on = "slurm";
+    for (const Engine* engine : kEngines)  // a queue's options mean its engine
+      if (hosts_.on.empty() && engine->queue && engine->queue->script &&
+          !hosts_.options_of(engine->name).empty())
+        hosts_.on = engine->name;
     const Engine* engine = find_engine(hosts_.on);
     job.hosts = hosts_;
     if (!engine) {  // this host has all ranks
       job.hosts.on.clear();
       job.hosts.list.clear();
     }
-    if (job.hosts.requeue && job.hosts.on != "slurm")
-      problems_.push_back({source_, "requeue is of batch jobs of Slurm", "on: slurm, or leave it out"});
+    if (job.hosts.requeue && !(engine && engine->queue && engine->queue->script))
+      problems_.push_back({source_, "requeue is of batch jobs of " + batch_engines(&Engine::title, " and "),
+                           "on: " + batch_engines(&Engine::name, " or ") + ", or leave it out"});
     if (!engine) return;
     if (!engine->allocated && hosts_.list.empty())
       problems_.push_back(
@@ -532,6 +511,8 @@ class JobReader {
 
   void unknown(const Value& value, const Models& models) {
     std::vector<std::string> names(std::begin(kJobKeys), std::end(kJobKeys));
+    for (const Engine* engine : kEngines)
+      if (engine->option) names.emplace_back(engine->name);
     for (const Flag& flag : flags_) names.push_back(flag.name);
     for (const ModelDescription& model : models)
       for (const ModelOption& option : model.options) names.push_back(option.name);
@@ -700,12 +681,6 @@ std::string yaml_scalar(const std::string& text) {
 
 }  // namespace
 
-const std::string* JobSpec::find(std::string_view flag) const {
-  const auto found =
-      std::find_if(train.begin(), train.end(), [&](const auto& entry) { return entry.first == flag; });
-  return found == train.end() ? nullptr : &found->second;
-}
-
 Result<JobOverride> parse_override(const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
@@ -826,27 +801,6 @@ void place_on_group(JobSpec& job, const std::vector<HostEntry>& group) {
   for (const HostEntry& host : group) job.hosts.ranks.push_back(host.slots);
 }
 
-std::vector<std::string> train_arguments(const JobSpec& job) {
-  std::vector<std::string> arguments{"train"};  // switches have no value; all else has, a model's options too
-  const std::vector<Flag> flags = train_spec().flags;
-  for (const auto& [name, value] : job.train) {
-    const auto flag =
-        std::find_if(flags.begin(), flags.end(), [&n = name](const Flag& f) { return f.name == n; });
-    const auto list = std::find_if(job.lists.begin(), job.lists.end(),
-                                   [&n = name](const auto& entry) { return entry.first == n; });
-    if (list != job.lists.end()) {
-      arguments.push_back("--" + name);
-      arguments.insert(arguments.end(), list->second.begin(), list->second.end());
-    } else if (flag != flags.end() && flag->value.empty()) {
-      arguments.push_back("--" + name);
-    } else {
-      // One word: a value may start with a dash.
-      arguments.push_back("--" + name + "=" + value);
-    }
-  }
-  return arguments;
-}
-
 namespace {
 
 std::string yaml_list(const std::vector<std::string>& words) {
@@ -872,9 +826,10 @@ std::string to_yaml(const JobSpec& job) {
   if (!hosts.container.image.empty())
     text += "container_runtime: " + yaml_scalar(hosts.container.runtime) + "\n";
   if (!hosts.container.mounts.empty()) text += "mounts: [" + yaml_list(hosts.container.mounts) + "]\n";
-  for (const auto& [key, options] : {std::pair("slurm", &hosts.slurm), {"kubernetes", &hosts.kubernetes}}) {
-    if (!options->empty()) text += std::string(key) + ":\n";
-    for (const auto& [name, value] : *options) text += "  " + name + ": " + yaml_scalar(value) + "\n";
+  for (const Engine* engine : kEngines) {
+    const NamedTexts& options = hosts.options_of(engine->name);
+    if (!options.empty()) text += std::string(engine->name) + ":\n";
+    for (const auto& [name, value] : options) text += "  " + name + ": " + yaml_scalar(value) + "\n";
   }
   if (hosts.requeue) text += "requeue: true\n";
   if (job.restarts.most > 0) text += "max_restarts: " + std::to_string(job.restarts.most) + "\n";

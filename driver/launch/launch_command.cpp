@@ -16,7 +16,6 @@
 #include "data/files/data_kinds.h"
 #include "driver/cli/command_support.h"
 #include "driver/flags/compute_specs.h"
-#include "driver/hosts/allocation.h"
 #include "driver/hosts/program_answer.h"
 #include "driver/hosts/program_paths.h"
 #include "driver/launch/batch_job.h"
@@ -26,12 +25,11 @@
 #include "driver/launch/held_checkpoints.h"
 #include "driver/launch/host_launch.h"
 #include "driver/launch/local_ranks.h"
-#include "driver/launch/printed_job.h"
 #include "driver/launch/restarts.h"
 #include "driver/launch/run_manifest.h"
 #include "driver/launch/run_state.h"
-#include "driver/launch/shell_words.h"
 #include "driver/launch/task_environment.h"
+#include "driver/queues/shell_words.h"
 #include "runtime/base/files.h"
 #include "runtime/base/numbers.h"
 #include "runtime/base/private_folder.h"
@@ -305,6 +303,17 @@ struct LaunchFlags {
   OutputFormat format = OutputFormat::Text;
 };
 
+Target into_form(std::optional<PrintedForm>& form) {
+  const std::vector<std::string> names = split(form_names("|"), '|');
+  Target target = into::parsed(form, [names](const std::string& text) -> Result<PrintedForm> {
+    const Result<std::size_t> place = choice_from(text, "form", names);
+    if (!place) return place.problems();
+    return printed_forms()[*place];
+  });
+  target.names = names;
+  return target;
+}
+
 CommandSpec spec_of(LaunchFlags& f) {
   CommandSpec spec;
   spec.command = "launch";
@@ -353,11 +362,11 @@ CommandSpec spec_of(LaunchFlags& f) {
            "With --max-restarts: plans with which the job goes on where no spare is left; auto: those that "
            "`millrace plan --smaller` wrote beside the job's plan.",
            into::text(f.smaller_plans)),
-      flag("", "print", "slurm|torchrun|mpi|kubernetes|trainjob",
+      flag("", "print", form_names("|"),
            "Print the job as a script, commands or a manifest for another launcher, and start nothing. "
            "Manifests "
            "need --container.",
-           into::choice(f.print, "form")),
+           into_form(f.print)),
       flag("Hosts", "hosts", "LIST",
            "Run the ranks on these hosts: [USER@]HOST[[:PORT]:RANKS],... or @FILE. The first ranks are on "
            "the first "
@@ -567,7 +576,7 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
   }
   if (const Status unused = check_output(job); !unused) append(problems, unused.problems());
   if (const std::string left = earlier_run(job.output_dir);
-      job.hosts.requeue && job.find("overwrite") && !left.empty() && !is_in_slurm_allocation())
+      job.hosts.requeue && job.find("overwrite") && !left.empty() && waits_in_queue(job))
     problems.push_back(
         {job.output_dir,
          "holds an earlier run (" + left + "), and a job that comes back to the queue would delete its own",
@@ -620,9 +629,11 @@ Status check_started_once() {
       "start it once, or let each task be a rank: `millrace train --plan plan.json ...` in its place"};
 }
 
-/// Outside an allocation of Slurm the job becomes a batch job, which gets one.
-bool becomes_batch_job(const JobSpec& job) {
-  return job.hosts.on == "slurm" && !is_in_slurm_allocation();
+/// The engine that takes the job as a batch job, which gets an allocation; null: this process starts its
+/// ranks.
+const Engine* becomes_batch_job(const JobSpec& job) {
+  const Engine* engine = waits_in_queue(job);
+  return engine && engine->queue->script ? engine : nullptr;
 }
 
 /// The hosts of a job that lists none are those of the allocation.
@@ -644,33 +655,41 @@ std::vector<std::string> words_of_launch(const std::vector<std::string>& args) {
 
 /// The command that the batch job runs. One that comes back to the queue must not delete what it goes on
 /// from.
-std::vector<std::string> batch_command(const JobSpec& job, const std::vector<std::string>& args) {
+std::vector<std::string> batch_command(const JobSpec& job, const std::string& engine,
+                                       const std::vector<std::string>& args) {
   std::vector<std::string> words = words_of_launch(args);
   if (job.hosts.requeue) std::erase(words, "--overwrite");
   // The job may name no engine when its script is printed.
   if (std::ranges::none_of(
           words, [](const std::string& word) { return word == "--on" || word.starts_with("--on="); }))
-    words.push_back("--on=slurm");
+    words.push_back("--on=" + engine);
   return words;
 }
 
-int run_batch(const JobSpec& job, const LaunchFlags& flags, const std::vector<std::string>& args) {
+int run_batch(const JobSpec& job, const Engine& engine, const LaunchFlags& flags,
+              const std::vector<std::string>& args) {
+  const std::vector<std::string> command = batch_command(job, engine.name, args);
   if (flags.dry_run) {
-    std::printf("%s\n%s", to_yaml(job).c_str(), batch_script(job, batch_command(job, args)).c_str());
+    const Result<std::string> script = engine.queue->script(job, command);
+    if (!script) return exit_with(ExitCode::Usage, script.problems());
+    std::printf("%s\n%s", to_yaml(job).c_str(), script->c_str());
     return 0;
   }
-  const Result<std::string> id = submit_batch_job(job, batch_command(job, args));
-  if (!id) return exit_with(ExitCode::Usage, id.problems());
-  print_without_waiting(STDERR_FILENO, "millrace launch: batch job " + *id + " of Slurm, output in " +
-                                           job.output_dir + "/slurm-" + *id + ".out and .err\n");
-  return flags.detach ? 0 : follow_batch_job(job, *id);
+  const Result<BatchJob> batch = submit_batch_job(job, engine, command);
+  if (!batch) return exit_with(ExitCode::Usage, batch.problems());
+  print_without_waiting(STDERR_FILENO, "millrace launch: " + batch->name() + ", output in " + job.output_dir +
+                                           "/" + engine.name + "-" + batch->id + ".out and .err\n");
+  return flags.detach ? 0 : follow_batch_job(*batch);
 }
 
-/// A person stops a job by SIGINT, and Slurm by SIGTERM: what Slurm has stopped goes on later.
-void requeue_if_stopped_by_slurm(const JobSpec& job, const LaunchOutcome& outcome) {
-  if (!job.hosts.requeue || !is_in_slurm_allocation() || outcome.interrupt == SIGINT) return;
-  const Status requeued = requeue_batch_job();
-  print_without_waiting(STDERR_FILENO, requeued ? "millrace launch: the batch job is back in Slurm's queue\n"
+/// A person stops a job by SIGINT, and a queue by SIGTERM: what the queue has stopped goes on later.
+void requeue_if_stopped_by_queue(const JobSpec& job, const LaunchOutcome& outcome) {
+  const Engine* engine =
+      job.hosts.requeue && outcome.interrupt != SIGINT ? find_engine(job.hosts.on) : nullptr;
+  if (!engine || !engine->queue->requeue || waits_in_queue(job)) return;
+  const Status requeued = engine->queue->requeue();
+  print_without_waiting(STDERR_FILENO, requeued ? "millrace launch: the batch job is back in " +
+                                                      std::string(engine->title) + "'s queue\n"
                                                 : to_string(requeued.problems()) + "\n");
 }
 
@@ -705,7 +724,7 @@ int end_before_restart(const JobSpec& job, int signal, const std::string& resume
   print_without_waiting(STDERR_FILENO, "millrace launch: stopped by signal " + std::to_string(signal) +
                                            " before the restart\n" + way_on(job, resume_command));
   if (!is_resumable(job)) return 128 + signal;
-  requeue_if_stopped_by_slurm(job, {.interrupt = signal});
+  requeue_if_stopped_by_queue(job, {.interrupt = signal});
   return static_cast<int>(ExitCode::Requeue);
 }
 
@@ -742,7 +761,7 @@ std::optional<Restarts::Again> run_once(const JobSpec& job, const std::string& w
       print_without_waiting(STDERR_FILENO,
                             "millrace launch: the ranks that are left have the whole model after step " +
                                 std::to_string(*step) + ": it is saved\n");
-    if (runs.code == static_cast<int>(ExitCode::Requeue)) requeue_if_stopped_by_slurm(job, end->outcome);
+    if (runs.code == static_cast<int>(ExitCode::Requeue)) requeue_if_stopped_by_queue(job, end->outcome);
     return runs.restarts.after(end->outcome, job);
   } catch (const Error& error) {
     Problems lines;  // hosts that cannot run their ranks have a line each
@@ -793,24 +812,25 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
   const Result<Json> text = read_yaml(file);  // a restart is of this text, whatever becomes of the file
   Result<JobSpec> job = text ? load_job(*text, file, overrides, worker_here) : text.problems();
   if (!job) append(problems, job.problems());
-  const bool is_batch = job && becomes_batch_job(*job);
+  const Engine* batch = job ? becomes_batch_job(*job) : nullptr;
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   for (const std::string& note : job->notes)
     std::fprintf(stderr, "note: %s: %s\n", job->source.c_str(), note.c_str());
   if (const Status once = check_started_once(); !once && !flags.dry_run)
     return exit_with(ExitCode::Usage, once.problems());
   if (flags.print) {
-    const Result<std::string> text = printed_job(*job, *flags.print, batch_command(*job, args));
+    // A batch script is the form of the engine of its name.
+    const Result<std::string> text = flags.print->print(*job, batch_command(*job, flags.print->name, args));
     if (!text) return exit_with(ExitCode::Usage, text.problems());
     std::fputs(text->c_str(), stdout);
     return 0;
   }
-  if (const Status placed = is_batch ? Ok{} : find_hosts(*job); !placed)
+  if (const Status placed = batch ? Ok{} : find_hosts(*job); !placed)
     return exit_with(ExitCode::Usage, placed.problems());
   const std::string worker = worker_of(*job);
   if (const Problems found = check_job(*job, worker); !found.empty())
     return exit_with(ExitCode::Usage, found);
-  if (is_batch) return run_batch(*job, flags, args);
+  if (batch) return run_batch(*job, *batch, flags, args);
   if (flags.detach && !flags.dry_run) return launch_detached(*job, words_of_launch(args));
   if (flags.dry_run) {
     if (const Problems found = answer_of_worker(*job, worker); !found.empty())

@@ -15,7 +15,7 @@
 #include "driver/launch/console.h"
 #include "driver/launch/explanation.h"
 #include "driver/launch/run_state.h"
-#include "driver/launch/shell_words.h"
+#include "driver/queues/shell_words.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/flag.h"
 #include "runtime/base/json.h"
@@ -125,17 +125,17 @@ int show_runs(const LookFlags& flags, const std::string& folder) {
   return 0;
 }
 
-/// A batch job that Slurm knows, and that is not over.
+/// A batch job that its queue knows, and that is not over.
 struct LiveBatchJob {
-  std::string id;
-  BatchRecord record;
+  BatchJob job;
+  QueueRecord record;
 };
 
 std::optional<LiveBatchJob> live_batch_job(const std::string& folder) {
-  const std::string id = submitted_batch_job(folder);
-  const Result<BatchRecord> record = id.empty() ? Result<BatchRecord>(Problem{}) : ask_slurm(id);
-  if (!record || record->state.empty() || record->is_over) return std::nullopt;
-  return LiveBatchJob{id, *record};
+  const std::optional<BatchJob> job = submitted_batch_job(folder);
+  const auto record = job ? job->ask() : std::optional<QueueRecord>();
+  if (!record || !*record || (*record)->is_over) return std::nullopt;
+  return LiveBatchJob{*job, **record};
 }
 
 int show_status(const LookFlags& flags, const std::string& folder) {
@@ -145,12 +145,11 @@ int show_status(const LookFlags& flags, const std::string& folder) {
   if (state.phase == RunPhase::None && !batch) return exit_with(ExitCode::Usage, {no_run(folder)});
   if (flags.format == OutputFormat::Json) {
     Json json = json_of(folder, state);
-    if (batch) json["batch_job"] = Json::object({{"job", batch->id}, {"state", batch->record.text()}});
+    if (batch) json["batch_job"] = Json::object({{"job", batch->job.id}, {"state", batch->record.state}});
     return std::printf("%s\n", json.dump(2).c_str()), 0;
   }
   if (batch)
-    std::printf("%s: batch job %s of Slurm is %s\n", folder.c_str(), batch->id.c_str(),
-                batch->record.text().c_str());
+    std::printf("%s: %s is %s\n", folder.c_str(), batch->job.name().c_str(), batch->record.state.c_str());
   if (state.phase == RunPhase::None) return 0;
   std::string first = folder + ": " + to_string(state.phase);
   if (state.holder && state.holder->pid > 0)
@@ -320,26 +319,26 @@ bool has_open(std::int64_t pid, const fs::path& lock) {
   return false;
 }
 
-constexpr milliseconds kSlurmPoll{1000};
+constexpr milliseconds kQueuePoll{1000};
 
 /// Ends a run that a batch job runs on another host, or will run.
 int end_batch_job(const StopFlags& flags, const std::string& folder, LiveBatchJob batch, bool at_once) {
   SteadyClock clock;
   const TimePoint until = clock.now() + milliseconds(static_cast<std::int64_t>(flags.wait_s * 1e3));
-  if (const Status told = stop_batch_job(batch.id, batch.record, at_once); !told)
+  if (const Status told = stop_batch_job(batch.job, batch.record, at_once); !told)
     return exit_with(ExitCode::RunFailed, told.problems());
   while (std::optional<LiveBatchJob> now = live_batch_job(folder)) {
     if (clock.now() >= until)
       return exit_with(ExitCode::Peer,
                        {{folder,
-                         "batch job " + now->id + " is " + now->record.text() + " after " +
+                         "batch job " + now->job.id + " is " + now->record.state + " after " +
                              printed("%.0f s", flags.wait_s),
                          "give it more time with --wait, or `millrace kill " + quoted(folder) + "`"}});
-    clock.sleep_until(clock.now() + kSlurmPoll);
+    clock.sleep_until(clock.now() + kQueuePoll);
   }
   const RunState state = read_run_state(folder);
   std::printf(
-      "%s: batch job %s has ended; %s at step %s%s\n", folder.c_str(), batch.id.c_str(),
+      "%s: batch job %s has ended; %s at step %s%s\n", folder.c_str(), batch.job.id.c_str(),
       to_string(state.phase).c_str(), step_text(state).c_str(),
       state.checkpoint.empty() ? "; no checkpoint" : ("; newest checkpoint " + state.checkpoint).c_str());
   return 0;

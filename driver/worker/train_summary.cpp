@@ -5,7 +5,7 @@
 #include <map>
 
 #include "driver/launch/run_manifest.h"
-#include "driver/launch/shell_words.h"
+#include "driver/queues/shell_words.h"
 #include "driver/worker/emulation.h"
 #include "driver/worker/train_arrays.h"
 #include "driver/worker/variant.h"

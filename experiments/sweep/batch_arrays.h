@@ -1,4 +1,4 @@
-// Runs of a sweep or a search as tasks of arrays in the queue of a cluster (batch_queues.h). Each task is
+// Runs of a sweep or a search as tasks of arrays in the queue of a cluster (driver/queues). Each task is
 // `millrace launch` of one run, on the nodes or in the pod that the cluster gives it. The folder of the sweep
 // must be there under the same path. LibTorch-free.
 #pragma once
@@ -10,10 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "experiments/sweep/batch_queues.h"
+#include "driver/queues/engine.h"
 #include "runtime/base/clock.h"
 
 namespace millrace {
+
+/// The engine in whose queue runs of this job wait; null: they start from here.
+const Engine* queue_of(const JobSpec& job);
 
 struct BatchRun {
   int id = 0;
@@ -55,13 +58,17 @@ class BatchArrays {
     std::optional<TimePoint> started;
   };
   using Key = std::pair<std::string, int>;  // array, task
-  void submit_array(const BatchQueue& queue, const std::vector<const BatchRun*>& runs);
+  void submit_array(const Engine& engine, const std::vector<const BatchRun*>& runs);
   void ask(const std::string& array, std::vector<BatchEnd>& ended);
-  BatchEnd end_of(const Task& task, const TaskRecord& record, const char* queue) const;
+  BatchEnd end_of(const Task& task, const QueueRecord& record, const char* queue) const;
 
   std::map<Key, Task> tasks_;
-  std::map<std::string, const BatchQueue*> arrays_;  // that have tasks
-  std::map<std::string, int> silent_;                // answers that did not come, by array
+  struct Array {
+    const Engine* engine;
+    std::string folder;  // of its first run
+  };
+  std::map<std::string, Array> arrays_;  // that have tasks
+  std::map<std::string, int> silent_;    // answers that did not come, by array
   bool stopped_ = false;
   const std::chrono::milliseconds patience_;
   std::optional<TimePoint> gone_by_;  // when runs that were cancelled at once should have left the queue

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "driver/launch/model_flags.h"
-#include "experiments/sweep/batch_queues.h"
+#include "experiments/sweep/batch_arrays.h"
 
 namespace millrace {
 namespace {
@@ -67,7 +67,7 @@ Status SweptJob::take(const Json& job) {
   }
   if (on_.empty() && !hosts_.empty()) on_ = "ssh";
   if (on_ == "local") on_.clear();
-  if (!on_.empty() && hosts_.empty() && !find_engine(on_)->allocated && on_ != "kubernetes")
+  if (!on_.empty() && hosts_.empty() && !find_engine(on_)->allocated && !find_engine(on_)->queue)
     return Problem{"job", "on: " + on_ + " needs hosts", "for example hosts: [node1:2, node2:2]"};
   return Ok{};
 }
@@ -94,8 +94,9 @@ Result<JobSpec> SweptJob::with(const JobSettings& settings) const {
   if (!made) return made;
   made->hosts.on = on_;
   made->hosts.list = hosts_;
-  if (const BatchQueue* queue = queue_of(*made)) {
-    if (const Status fits = queue->check(*made); !fits) return fits.problems();
+  if (const Engine* engine = queue_of(*made)) {
+    const Status fits = engine->queue->check ? engine->queue->check(*made) : Ok{};
+    if (!fits) return fits.problems();
   } else {
     if (const auto groups = host_groups(*made); !groups) return groups.problems();
   }

@@ -4,12 +4,11 @@
 #include <csignal>
 #include <regex>
 
-#include "driver/hosts/allocation.h"
-#include "driver/hosts/engines.h"
 #include "driver/hosts/host_list.h"
 #include "driver/hosts/machine.h"
 #include "driver/hosts/program_answer.h"
-#include "driver/launch/printed_job.h"
+#include "driver/launch/job_spec.h"
+#include "driver/queues/engine.h"
 #include "runtime/base/json.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/plan/plan.h"
@@ -145,8 +144,11 @@ JobSpec job_of(const std::string& yaml) {
   return *job;
 }
 
-std::string printed(const JobSpec& job, PrintedForm form) {
-  const Result<std::string> text = printed_job(job, form, {"/opt/millrace", "launch", "job.yaml"});
+std::string printed(const JobSpec& job, const std::string& name) {
+  const std::vector<PrintedForm> forms = printed_forms();
+  const auto form = std::ranges::find(forms, name, &PrintedForm::name);
+  if (form == forms.end()) return "no form " + name;
+  const Result<std::string> text = form->print(job, {"/opt/millrace", "launch", "job.yaml"});
   return text ? *text : to_string(text.problems());
 }
 
@@ -155,21 +157,21 @@ TEST(PrintedJobs, AreScriptsAndCommands) {
       "model: mlp\nstages: 4\nhosts: [node1:2, node2:2]\nthreads: 3\nslurm: {partition: gpu, "
       "ntasks_per_node: 2}\n"
       "env: {NAME: two words}\n");
-  const std::string slurm = printed(job, PrintedForm::Slurm);
+  const std::string slurm = printed(job, "slurm");
   EXPECT_NE(slurm.find("#SBATCH --partition=gpu\n"), std::string::npos) << slurm;
   EXPECT_NE(slurm.find("#SBATCH --cpus-per-task=3\n"), std::string::npos) << slurm;
   EXPECT_EQ(slurm.find("--ntasks=4"), std::string::npos) << "ntasks-per-node says it";
   EXPECT_NE(slurm.find("#SBATCH --nodes=2\n#SBATCH --nodelist=node1,node2\n"), std::string::npos) << slurm;
   EXPECT_TRUE(slurm.ends_with("exec /opt/millrace launch job.yaml\n")) << slurm;
-  const std::string torchrun = printed(job, PrintedForm::Torchrun);
+  const std::string torchrun = printed(job, "torchrun");
   EXPECT_NE(torchrun.find("--nnodes=2 --node-rank=1 --nproc-per-node=2 --master-addr=node1"),
             std::string::npos)
       << torchrun;
   EXPECT_NE(torchrun.find("NAME='two words'"), std::string::npos) << torchrun;
-  EXPECT_NE(printed(job, PrintedForm::Mpi).find("mpirun -n 4 --host node1:2,node2:2"), std::string::npos);
+  EXPECT_NE(printed(job, "mpi").find("mpirun -n 4 --host node1:2,node2:2"), std::string::npos);
   const JobSpec uneven = job_of("model: mlp\nstages: 3\nhosts: [node1:2, node2:1]\n");
-  EXPECT_NE(printed(uneven, PrintedForm::Torchrun).find("as many ranks on each host"), std::string::npos);
-  EXPECT_NE(printed(job, PrintedForm::Kubernetes).find("--container IMAGE"), std::string::npos);
+  EXPECT_NE(printed(uneven, "torchrun").find("as many ranks on each host"), std::string::npos);
+  EXPECT_NE(printed(job, "kubernetes").find("--container IMAGE"), std::string::npos);
 }
 
 /// The object of this kind among the documents of a manifest.
@@ -198,7 +200,7 @@ Json at(const Json& json, const std::vector<std::string>& path) {
 TEST(PrintedJobs, AreManifestsOfKubernetes) {
   JobSpec job = job_of(
       "name: My_Job\nmodel: mlp\nstages: 3\ncontainer: registry/mill:1\nmounts: [/data]\noutput_dir: out\n");
-  const Json set = object_of(printed(job, PrintedForm::Kubernetes), "JobSet");
+  const Json set = object_of(printed(job, "kubernetes"), "JobSet");
   EXPECT_EQ(at(set, {"metadata", "name"}).as_string(), "my-job");
   const Json jobs = at(set, {"spec", "replicatedJobs", "0", "template", "spec"});
   EXPECT_EQ(at(jobs, {"completions"}).as_int(), 3);
@@ -207,7 +209,7 @@ TEST(PrintedJobs, AreManifestsOfKubernetes) {
   EXPECT_EQ(at(container, {"image"}).as_string(), "registry/mill:1");
   EXPECT_NE(container.dump().find("my-job-ranks-0-0.my-job"), std::string::npos);
   EXPECT_NE(container.dump().find("--output-dir=/millrace/out"), std::string::npos);
-  const std::string train = printed(job, PrintedForm::TrainJob);
+  const std::string train = printed(job, "trainjob");
   EXPECT_EQ(at(object_of(train, "TrainJob"), {"spec", "trainer", "numNodes"}).as_int(), 3);
   EXPECT_EQ(at(object_of(train, "TrainingRuntime"), {"spec", "mlPolicy", "numNodes"}).as_int(), 3);
 }
@@ -221,9 +223,9 @@ TEST(PrintedJobs, PodsHaveRestartsSecretsResourcesAndValidKeys) {
       "device: cuda\nthreads: 2\nenv: {API_KEY: hidden}\ndata: /nowhere/a\n"
       "kubernetes: {ranks_per_pod: 2, memory: 64Gi}\nclass_weights: '" +
       hosts + "'\n");
-  for (const PrintedForm form : {PrintedForm::Kubernetes, PrintedForm::TrainJob}) {
+  for (const std::string form : {"kubernetes", "trainjob"}) {
     const std::string text = printed(job, form);
-    const bool is_set = form == PrintedForm::Kubernetes;
+    const bool is_set = form == "kubernetes";
     const Json whole = object_of(text, is_set ? "JobSet" : "TrainingRuntime");
     const Json set = is_set ? at(whole, {"spec"}) : at(whole, {"spec", "template", "spec"});
     EXPECT_EQ(at(set, {"failurePolicy", "maxRestarts"}).as_int(), 3);
@@ -255,8 +257,7 @@ TEST(PrintedJobs, PodsHaveRestartsSecretsResourcesAndValidKeys) {
     EXPECT_NE(text.find("# NOTE: no mount has /nowhere/a"), std::string::npos) << text;
   }
   job = job_of("model: mlp\nstages: 4\ncontainer: m\nkubernetes: {ranks_per_pod: 3}\n");
-  EXPECT_NE(printed(job, PrintedForm::Kubernetes).find("3 does not divide the job's 4 ranks"),
-            std::string::npos);
+  EXPECT_NE(printed(job, "kubernetes").find("3 does not divide the job's 4 ranks"), std::string::npos);
 }
 
 /// The second of three ranks fails by itself, and the others because they lost it (5).
@@ -267,7 +268,7 @@ TEST(PrintedJobs, APodStartsItsRanksAndEndsWithTheFailure) {
                            "[ $LOCAL_RANK = 1 ] && exit 3\nexit 5\n");
   const JobSpec job = job_of("model: mlp\nstages: 6\ncontainer: m\nkubernetes: {ranks_per_pod: 3}\n");
   const Json pod =
-      at(object_of(printed(job, PrintedForm::Kubernetes), "JobSet"),
+      at(object_of(printed(job, "kubernetes"), "JobSet"),
          {"spec", "replicatedJobs", "0", "template", "spec", "template", "spec", "containers", "0"});
   std::vector<std::string> words{"env", "POD_INDEX=1", "LOCAL_WORLD_SIZE=3"};
   const Json command = at(pod, {"command"});

@@ -6,10 +6,9 @@
 #include <fstream>
 #include <functional>
 
-#include "driver/launch/batch_job.h"
 #include "driver/launch/job_spec.h"
-#include "driver/launch/printed_job.h"
-#include "driver/launch/shell_words.h"
+#include "driver/queues/engine.h"
+#include "driver/queues/shell_words.h"
 #include "tests/driver/temporary_folder.h"
 #include "tests/harness/shell.h"
 
@@ -132,15 +131,13 @@ TEST(Injection, TextOfAJobIsRefusedOrStaysText) {
       command.insert(command.end(), words.begin(), words.end());
       command.push_back(hostile);
       // As a script of sbatch, which a shell runs.
-      const std::string script = batch_script(*job, command);
+      const std::string script = *find_engine("slurm")->queue->script(*job, command);
       std::ofstream(folder.path("script")) << script;
       const Answer answer = shell("cd " + folder.path("") + " && sh ./script");
       std::string expected;
       for (std::size_t i = 1; i < command.size(); ++i) expected += command[i] + std::string(1, '\0');
       EXPECT_EQ(answer.text, expected) << field << ": " << hostile << "\n" << script;
-      for (const PrintedForm form :
-           {PrintedForm::Torchrun, PrintedForm::Mpi, PrintedForm::Kubernetes, PrintedForm::TrainJob})
-        (void)printed_job(*job, form, command);
+      for (const PrintedForm& form : printed_forms()) (void)form.print(*job, command);
       // And back from the file that it is written to.
       const Result<Json> again = parse_yaml(to_yaml(*job), "again");
       EXPECT_TRUE(again) << field << ": " << hostile;

@@ -1,4 +1,4 @@
-#include "driver/launch/shell_words.h"
+#include "driver/queues/shell_words.h"
 
 #include <algorithm>
 #include <cctype>
@@ -20,6 +20,11 @@ std::string command_line(const std::vector<std::string>& argv) {
   std::string line;
   for (const std::string& word : argv) line += (line.empty() ? "" : " ") + quoted(word);
   return line;
+}
+
+std::vector<std::string> joined(std::vector<std::string> words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
 }
 
 }  // namespace millrace

@@ -1,14 +1,13 @@
-#include "driver/launch/printed_job.h"
-
+// Kubernetes: agents in pods that run (kubectl exec), runs as Indexed Jobs, and manifests.
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
 
 #include "data/files/data_kinds.h"
 #include "driver/flags/compute_specs.h"
-#include "driver/launch/batch_job.h"
-#include "driver/launch/host_launch.h"
-#include "driver/launch/shell_words.h"
+#include "driver/hosts/program_answer.h"
+#include "driver/queues/engine.h"
+#include "driver/queues/shell_words.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
@@ -17,85 +16,183 @@
 #include "runtime/base/text.h"
 
 namespace millrace {
+namespace kubernetes {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kPort = 29500;                   // torchrun's
-constexpr Bytes kMostInputBytes = 900 * kKiB;  // a ConfigMap holds 1 MiB
-
 using Words = std::vector<std::string>;
-using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
-Words rank_command(const JobSpec& job) {
-  Words words = train_arguments(job);
-  words.insert(words.begin(), job.worker.empty() ? (job.find("device") && *job.find("device") == "cuda"
-                                                        ? "millrace-worker-cuda"
-                                                        : "millrace-worker")
-                                                 : job.worker);
-  return words;
+constexpr Bytes kMostInputBytes = 900 * kKiB;  // a ConfigMap holds 1 MiB
+// Keys of `kubernetes`, in the order of messages.
+constexpr const char* kPodKeys[] = {"ranks-per-pod", "cpu", "memory", "storage"};
+
+Words over_kubectl(const AgentPlace& place) {
+  return joined({place.client, "exec", "-i", place.host.name, "--"}, place.agent);
 }
 
-/// The variables of every rank, but for those that say which rank it is.
-NamedValues variables_of(const JobSpec& job) {
-  NamedValues variables = job.environment;
-  const std::string* threads = job.find("threads");
-  if (std::ranges::none_of(variables, [](const auto& v) { return v.first == "OMP_NUM_THREADS"; }))
-    variables.emplace_back("OMP_NUM_THREADS", threads ? *threads : "1");
-  return variables;
+/// `memory: 16Gi` is a quantity of Kubernetes: digits and a unit.
+Status check_option(const std::string& key, const std::string& value) {
+  const bool is_quantity = !value.empty() && std::isdigit(static_cast<unsigned char>(value.front())) &&
+                           std::ranges::all_of(value, [](char c) {
+                             return std::isalnum(static_cast<unsigned char>(c)) || c == '.';
+                           });
+  if (std::ranges::find(kPodKeys, key) != std::end(kPodKeys) && is_quantity) return Ok{};
+  return Problem{"", ": '" + escaped(value) + "' is no value of a pod",
+                 "e.g. kubernetes: {ranks_per_pod: 4, cpu: 16, memory: 64Gi, storage: 100Gi}"};
 }
 
-/// The job's hosts; "HOST" stands for the only one of a job that names none.
-std::vector<HostEntry> hosts_of(const JobSpec& job) {
-  if (!job.hosts.entries.empty()) return job.hosts.entries;
-  return {HostEntry{.user = "", .name = "localhost", .slots = job.ranks}};
-}
+// ---- The runs of a sweep
 
-std::vector<int> counts_of(const JobSpec& job) {
-  return job.hosts.entries.empty() ? std::vector<int>{job.ranks} : job.hosts.ranks;
-}
+constexpr int kGraceSeconds = 30;  // from a stop to the end of a pod: time for a checkpoint
 
-Result<std::string> for_torchrun(const JobSpec& job) {
-  const std::vector<HostEntry> hosts = hosts_of(job);
-  const std::vector<int> counts = counts_of(job);
-  if (std::ranges::any_of(counts, [&](int count) { return count != counts.front(); }))
-    return Problem{"--print torchrun", "needs as many ranks on each host as on the others",
-                   "give hosts equal numbers, or print another form"};
-  std::string text;
-  for (std::size_t h = 0; h < hosts.size(); ++h) {
-    Words words{"torchrun",
-                "--no-python",
-                "--nnodes=" + std::to_string(hosts.size()),
-                "--node-rank=" + std::to_string(h),
-                "--nproc-per-node=" + std::to_string(counts.front()),
-                "--master-addr=" + hosts.front().name,
-                "--master-port=" + std::to_string(kPort)};
-    const Words rank = rank_command(job);
-    words.insert(words.end(), rank.begin(), rank.end());
-    std::string set;
-    for (const auto& [name, value] : variables_of(job)) set += name + "=" + quoted(value) + " ";
-    text += "# on " + hosts[h].name + "\n" + set + command_line(words) + "\n";
+Status check(const JobSpec& job) {
+  if (job.hosts.container.image.empty())
+    return Problem{"job", "on: kubernetes without hosts needs the image that has millrace",
+                   "for example container: mill:1"};
+  std::error_code ignored;
+  const std::string here = fs::current_path(ignored).string() + "/";
+  for (const std::string& mount : job.hosts.container.mounts) {
+    const std::vector<std::string> parts = split(mount, ':');
+    if (here.starts_with(parts.front() + "/") && parts.size() == 1) return Ok{};
   }
-  return text;
+  return Problem{"job", "no mount has this folder, in which the runs of the sweep write: " + here,
+                 "a folder that all nodes share, under the same path, for example mounts: [/shared]"};
 }
 
-std::string for_mpi(const JobSpec& job) {
-  std::string list;
-  const std::vector<HostEntry> hosts = hosts_of(job);
-  const std::vector<int> counts = counts_of(job);
-  for (std::size_t h = 0; h < hosts.size(); ++h)
-    list += (h ? "," : "") + hosts[h].name + ":" + std::to_string(counts[h]);
-  Words words{"mpirun", "-n", std::to_string(job.ranks), "--host", list, "--bind-to", "none"};
-  NamedValues variables = variables_of(job);
-  variables.emplace_back("MASTER_ADDR", hosts.front().name);
-  variables.emplace_back("MASTER_PORT", std::to_string(kPort));
-  for (const auto& [name, value] : variables) words.insert(words.end(), {"-x", name + "=" + value});
-  const Words rank = rank_command(job);
-  words.insert(words.end(), rank.begin(), rank.end());
-  return command_line(words) + "\n";
+/// A run is one pod, so its ranks share what the pod has.
+Json resources_of(const JobSpec& job) {
+  const std::string* threads = job.find("threads");
+  const int cores = job.ranks * (threads ? number_of<int>(*threads).value_or(1) : 1);
+  Json resources = Json::object({{"requests", Json::object({{"cpu", cores}})}});
+  if (const std::string* device = job.find("device"); device && *device == "cuda")
+    resources["limits"] = Json::object({{"nvidia.com/gpu", job.ranks}});
+  return resources;
 }
 
-// ---- Kubernetes
+/// The pod, but for its command.
+Json pod_of(const JobSpec& job, const std::string& script) {
+  std::error_code ignored;
+  Json mounts = Json::array(), volumes = Json::array(), variables = Json::array(), command = Json::array(),
+       containers = Json::array();
+  const auto add = [&](const std::string& name, const std::string& inside, const char* kind, Json volume) {
+    mounts.push_back(Json::object({{"name", name}, {"mountPath", inside}}));
+    volumes.push_back(Json::object({{"name", name}, {kind, std::move(volume)}}));
+  };
+  add("shared-memory", "/dev/shm", "emptyDir", Json::object({{"medium", "Memory"}}));
+  for (std::size_t i = 0; i < job.hosts.container.mounts.size(); ++i) {
+    const std::vector<std::string> parts = split(job.hosts.container.mounts[i], ':');
+    add("mount-" + std::to_string(i), parts.size() > 1 ? parts[1] : parts.front(), "hostPath",
+        Json::object({{"path", parts.front()}}));
+  }
+  for (const auto& [name, value] : job.environment)
+    variables.push_back(Json::object({{"name", name}, {"value", value}}));
+  for (const std::string& word : {std::string("sh"), std::string("-c"), script}) command.push_back(word);
+  containers.push_back(Json::object({{"name", "run"},
+                                     {"image", job.hosts.container.image},
+                                     {"workingDir", fs::current_path(ignored).string()},
+                                     {"command", std::move(command)},
+                                     {"env", std::move(variables)},
+                                     {"resources", resources_of(job)},
+                                     {"volumeMounts", std::move(mounts)}}));
+  return Json::object({{"restartPolicy", "Never"},
+                       {"terminationGracePeriodSeconds", kGraceSeconds},
+                       {"containers", std::move(containers)},
+                       {"volumes", std::move(volumes)}});
+}
+
+std::string requests(const JobSpec& job) {
+  return pod_of(job, "").dump();
+}
+
+std::string array(const JobSpec& job, int tasks, const std::string& script, const std::string&) {
+  // One that fails is not run again, and ends no other (backoffLimitPerIndex: Kubernetes 1.29).
+  return Json::object({{"apiVersion", "batch/v1"},
+                       {"kind", "Job"},
+                       {"metadata", Json::object({{"name", "sweep-" + new_run_id()}})},
+                       {"spec", Json::object({{"completionMode", "Indexed"},
+                                              {"completions", tasks},
+                                              {"parallelism", tasks},
+                                              {"backoffLimitPerIndex", 0},
+                                              {"template", Json::object({{"spec", pod_of(job, script)}})}})}})
+             .dump(1) +
+         "\n";
+}
+
+const Json* at(const Json* json, std::initializer_list<const char*> path) {
+  for (const char* key : path) json = json && json->is_object() ? json->find(key) : nullptr;
+  return json;
+}
+
+std::string text_at(const Json* json, std::initializer_list<const char*> path) {
+  const Json* found = at(json, path);
+  return found && found->is_string() ? found->as_string() : "";
+}
+
+Result<std::string> submit(const std::string& path) {
+  const Result<Json> manifest = read_json(path);
+  if (!manifest) return manifest.problems();
+  const Result<std::string> answer = answer_of({"kubectl", "create", "-f", path}, kQueueDeadline);
+  if (!answer) return answer.problems();
+  return text_at(&*manifest, {"metadata", "name"});
+}
+
+/// A pod that waits for what will not come.
+bool never_starts(const std::string& reason) {
+  constexpr const char* kReasons[] = {"ErrImagePull",         "ImagePullBackOff",
+                                      "InvalidImageName",     "CreateContainerConfigError",
+                                      "CreateContainerError", "RunContainerError"};
+  return std::ranges::any_of(kReasons, [&](const char* known) { return reason == known; });
+}
+
+std::optional<QueueRecord> record_of(const Json& pod) {
+  const std::optional<int> task =
+      number_of<int>(text_at(&pod, {"metadata", "annotations", "batch.kubernetes.io/job-completion-index"}));
+  if (!task) return std::nullopt;
+  const std::string phase = text_at(&pod, {"status", "phase"});
+  QueueRecord record{.task = *task,
+                     .is_running = phase == "Running",
+                     .is_over = phase == "Succeeded" || phase == "Failed",
+                     .reason = text_at(&pod, {"status", "reason"})};
+  const Json* statuses = at(&pod, {"status", "containerStatuses"});
+  const Json* container =
+      statuses && statuses->is_array() && !statuses->items().empty() ? &statuses->items().front() : nullptr;
+  const Json* code = at(container, {"state", "terminated", "exitCode"});
+  if (code && code->is_number()) record.exit_code = static_cast<int>(code->as_double());
+  if (text_at(container, {"state", "terminated", "reason"}) == "OOMKilled") record.reason = "OOMKilled";
+  if (const std::string waits = text_at(container, {"state", "waiting", "reason"}); never_starts(waits)) {
+    record.is_over = true;
+    record.reason = waits + " " + text_at(container, {"state", "waiting", "message"});
+  }
+  if (record.is_over && phase != "Succeeded" && record.exit_code == 0) record.exit_code = 1;
+  return record;
+}
+
+Result<std::vector<QueueRecord>> ask(const std::string& array, const fs::path&) {
+  const Result<std::string> answer =
+      answer_of({"kubectl", "get", "pods", "-l", "batch.kubernetes.io/job-name=" + array, "-o", "json"},
+                kQueueDeadline);
+  if (!answer) return answer.problems();
+  const Result<Json> pods = parse_json(*answer, "kubectl get pods");
+  if (!pods) return pods.problems();
+  const Json* items = at(&*pods, {"items"});
+  if (!items || !items->is_array()) return Problem{"kubectl get pods", "answered without items", {}};
+  std::vector<QueueRecord> records;
+  for (const Json& pod : items->items())
+    if (std::optional<QueueRecord> record = record_of(pod)) records.push_back(*std::move(record));
+  return records;
+}
+
+Status stop(const std::string& array, bool at_once) {
+  const int grace = at_once ? 0 : kGraceSeconds;
+  const Result<std::string> told =
+      answer_of({"kubectl", "delete", "job", array, "--wait=false", "--ignore-not-found",
+                 "--grace-period=" + std::to_string(grace)},
+                kQueueDeadline);
+  return told ? Status(Ok{}) : told.problems();
+}
+
+// ---- Manifests
 
 /// Lines of YAML, each with its indentation.
 class Yaml {
@@ -128,9 +225,9 @@ struct Manifest {
   int restarts = 0;
   bool gpus = false;
   Words command;  ///< of a rank
-  NamedValues variables;
-  NamedValues secrets;  ///< variables that only the Secret may show
-  NamedValues inputs;   ///< the key in the ConfigMap, the content of the file here
+  NamedTexts variables;
+  NamedTexts secrets;  ///< variables that only the Secret may show
+  NamedTexts inputs;   ///< the key in the ConfigMap, the content of the file here
   std::vector<PodMount> mounts;
   Words uncovered;  ///< paths of data that no mount has
 
@@ -191,7 +288,7 @@ bool is_below(const std::string& path, const std::string& folder) {
 }
 
 Problems read_pod_options(const JobSpec& job, Manifest& m) {
-  for (const auto& [name, value] : job.hosts.kubernetes) {
+  for (const auto& [name, value] : job.hosts.options_of("kubernetes")) {
     if (name == "ranks-per-pod")
       m.ranks_per_pod = number_of<int>(value).value_or(0);
     else
@@ -224,9 +321,9 @@ Result<Manifest> manifest_of(const JobSpec& given) {
   manifest.output_dir =
       fs::path(job.output_dir).is_absolute() ? job.output_dir : "/millrace/" + job.output_dir;
   manifest.secrets.emplace_back("MILLRACE_TOKEN", new_run_id() + new_run_id());
-  for (const auto& variable : variables_of(job))
+  for (const auto& variable : printed_variables(job))
     (is_secret(variable.first) ? manifest.secrets : manifest.variables).push_back(variable);
-  manifest.command = rank_command(job);
+  manifest.command = printed_command(job);
   for (const std::string& mount : job.hosts.container.mounts) {
     const Words parts = split(mount, ':');
     manifest.mounts.push_back({.host = parts.front(),
@@ -271,7 +368,7 @@ Result<Manifest> manifest_of(const JobSpec& given) {
   return manifest;
 }
 
-void add_strings(Yaml& yaml, const std::string& field, const NamedValues& values) {
+void add_strings(Yaml& yaml, const std::string& field, const NamedTexts& values) {
   yaml.line(0, field + (values.empty() ? ": {}" : ":"));
   for (const auto& [key, value] : values) yaml.line(1, Json(key).dump() + ": " + Json(value).dump());
 }
@@ -312,11 +409,11 @@ Words pod_command(const Manifest& m) {
 
 /// Requests and limits. Values that the job names are both; the threads of its ranks are a request.
 void add_resources(Yaml& yaml, const Manifest& m, const std::string& threads) {
-  NamedValues limits;
+  NamedTexts limits;
   if (!m.cpu.empty()) limits.emplace_back("cpu", m.cpu);
   if (!m.memory.empty()) limits.emplace_back("memory", m.memory);
   if (m.gpus) limits.emplace_back("nvidia.com/gpu", std::to_string(m.ranks_per_pod));
-  NamedValues requests = limits;
+  NamedTexts requests = limits;
   const int cores = number_of<int>(threads).value_or(1) * m.ranks_per_pod;
   if (m.cpu.empty()) requests.insert(requests.begin(), {"cpu", std::to_string(cores)});
   yaml.line(1, "resources:");
@@ -345,18 +442,18 @@ std::string pod_spec(const Manifest& m, int indent, const std::string& container
     yaml.line(1, "- name: " + Json(name).dump()).line(2, "valueFrom:").line(3, "secretKeyRef:");
     yaml.line(4, "name: " + m.name + "-secrets").line(4, "key: " + Json(name).dump());
   }
-  NamedValues variables = m.variables;
-  for (const auto& [name, value] : NamedValues{{"WORLD_SIZE", std::to_string(m.ranks)},
-                                               {"LOCAL_WORLD_SIZE", std::to_string(m.ranks_per_pod)},
-                                               {"MASTER_ADDR", master},
-                                               {"MASTER_PORT", std::to_string(kPort)}})
+  NamedTexts variables = m.variables;
+  for (const auto& [name, value] : NamedTexts{{"WORLD_SIZE", std::to_string(m.ranks)},
+                                              {"LOCAL_WORLD_SIZE", std::to_string(m.ranks_per_pod)},
+                                              {"MASTER_ADDR", master},
+                                              {"MASTER_PORT", std::to_string(kPrintedPort)}})
     variables.emplace_back(name, value);
   if (is_rank) variables.emplace_back("LOCAL_RANK", "0");
   for (const auto& [name, value] : variables)
     yaml.line(1, "- name: " + Json(name).dump()).line(2, "value: " + Json(value).dump());
   add_resources(
       yaml, m,
-      std::ranges::find(variables, std::string("OMP_NUM_THREADS"), &NamedValues::value_type::first)->second);
+      std::ranges::find(variables, std::string("OMP_NUM_THREADS"), &NamedTexts::value_type::first)->second);
   yaml.line(1, "volumeMounts:");
   const auto mount = [&](const std::string& name, const std::string& path) {
     yaml.line(1, "- name: " + name).line(2, "mountPath: " + Json(path).dump());
@@ -411,7 +508,7 @@ std::string job_set_spec(const Manifest& m, int indent, const std::string& role,
   return yaml.text() + pod;
 }
 
-Result<std::string> for_job_set(const JobSpec& job) {
+Result<std::string> for_job_set(const JobSpec& job, const Words&) {
   const Result<Manifest> m = manifest_of(job);
   if (!m) return m.problems();
   Yaml yaml;
@@ -422,7 +519,7 @@ Result<std::string> for_job_set(const JobSpec& job) {
          job_set_spec(*m, 2, "ranks", "", pod_spec(*m, 12, "rank", master, true));
 }
 
-Result<std::string> for_train_job(const JobSpec& job) {
+Result<std::string> for_train_job(const JobSpec& job, const Words&) {
   const Result<Manifest> m = manifest_of(job);
   if (!m) return m.problems();
   Yaml runtime;
@@ -446,28 +543,29 @@ Result<std::string> for_train_job(const JobSpec& job) {
          train.text();
 }
 
+constexpr BatchQueue kQueue{.extension = "job.json",
+                            .submit = submit,
+                            .check = check,
+                            .requests = requests,
+                            .task = "$JOB_COMPLETION_INDEX",
+                            .array = array,
+                            .ask = ask,
+                            .stop = stop,
+                            .clean_up = [](const std::string& array) { (void)stop(array, false); }};
+constexpr PrintedForm kForms[] = {{"kubernetes", for_job_set}, {"trainjob", for_train_job}};
+
 }  // namespace
+}  // namespace kubernetes
 
-bool is_secret(std::string name) {
-  for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return std::ranges::any_of(std::initializer_list<const char*>{"TOKEN", "KEY", "SECRET", "PASSWORD"},
-                             [&](const char* part) { return name.find(part) != std::string::npos; });
-}
-
-Result<std::string> printed_job(const JobSpec& job, PrintedForm form, const Words& launch) {
-  switch (form) {
-    case PrintedForm::Slurm:
-      return batch_script(job, launch);
-    case PrintedForm::Torchrun:
-      return for_torchrun(job);
-    case PrintedForm::Mpi:
-      return for_mpi(job);
-    case PrintedForm::Kubernetes:
-      return for_job_set(job);
-    case PrintedForm::TrainJob:
-      break;
-  }
-  return for_train_job(job);
-}
+constinit const Engine kKubernetes{.name = "kubernetes",
+                                   .title = "Kubernetes",
+                                   .client = "kubectl",
+                                   .through_shell = false,
+                                   .shares_paths = false,
+                                   .meets_by_name = false,
+                                   .command = kubernetes::over_kubectl,
+                                   .queue = &kubernetes::kQueue,
+                                   .option = kubernetes::check_option,
+                                   .forms = kubernetes::kForms};
 
 }  // namespace millrace
