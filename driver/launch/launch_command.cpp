@@ -344,7 +344,7 @@ CommandSpec spec_of(LaunchFlags& f) {
       flag("", "format", "text|json", "Form of the final result, or of --dry-run.",
            into::choice(f.format, "format")),
       flag("", "detach",
-           "Return when the ranks have been started, or the batch job of slurm is submitted. `millrace "
+           "Return when the ranks have been started, or the batch job is submitted. `millrace "
            "status`, "
            "logs and stop look after the run.",
            into::on(f.detach)),
@@ -374,10 +374,9 @@ CommandSpec spec_of(LaunchFlags& f) {
            "(default: the job's hosts, else all ranks here).",
            into::text(f.hosts)),
       flag("Hosts", "on", engine_names("|"),
-           "The engine that starts the ranks. slurm takes the nodes of its allocation and submits a batch "
-           "job where "
-           "there is none; mpi takes those of PBS or LSF; local ignores the job's hosts (default: ssh with "
-           "hosts).",
+           "The engine that starts the ranks. slurm and pbs take the nodes of their allocation and submit a "
+           "batch job where there is none; mpi takes those of PBS or LSF; local ignores the job's hosts "
+           "(default: ssh with hosts).",
            into::text(f.on)),
       flag("Hosts", "workdir", "DIR",
            "The folder on every host in which ranks run, and to which relative paths belong (default: the "
@@ -400,8 +399,9 @@ CommandSpec spec_of(LaunchFlags& f) {
            "/data,/models:/inside:ro,...",
            into::text(f.mounts)),
       flag("Hosts", "requeue",
-           "With slurm: a job that Slurm stops, at its time limit or for another job, saves and goes on "
-           "later.",
+           "With slurm and pbs: a job that its queue stops, for another job or (Slurm) at its time limit, "
+           "saves "
+           "and goes on later.",
            into::on(f.requeue)),
   };
   spec.examples = {"millrace launch job.yaml --set steps=200 --output-dir out",

@@ -88,8 +88,8 @@ struct Engine {
 };
 
 // ---- The table. A new engine is a file and a name in these two lines.
-extern const Engine kSsh, kSlurm, kMpi, kKubernetes;
-inline constexpr const Engine* kEngines[] = {&kSsh, &kSlurm, &kMpi, &kKubernetes};
+extern const Engine kSsh, kSlurm, kPbs, kMpi, kKubernetes;
+inline constexpr const Engine* kEngines[] = {&kSsh, &kSlurm, &kPbs, &kMpi, &kKubernetes};
 
 /// Returns the engine of this name; null: there is none. "local" is none: it needs no agent.
 const Engine* find_engine(const std::string& name);

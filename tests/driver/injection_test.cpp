@@ -9,6 +9,7 @@
 #include "driver/launch/job_spec.h"
 #include "driver/queues/engine.h"
 #include "driver/queues/shell_words.h"
+#include "runtime/base/files.h"
 #include "tests/driver/temporary_folder.h"
 #include "tests/harness/shell.h"
 
@@ -101,6 +102,14 @@ const std::vector<std::pair<std::string, Field>> kFields = {
      [](const std::string& s) {
        return with("slurm", Json::object({{s, "x"}}));
      }},
+    {"pbs",
+     [](const std::string& s) {
+       return with("pbs", Json::object({{"queue", s}}));
+     }},
+    {"pbs key",
+     [](const std::string& s) {
+       return with("pbs", Json::object({{s, "x"}}));
+     }},
     {"hosts", [](const std::string& s) { return with("hosts", s); }},
     {"user", [](const std::string& s) { return with("hosts", s + "@node1"); }},
     {"workdir", [](const std::string& s) { return with("workdir", s); }},
@@ -115,6 +124,8 @@ TEST(Injection, TextOfAJobIsRefusedOrStaysText) {
   // In the place of every program that a script names.
   std::ofstream(folder.path("program")) << "#!/bin/sh\nfor word; do printf '%s\\0' \"$word\"; done\n";
   fs::permissions(folder.path("program"), fs::perms::owner_all);
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
   int refused = 0, kept = 0;
   for (const auto& [field, make] : kFields) {
     for (const std::string& hostile : hostile_words()) {
@@ -137,6 +148,16 @@ TEST(Injection, TextOfAJobIsRefusedOrStaysText) {
       std::string expected;
       for (std::size_t i = 1; i < command.size(); ++i) expected += command[i] + std::string(1, '\0');
       EXPECT_EQ(answer.text, expected) << field << ": " << hostile << "\n" << script;
+      // As one of qsub, which goes back to this folder and prints into a file.
+      if (JobSpec queued = *job; queued.output_dir.find("..") == std::string::npos) {
+        queued.output_dir = folder.path() + "/" + queued.output_dir;
+        fs::create_directories(queued.output_dir);
+        const std::string in_pbs = *find_engine("pbs")->queue->script(queued, command);
+        std::ofstream(folder.path("script")) << in_pbs;
+        shell("cd " + folder.path("") + " && PBS_JOBID=1 sh ./script");
+        EXPECT_EQ(*read_file(fs::path(queued.output_dir) / "pbs-1.out"), expected) << field << "\n" << in_pbs;
+        fs::remove(fs::path(queued.output_dir) / "pbs-1.out");
+      }
       for (const PrintedForm& form : printed_forms()) (void)form.print(*job, command);
       // And back from the file that it is written to.
       const Result<Json> again = parse_yaml(to_yaml(*job), "again");
@@ -144,6 +165,7 @@ TEST(Injection, TextOfAJobIsRefusedOrStaysText) {
       ASSERT_FALSE(fs::exists(folder.path("CANARY"))) << field << ": " << hostile;
     }
   }
+  fs::current_path(before);
   EXPECT_GT(refused, 200);
   EXPECT_GT(kept, 100);
 }
