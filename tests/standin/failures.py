@@ -158,6 +158,7 @@ CHECKS = {
     "a kernel": fails("launch:60", CUDA, 1, "step 0|layer", "unspecified launch failure"),
     "a copy": fails("cudaMemcpyAsync:9", CUDA, 1, "illegal memory access"),
     "a kernel of a later step": fails("launch:400", CUDA, 1, "step [1-9]", "unspecified launch failure"),
+    "a profile's wait for its GPU": fails("cudaDeviceSynchronize:20", "profile --model mlp --device cuda --threads 1", 1, "unspecified launch failure"),
     "a GPU that falls off the bus": fails("launch:60:46@1", CUDA + " --stages 2", 1, "busy or unavailable"),
     "a GPU without its events": fails("cudaEventCreateWithFlags:5", CUDA, 1, "out of memory|CUDA error"),
     "NCCL does not start": in_a_launch("ncclCommInitRankConfig:1", 5, "joining 0-1: NCCL"),

@@ -30,6 +30,7 @@ FAULTS = [
      "at::Tensor made = at::empty_like(host, host.options().pinned_memory(false).device(where())); C10_CUDA_CHECK(cudaMemcpyAsync("
      "made.data_ptr(), host.data_ptr(), host.nbytes(), cudaMemcpyHostToDevice, c10::cuda::getCurrentCUDAStream(index_))); return made;",
      "schedule 1f1b,model resnet18"),
+    ("device: the wait for all work", DEVICE, "c10::cuda::device_synchronize();", "", "failures: a profile's wait"),
     ("library: the record of an event", LIBRARY, "C10_CUDA_CHECK(cudaEventRecord(\n        event, stream ? stream_of(stream) : "
      "c10::cuda::getCurrentCUDAStream(device_).stream()));", "", PROCESSES),
     ("library: a stream that follows", LIBRARY, "C10_CUDA_CHECK(cudaStreamWaitEvent(stream_of(stream), static_cast<cudaEvent_t>(event.get()), 0));",

@@ -40,6 +40,7 @@ constexpr std::array kCanFail{
     CanFail{"cudaHostAlloc", cudaErrorMemoryAllocation},
     CanFail{"cudaMemcpyAsync", cudaErrorIllegalAddress},
     CanFail{"cudaStreamSynchronize", cudaErrorLaunchFailure},
+    CanFail{"cudaDeviceSynchronize", cudaErrorLaunchFailure},
     CanFail{"cudaEventCreateWithFlags", cudaErrorMemoryAllocation},
     CanFail{"cudaEventRecord", cudaErrorInvalidResourceHandle},
     CanFail{"cudaEventQuery", cudaErrorLaunchFailure},

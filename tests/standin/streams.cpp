@@ -268,7 +268,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
-  STANDIN_ENTER("cudaStreamSynchronize");
+  STANDIN_ENTER("cudaDeviceSynchronize");
   counts::add(counts::Kind::Wait, "cudaDeviceSynchronize");
   drain_device();
   return cudaSuccess;

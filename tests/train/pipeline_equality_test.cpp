@@ -4,6 +4,7 @@
 #include <atomic>
 #include <fstream>
 
+#include "models/chain.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "tests/comm/fake_nccl.h"
@@ -33,6 +34,60 @@ TEST_F(Pipeline, EqualsItselfOverNcclsLogic) {
     };
     expect_equal(train(model, plan, options(steps)), expected, to_string(kind));
     EXPECT_EQ(world->counts().idle, 0) << to_string(kind);
+  }
+}
+
+// With four microbatches a step, replica 0 of the first stage never sends to replica 1 of the second.
+TEST_F(Pipeline, AnEvaluationHasThePairsOfRanksThatItAloneNeeds) {
+  const LayeredModel model = small_model();
+  const Plan plan = plan_for(model, {2, 3}, 4, ScheduleKind::OneFOneB);
+  TrainOptions evaluated = options(2);
+  evaluated.evaluate_every = 1;
+  evaluation_microbatches_ = 6;
+  const Outcome expected = train(model, plan, evaluated);
+  make_ranks_ = [](int size, std::chrono::milliseconds deadline) {
+    return make_fake_nccl_communicators(size, deadline);
+  };
+  const Outcome outcome = train(model, plan, evaluated);
+  expect_equal(outcome, expected, "NCCL");
+  EXPECT_EQ(outcome.reports[2].evaluations.at(1).values, expected.reports[2].evaluations.at(1).values);
+}
+
+/// Returns its input, and its gradient, as the transpose of a tensor: neither is contiguous.
+class Turned final : public Layer {
+ public:
+  std::string kind() const override { return "turned"; }
+  Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved*) const override {
+    return inputs[0].t().contiguous().t();
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved&,
+                                         std::span<const bool>) const override {
+    return {grad.t().contiguous().t()};
+  }
+};
+
+TEST_F(Pipeline, TensorsThatAreNotContiguousCrossABorder) {
+  LayeredModel model = classifier("turned", {6}, 5);
+  Chain chain(model);
+  chain.then("a", linear(6, 7));
+  chain.then("b", std::make_shared<Turned>());
+  chain.then("c", std::make_shared<Turned>());
+  chain.then("d", linear(7, 5));
+  end_in_cross_entropy(model);
+  const Outcome one = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), options(3));
+  using Ranks = decltype(make_ranks_);
+  const Ranks transports[] = {local_ranks, std::bind_front(joined_ranks, Backend::SharedMemory),
+                              std::bind_front(joined_ranks, Backend::Tcp),
+                              std::bind_front(joined_ranks, Backend::Gloo),
+                              [](int size, std::chrono::milliseconds deadline) {
+                                return make_fake_nccl_communicators(size, deadline);
+                              }};
+  for (const Ranks& transport : transports) {
+    make_ranks_ = transport;
+    expect_equal(train(model, plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB), options(3)), one,
+                 "transport " + std::to_string(&transport - transports));
   }
 }
 

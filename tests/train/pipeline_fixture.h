@@ -20,6 +20,7 @@
 
 #include "runtime/base/failpoint.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/comm/store.h"
 #include "runtime/layers/basic_layers.h"
 #include "runtime/train/trainer.h"
 
@@ -104,6 +105,22 @@ inline LayeredModel conv_model() {
   then("fc", linear(128, 4));
   end_in_cross_entropy(model);
   return model;
+}
+
+/// Ranks that a transport between processes joins, as threads.
+inline std::vector<std::unique_ptr<Communicator>> joined_ranks(Backend backend, int size,
+                                                               std::chrono::milliseconds deadline) {
+  auto store = make_memory_store();
+  std::vector<std::unique_ptr<Communicator>> ranks(size);
+  std::vector<std::jthread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      ranks[r] = make_communicator(
+          {.backend = backend, .rank = RankId(r), .size = size, .deadline = deadline}, store);
+    });
+  }
+  threads.clear();
+  return ranks;
 }
 
 struct Outcome {

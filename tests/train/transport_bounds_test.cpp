@@ -4,7 +4,6 @@
 
 #include <random>
 
-#include "runtime/comm/store.h"
 #include "runtime/schedule/csv.h"
 #include "tests/train/pipeline_fixture.h"
 
@@ -12,20 +11,6 @@ namespace millrace {
 namespace {
 
 using std::chrono::milliseconds;
-
-std::vector<std::unique_ptr<Communicator>> make_shared_memory_ranks(int size, milliseconds deadline) {
-  auto store = make_memory_store();
-  std::vector<std::unique_ptr<Communicator>> ranks(size);
-  std::vector<std::jthread> threads;
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      ranks[r] = make_communicator(
-          {.backend = Backend::SharedMemory, .rank = RankId(r), .size = size, .deadline = deadline}, store);
-    });
-  }
-  threads.clear();
-  return ranks;
-}
 
 /// Stage s on rank s mod p, `chunks` stages a rank, all microbatches of a stage before those of the next:
 /// "looped BFS". The first rank runs ahead of the second by all microbatches.
@@ -61,7 +46,7 @@ std::uint64_t tag_of(const Action& a) {
 /// Walks the lists as an executor does that never has more than `in_flight` sends of a link unfinished.
 void run_messages(const Schedule& schedule, std::size_t in_flight) {
   const int size = static_cast<int>(schedule.ranks.size());
-  auto ranks = make_shared_memory_ranks(size, milliseconds(20'000));
+  auto ranks = joined_ranks(Backend::SharedMemory, size, milliseconds(20'000));
   std::mutex mutex;
   std::exception_ptr first;
   {
@@ -164,7 +149,7 @@ TEST_F(Pipeline, LoopedBreadthFirstTrainsOverSharedMemory) {
   TrainOptions looped = options(1);
   looped.schedule = file;
   const Outcome threads = train(model, plan, looped);
-  make_ranks_ = make_shared_memory_ranks;
+  make_ranks_ = std::bind_front(joined_ranks, Backend::SharedMemory);
   expect_equal(train(model, plan, looped), threads, "shared memory");
 }
 
