@@ -49,20 +49,23 @@ std::vector<Model> all_models(const std::vector<Model>& own = {}) {
 constexpr int kEveryCall = 64;
 
 ModelDescription exported_description() {
-  return {.name = kExportedModels,
-          .summary = "A model exported by PyTorch, any file of that ending (docs/pytorch-models.md).",
-          .options = {
-              choice_option("head", "auto", {"auto", "loss", "cross-entropy", "mean-squared-error"},
-                            "How it ends: a loss computed inside, or a head on its scores; auto: the "
-                            "first that fits. cross-entropy counts top1 and top5 also where the model "
-                            "ends in F.cross_entropy(scores, labels)."),
-              integer_option("granularity", -1, {-1, kEveryCall},
-                             "How deep into its modules layers are cut, 0: one layer, 64: every call is "
-                             "one, -1: the least depth with 16 layers.",
-                             "DEPTH"),
-              choice_option("eager-difference", "refuse", {"refuse", "warn"},
-                            "What to do with an archive whose graph takes another step than eager PyTorch "
-                            "did, where it holds one (docs/pytorch-models.md).")}};
+  ModelOption eager_difference =
+      choice_option("eager-difference", "refuse", {"refuse", "warn"},
+                    "What to do with an archive whose graph takes another step than eager PyTorch "
+                    "did, where it holds one (docs/pytorch-models.md).");
+  eager_difference.of_gradients = true;
+  return {
+      .name = kExportedModels,
+      .summary = "A model exported by PyTorch, any file of that ending (docs/pytorch-models.md).",
+      .options = {choice_option("head", "auto", {"auto", "loss", "cross-entropy", "mean-squared-error"},
+                                "How it ends: a loss computed inside, or a head on its scores; auto: the "
+                                "first that fits. cross-entropy counts top1 and top5 also where the model "
+                                "ends in F.cross_entropy(scores, labels)."),
+                  integer_option("granularity", -1, {-1, kEveryCall},
+                                 "How deep into its modules layers are cut, 0: one layer, 64: every call is "
+                                 "one, -1: the least depth with 16 layers.",
+                                 "DEPTH"),
+                  std::move(eager_difference)}};
 }
 
 ExportedOptions exported_options(const ModelOptions& options) {

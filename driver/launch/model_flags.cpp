@@ -59,11 +59,13 @@ Flag flag_of(const Models& models, const std::string& name) {
 CommandSpec with_model_options(CommandSpec spec, const Models& models, GivenOptions& given) {
   const auto place = std::ranges::find(spec.flags, "model", &Flag::name);
   MILLRACE_CHECK(place != spec.flags.end());
+  const bool has_gradients = spec.command != "evaluate" && spec.command != "predict";
   std::vector<std::string> names, options;
   for (const ModelDescription& model : models) {
     names.push_back(model.name);
     for (const ModelOption& option : model.options) {
-      if (std::ranges::find(options, option.name) == options.end()) options.push_back(option.name);
+      const bool takes = has_gradients || !option.of_gradients;
+      if (takes && std::ranges::find(options, option.name) == options.end()) options.push_back(option.name);
     }
   }
   place->brief = place->help;

@@ -297,7 +297,8 @@ Json to_json(const std::vector<ModelDescription>& models) {
                                       {"minimum", option.minimum},
                                       {"maximum", option.maximum},
                                       {"help", option.help},
-                                      {"recorded", option.recorded}}));
+                                      {"recorded", option.recorded},
+                                      {"of_gradients", option.of_gradients}}));
     }
     list.push_back(Json::object({{"name", model.name}, {"summary", model.summary}, {"options", options}}));
   }
@@ -330,7 +331,8 @@ Result<std::vector<ModelDescription>> models_from(const Json& json) {
                                        .minimum = option.number("minimum"),
                                        .maximum = option.number("maximum"),
                                        .help = option.string("help"),
-                                       .recorded = option.boolean("recorded", false)});
+                                       .recorded = option.boolean("recorded", false),
+                                       .of_gradients = option.boolean("of_gradients", false)});
       option.finish();
     }
   }

@@ -27,6 +27,7 @@ struct ModelOption {
   /// Whether checkpoints record the value, because the weights do not show it (dropout). A run that resumes
   /// must have the same value.
   bool recorded = false;
+  bool of_gradients = false;  ///< only commands that compute gradients take it
 };
 
 template <class Number>

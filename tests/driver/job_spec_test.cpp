@@ -231,6 +231,16 @@ TEST(ModelFlags, AreThoseOfAllModelsEachOnce) {
   EXPECT_EQ(given[0].name + given[0].text + given[1].name + given[1].text, "dropout0.5image-size3");
 }
 
+TEST(ModelFlags, ForwardsAloneTakeNoOptionsOfGradients) {
+  GivenOptions given;
+  Models models = some_models();
+  models.front().options.front().of_gradients = true;
+  EvaluateFlags flags;
+  const CommandSpec spec = with_model_options(evaluate_spec(flags), models, given);
+  EXPECT_EQ(std::ranges::count(spec.flags, "width", &Flag::name), 0);
+  EXPECT_EQ(std::ranges::count(spec.flags, "dropout", &Flag::name), 1);
+}
+
 TEST(Arguments, UnknownFlagsAreLeftWithTheirValue) {
   TrainFlags flags;
   const auto parsed =
