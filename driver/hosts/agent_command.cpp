@@ -342,12 +342,15 @@ class Agent {
   /// An earlier launcher may have ended before all of this had come to it.
   void tell_what_is_held(bool shared) {
     std::error_code ignored;
-    if (fs::is_directory(own_shards_folder(), ignored)) own_shards_.emplace("", own_shards_folder());
-    for (const HeldCheckpoint& held :
-         own_shards_.empty() ? std::vector<HeldCheckpoint>() : own_shards_.at("").earlier()) {
-      Json files = Json::array();
-      for (const std::string& file : held.files) files.push_back(file);
-      send(FrameType::Held, Json::object({{"manifest", held.manifest}, {"files", files}}));
+    for (const auto& [prefix, folder] :
+         {std::pair("", own_shards_folder()), {kBestPrefix, own_shards_folder() / run_files::kBest}}) {
+      if (!fs::is_directory(folder, ignored)) continue;
+      for (const HeldCheckpoint& held : own_shards_.emplace(prefix, folder).first->second.earlier()) {
+        Json files = Json::array();
+        for (const std::string& file : held.files) files.push_back(file);
+        send(FrameType::Held,
+             Json::object({{"prefix", prefix}, {"manifest", held.manifest}, {"files", files}}));
+      }
     }
     ready(shared);
   }

@@ -39,7 +39,8 @@ enum class FrameType : char {
                 ///< a zero byte, what was appended
   Saved = 'K',  ///< the prefix of its paths (kBestPrefix or empty), a zero byte, the manifest of a checkpoint
                 ///< whose shards of this host's ranks are on its disk
-  Held = 'Q',   ///< {manifest, files}: a checkpoint of an earlier run, and its shards that this host has
+  Held =
+      'Q',  ///< {prefix, manifest, files}: a checkpoint of an earlier run, and its shards that this host has
   Shard = 'P',  ///< "STEP/FILE", a zero byte, a piece of its content; the last piece is empty. "STEP/" is
                 ///< sent after all shards of this host
   Ended = 'E',  ///< all ranks have ended and all results are here

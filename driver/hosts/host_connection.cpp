@@ -307,7 +307,8 @@ void HostConnection::take_before_go(const Frame& frame) {
     write_out();
   } else if (frame.type == FrameType::Held && job_.only_asks) {
     const Json json = json_of(frame);
-    HeldCheckpoint held{.manifest = text_member(json, "manifest"), .files = {}};
+    HeldCheckpoint held{
+        .manifest = text_member(json, "manifest"), .files = {}, .prefix = text_member(json, "prefix")};
     if (const Json* files = json.find("files"); files && files->is_array())
       for (const Json& file : files->items())
         if (file.is_string()) held.files.push_back(file.as_string());

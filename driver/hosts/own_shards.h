@@ -21,6 +21,7 @@ inline constexpr const char* kBestPrefix = "best/";
 struct HeldCheckpoint {
   std::string manifest;            ///< its text
   std::vector<std::string> files;  ///< the names of its shards that the host has
+  std::string prefix{};            ///< kBestPrefix, or empty
 };
 
 /// Looks for new checkpoints in the folder of one host's shards, and reads them in pieces. The newest few

@@ -36,6 +36,20 @@ bool goes_on_here(const JobSpec& job) {
          fs::equivalent(*resume, fs::path(job.output_dir) / run_files::kCheckpoints, ignored);
 }
 
+/// Checkpoints of one folder.
+struct GatheredFolder {
+  const char *prefix, *folder, *name;
+  int keeps;  ///< the newest ones; 0: all
+};
+constexpr GatheredFolder kGathered[] = {{"", run_files::kCheckpoints, "checkpoint", 0},
+                                        {kBestPrefix, run_files::kBest, "best checkpoint", 1}};
+
+std::vector<HeldCheckpoint> held_of(const HostConnection& host, const GatheredFolder& kind) {
+  std::vector<HeldCheckpoint> held = host.held();
+  std::erase_if(held, [&](const HeldCheckpoint& one) { return one.prefix != kind.prefix; });
+  return held;
+}
+
 /// Takes what hosts send that hold parts of an earlier run.
 class Gathering final : public HostEvents {
  public:
@@ -44,24 +58,32 @@ class Gathering final : public HostEvents {
       : hosts_(hosts),
         signals_(signals),
         clock_(clock),
-        collector_({.folder = fs::path(job.output_dir) / run_files::kCheckpoints,
-                    .num_hosts = static_cast<int>(
-                        std::ranges::count_if(hosts, [](const auto& host) { return !host->held().empty(); })),
-                    .keep = {.newest = 0}}),
         results_({.folder = job.output_dir,
                   .ranks = ranks_of_each_host(job),
                   .loss_rank = job.loss_rank,
                   .keeps_all = true}) {}
 
-  /// Returns whether the checkpoint came whole. What did not come is warned of.
-  bool gather(const std::string& manifest) {
-    collector_.want(manifest);
-    const std::optional<std::string> step = collector_.next();
-    if (!step) return false;
+  /// Gathers the newest of the `manifests` that comes whole. What does not come is warned of.
+  void gather(const GatheredFolder& kind, const fs::path& folder, const std::vector<std::string>& manifests) {
+    std::vector<HostConnection*> holders;
     for (const auto& host : hosts_)
-      if (host->is_open() && !host->held().empty()) host->collect(*step);
-    if (!run([&] { return !collector_.is_busy(); })) collector_.give_up("the hosts send no more");
-    return has_whole_;
+      if (!held_of(*host, kind).empty()) holders.push_back(host.get());
+    prefix_ = kind.prefix;
+    collector_.emplace(CheckpointCollector::Options{
+        .folder = folder, .num_hosts = static_cast<int>(holders.size()), .keep = {.newest = kind.keeps}});
+    has_whole_ = false;
+    for (const std::string& manifest : manifests) {
+      if (has_whole_ || interrupt_ != 0) return;
+      collector_->want(manifest);
+      const std::optional<std::string> step = collector_->next();
+      if (!step) continue;
+      for (HostConnection* host : holders)
+        if (host->is_open()) host->collect(prefix_ + *step);
+      if (!run([&] { return !collector_->is_busy(); })) collector_->give_up("the hosts send no more");
+      if (has_whole_)
+        log_info("gathered the " + std::string(kind.name) +
+                 " that the hosts held: step=" + std::to_string(parse_manifest(manifest, "")->step));
+    }
   }
 
   void gather_logs(const fs::path& folder, const std::vector<std::vector<int>>& ranks) {
@@ -99,7 +121,7 @@ class Gathering final : public HostEvents {
       ::poll(polled.data(), polled.size(), kGatherMs);
       if (const std::vector<int> came = signals_.read(); !came.empty()) interrupt_ = came.front();
       for (const auto& host : hosts_)
-        if (host->is_open() && !host->read(*this)) collector_.lost(host->job().host);
+        if (host->is_open() && !host->read(*this) && collector_) collector_->lost(host->job().host);
     }
     return done();
   }
@@ -113,13 +135,15 @@ class Gathering final : public HostEvents {
     results_.grown(host, path, offset, bytes);
   }
   void collected(int host, const std::string& path, std::string_view piece) override {
-    has_whole_ = collector_.take(host, path, piece) || has_whole_;
+    if (path.starts_with(prefix_))
+      has_whole_ = collector_->take(host, path.substr(prefix_.size()), piece) || has_whole_;
   }
 
   std::vector<std::unique_ptr<HostConnection>>& hosts_;
   const SignalGuard& signals_;
   Clock& clock_;
-  CheckpointCollector collector_;
+  std::string prefix_;
+  std::optional<CheckpointCollector> collector_;
   HostResults results_;
   bool has_whole_ = false;
   int interrupt_ = 0;
@@ -193,19 +217,15 @@ Result<int> gather_held(const JobSpec& job, Survivors& reached, const SignalGuar
     throw UnreadyHosts(to_string(ready.problems()), std::move(unready));
   }
   if (*ready != 0) return *ready;
-  std::vector<std::vector<HeldCheckpoint>> held;
-  for (const auto& host : hosts) held.push_back(host->held());
-  const Result<Latest> latest = read_latest(fs::path(job.output_dir) / run_files::kCheckpoints);
-  const std::int64_t newest =
-      latest && latest->run == run ? number_of<std::int64_t>(latest->step.substr(5)).value_or(-1) : -1;
   Gathering gathering(job, hosts, signals, clock);
-  for (const std::string& manifest : whole_checkpoints(held, run, newest)) {
-    if (gathering.gather(manifest)) {
-      log_info("gathered the checkpoint that the hosts held: step=" +
-               std::to_string(parse_manifest(manifest, "")->step));
-      break;
-    }
-    if (gathering.interrupt() != 0) break;
+  for (const GatheredFolder& kind : kGathered) {
+    const fs::path folder = fs::path(job.output_dir) / kind.folder;
+    const Result<Latest> latest = read_latest(folder);
+    const std::int64_t newest =
+        latest && latest->run == run ? number_of<std::int64_t>(latest->step.substr(5)).value_or(-1) : -1;
+    std::vector<std::vector<HeldCheckpoint>> held;
+    for (const auto& host : hosts) held.push_back(held_of(*host, kind));
+    gathering.gather(kind, folder, whole_checkpoints(held, run, newest));
   }
   if (gathering.interrupt() == 0) gathering.gather_logs(job.output_dir, ranks_of_each_host(job));
   keep();

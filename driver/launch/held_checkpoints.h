@@ -21,9 +21,9 @@ std::vector<std::string> whole_checkpoints(const std::vector<std::vector<HeldChe
 std::string run_in(const std::filesystem::path& output_dir);
 
 /// Before a job with hosts goes on in its own folder: asks the hosts what they hold of its run, and gathers
-/// their newest whole checkpoint, if it is newer than the launcher's, and the lines that the launcher's logs
-/// lack. Leaves the connections in `reached`. Returns the signal that ended it, or 0. The caller holds the
-/// folder's lock. Problem: as host_options(). Throws UnreadyHosts.
+/// their newest whole checkpoint and best one, if they are newer than the launcher's, and the lines that the
+/// launcher's logs lack. Leaves the connections in `reached`. Returns the signal that ended it, or 0. The
+/// caller holds the folder's lock. Problem: as host_options(). Throws UnreadyHosts.
 Result<int> gather_held(const JobSpec& job, Survivors& reached, const SignalGuard& signals, Clock& clock);
 
 }  // namespace millrace

@@ -233,7 +233,7 @@ TEST(HeldCheckpoints, TheNewestThatAllHostsHoldTogetherComesFirst) {
   Hosts lost = three;
   lost[0].clear();
   EXPECT_TRUE(whole_checkpoints(lost, "aa", -1).empty());
-  EXPECT_TRUE(whole_checkpoints({{{.manifest = "{}", .files = {}}}}, "aa", -1).empty());
+  EXPECT_TRUE(whole_checkpoints({{{.manifest = "{}", .files = {}, .prefix = {}}}}, "aa", -1).empty());
   EXPECT_EQ(whole_checkpoints({{held(m10, {0, 1})}, {held(m10, {1, 2})}}, "aa", -1),
             std::vector<std::string>{m10});
 }
