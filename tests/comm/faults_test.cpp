@@ -97,7 +97,6 @@ TEST_P(Faults, AMessageThatIsLostIsNamedByWhoWaitsForIt) {
   EXPECT_EQ(outcome.faults, 1);
   expect_says(outcome, 2, {"rank 2: message 3 from rank 1"});
   EXPECT_EQ(outcome.errors.size(), 3u);  // nobody is left behind
-  EXPECT_LT(outcome.seconds, 20);
 }
 
 TEST_P(Faults, ALostPartOfASumIsNamedToo) {
@@ -111,7 +110,6 @@ TEST_P(Faults, ALinkThatIsCutEndsBothSides) {
   EXPECT_EQ(outcome.faults, 1);
   EXPECT_EQ(outcome.errors.size(), 3u);
   expect_says(outcome, 0, {"rank 0: message 5 from rank 2"});
-  EXPECT_LT(outcome.seconds, 20);
 }
 
 /// Gloo's is not taken: at the first of the two ranks' deadlines both say how many bytes are their own.

@@ -190,10 +190,8 @@ TEST(NcclLogic, APeersAbortIsReadFromTheStore) {
   const Transfer here[] = {receive(in, 1, 1)};
   auto pending = pair[0].exchange(here);
   pair[1].abort("no memory left");
-  const auto start = std::chrono::steady_clock::now();
   const std::string text = what_of([&] { pending->wait(); });
   EXPECT_NE(text.find("aborted: rank 1: no memory left"), std::string::npos) << text;
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
 TEST(NcclLogic, ARankThatDoesNotJoinIsADeadline) {

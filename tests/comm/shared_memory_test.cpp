@@ -86,11 +86,7 @@ TEST_F(Shared, OnlyASegmentOfThisUserIsMapped) {
                                    proc_path(small) + " -1",
                                    proc_path(99999) + size,
                                    "/proc/self/../" + std::to_string(::getpid()) + "/fd/3" + size};
-  for (const std::string& address : addresses) {
-    const auto start = std::chrono::steady_clock::now();
-    EXPECT_EQ(open_at(address), nullptr) << address;
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2)) << address;
-  }
+  for (const std::string& address : addresses) EXPECT_EQ(open_at(address), nullptr) << address;
   for (int fd : {plain, pipe, unlinked, unsealed, small}) ::close(fd);
 }
 

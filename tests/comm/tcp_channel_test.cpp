@@ -88,12 +88,11 @@ TEST_P(TcpChannel, SilentAndGarblingConnectionsHoldUpNoRank) {
     if (i % 3 == 1) strangers.back().say("GET / HTTP/1.1\r\n\r\n");
     if (i % 3 == 2) strangers.back().say(std::string(64, '\xff'));
   }
-  const auto start = std::chrono::steady_clock::now();
+  // If one after the other had to go first, 300 of them would outlast its deadline.
   const auto channel = channel_of(options_of(0, "secret", GetParam()), *store);
   calls(*channel, RankId(1));
   other.answer();
   sends_and_receives(*channel, RankId(1));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
 }
 
 TEST_P(TcpChannel, WithoutTheTokenNobodyJoins) {
@@ -131,7 +130,6 @@ TEST(TcpMessages, ComeInAnyOrderAndAheadOfTheirReceives) {
     for (const auto& send : sends) send->wait();
   });
   const auto channel = channel_of(patient(1), *store);
-  std::this_thread::sleep_for(milliseconds(300));
   for (std::int64_t i = kCount - 1; i >= 0; --i) {
     at::Tensor in = at::empty({kFloats});
     channel->post({Direction::Receive, RankId(0), static_cast<std::uint64_t>(i), in, "RECV"})->wait();
@@ -149,11 +147,10 @@ TEST(TcpMessages, WhatCameBeforeTheEndIsThere) {
   other.join();
   sender->post({Direction::Send, RankId(1), 1, at::ones({1000}), "SEND"})->wait();
   sender.reset();
-  std::this_thread::sleep_for(milliseconds(100));
   at::Tensor in = at::zeros({1000});
+  EXPECT_THROW(receiver->post({Direction::Receive, RankId(0), 2, in, "RECV"})->wait(), PeerError);
   receiver->post({Direction::Receive, RankId(0), 1, in, "RECV"})->wait();
   EXPECT_TRUE(at::equal(in, at::ones({1000})));
-  EXPECT_THROW(receiver->post({Direction::Receive, RankId(0), 2, in, "RECV"})->wait(), PeerError);
 }
 
 /// Runs `body` on a thread for each of `size` ranks, each on a host of its own. Channels end when all are

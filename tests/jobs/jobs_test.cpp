@@ -294,9 +294,8 @@ TEST_F(Jobs, AKilledRankEndsTheJobAndResumeGivesTheSameLosses) {
                              std::to_string(victim) + " && readlink /proc/$p/cwd | grep -q " +
                              folder_.filename().string() + " && kill -9 $p; done; true";
     ASSERT_EQ(std::system(find.c_str()), 0);
-    const auto killed = std::chrono::steady_clock::now();
     job.join();
-    EXPECT_LT(std::chrono::steady_clock::now() - killed, std::chrono::seconds(5));
+    EXPECT_EQ(broken.output.find("no message"), std::string::npos) << "by a deadline: " << broken.output;
     EXPECT_EQ(broken.code, 137) << broken.output;
     EXPECT_NE(broken.output.find("rank " + std::to_string(victim)), std::string::npos) << broken.output;
     EXPECT_NE(broken.output.find("step"), std::string::npos) << broken.output;
