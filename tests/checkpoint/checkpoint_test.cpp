@@ -129,6 +129,22 @@ TEST_F(Checkpoints, FilesWithHeadersOfAnyLengthAreRead) {
   }
 }
 
+TEST_F(Checkpoints, AFileWithAHoleBetweenItsTensorsIsRefused) {
+  fs::create_directories(folder_);
+  const fs::path path = folder_ / "one.safetensors";
+  for (const int begin : {1, 2, 3}) {  // of the second tensor, behind two bytes of the first
+    const std::string end = std::to_string(begin + 2);
+    std::string header = R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+                         R"("b":{"dtype":"U8","shape":[2],"data_offsets":[)" +
+                         std::to_string(begin) + "," + end + "]}}";
+    header.resize((header.size() + 7) / 8 * 8, ' ');
+    std::string length(8, '\0');
+    length[0] = static_cast<char>(header.size());
+    write(path, length + header + std::string(static_cast<std::size_t>(begin) + 2, 'x'));
+    EXPECT_EQ(SafetensorsFile::open(path.string()).has_value(), begin == 2) << begin;
+  }
+}
+
 TEST_F(Checkpoints, AnyFlippedBitIsFound) {
   ASSERT_FALSE(save("aa", 5));
   ASSERT_EQ(found(), 5);
@@ -569,6 +585,11 @@ TEST_F(Checkpoints, EveryNumberIsReadAsItWasWrittenOrTheSaveIsRefused) {
     }
   }
   EXPECT_GT(refused, 20) << "counts below 0";
+  Info of_step_0 = whole, ahead = whole;
+  of_step_0.best[0] = {.metric = "perplexity", .value = 2.5, .step = 0, .since = 0};
+  EXPECT_EQ(through(of_step_0, "best")->best.size(), 1u);
+  ahead.jobs[0].position = ahead.position + 1;
+  EXPECT_FALSE(through(ahead, "position")) << "a job is at most as far as its array";
   // A manifest of before this rule.
   const ManifestHead old{
       .json = *parse_json(

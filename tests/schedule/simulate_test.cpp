@@ -203,6 +203,19 @@ TEST(SimulateModel, TheCriticalPathFillsTheMakespan) {
           ASSERT_EQ(step.start, at) << c.name << " " << to_string(step.action);
           ASSERT_GT(step.end, step.start) << c.name;
           at = step.end;
+          for (const auto& actions : s.ranks) {
+            for (const TimedAction& timed : actions) {
+              const bool is_same_reduce = timed.action.op == Op::Reduce && step.action.op == Op::Reduce &&
+                                          timed.action.stage == step.action.stage && timed.end == step.end;
+              if (is_same_reduce) {
+                ASSERT_LE(timed.start, step.start) << c.name << ": the last to come";
+              }
+              if (transport == Transport::Rendezvous && is_transfer(step.action.op) &&
+                  timed.action == step.action) {
+                ASSERT_EQ(timed.end, step.end) << c.name << ": the last of its exchange";
+              }
+            }
+          }
         }
         ASSERT_EQ(at, s.makespan) << c.name;
       }
@@ -358,6 +371,9 @@ TEST(SimulateModel, ReplicasThatMeetWaitForTheLast) {
     end = step.end;
   }
   EXPECT_DOUBLE_EQ(end, 10);
+  PipelineShape turned = shape;  // the replica that comes last is looked at first
+  turned.ranks_of_stage[1] = {RankId(2), RankId(1)};
+  EXPECT_DOUBLE_EQ(simulate(*make_schedule(ScheduleKind::GPipe, turned), turned, costs).makespan, 10);
   // Replica 0 takes twice as long, and the other one with it: 2 to 8 to 14.
   EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs, {.slowdown = {1, 2}}).makespan, 16);
   // A stage on one rank waits for no replica. In a round in which not all replicas have a microbatch,
@@ -415,6 +431,11 @@ TEST(SimulateModel, CountsBytes) {
   const Simulation flushing = simulate(*make_schedule(ScheduleKind::OneFOneB, shape), shape, costs, options);
   EXPECT_EQ(flushing.link_bytes, (std::vector<double>{1600}));
   EXPECT_EQ(flushing.peak_bytes, (std::vector<double>{1027, 2028}));
+  // Gradients are reduced from the last backward on, which has one stash.
+  SimulationOptions reducing = options;
+  reducing.stage_bytes[0].reduced = 5000;
+  EXPECT_EQ(simulate(*make_schedule(ScheduleKind::OneFOneB, shape), shape, costs, reducing).peak_bytes,
+            (std::vector<double>{6017, 2028}));
   const Simulation stashing = simulate(*make_schedule(ScheduleKind::PipeDream, shape), shape, costs, options);
   EXPECT_EQ(stashing.peak_versions, (std::vector<int>{2, 1}));
   EXPECT_EQ(stashing.peak_bytes, (std::vector<double>{2027, 2028}));

@@ -40,6 +40,12 @@ TEST(SteadyStep, ReplicasKeepTheirTurns) {
   const double makespan = simulate(schedule, shape, costs).makespan;
   EXPECT_LE(steady_step(schedule, shape, costs), makespan);
   EXPECT_GE(steady_step(schedule, shape, costs), 18);  // three microbatches of six on the first rank
+  PipelineShape longer = shape;
+  const Schedule repeated = repeat_steps(schedule, longer, 3);
+  for (std::size_t rank = 0; rank < repeated.ranks.size(); ++rank) {
+    for (const Action& a : repeated.ranks[rank])
+      EXPECT_EQ(longer.rank_of(a.stage, a.microbatch).value, static_cast<int>(rank)) << to_string(a);
+  }
 }
 
 TEST(SteadyStep, IsNeverLongerThanTheMakespan) {
