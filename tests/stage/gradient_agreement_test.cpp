@@ -130,6 +130,19 @@ TEST(GradientAgreement, AnElementThatIsNotFiniteIsSeenByAllRanks) {
   }
 }
 
+/// A loss that is not finite may leave finite gradients. One rank knows of it.
+TEST(GradientAgreement, ATroubledRankMakesTheNormOfAllNaN) {
+  const StageLayout layout = layout_of_one_stage(six_layers());
+  on_ranks(3, [&](Communicator& ranks) {
+    GradientAgreement agreement(ranks, layout);
+    for (const char troubled : {1, 0}) {
+      const char mine = ranks.rank() == RankId(1) ? troubled : 0;
+      EXPECT_EQ(std::isnan(agreement.norms({}, {mine}).at(0)), troubled == 1)
+          << "rank " << ranks.rank().value;
+    }
+  });
+}
+
 TEST(GradientAgreement, JobsOfAnArrayHaveTheNormsOfEachByItself) {
   const LayeredModel one = chain_of_linears({4, 4, 4, 4, 4, 4, 4});
   const auto choices = std::make_shared<KernelChoices>(ArrayKernels::Loop, steady_clock());

@@ -137,6 +137,34 @@ TEST(GradientReducer, TablesAreSumsOfTheRowsThatAnyReplicaRead) {
   });
 }
 
+/// A table between two layers is a sum by itself: no bucket has both layers.
+TEST(GradientReducer, NoBucketReachesOverATable) {
+  constexpr std::int64_t kRows = 5000, kWidth = 3;
+  LayeredModel model = chain_of_linears({kWidth, 4});
+  NamedLayer last = model.layers[0];
+  last.inputs = {"sum"};
+  const LayerPtr table = embedding({.vocabulary = kRows, .features = kWidth});
+  model.layers = {{"t0", table, {"row"}},
+                  {"between", linear(kWidth, kWidth), {"t0"}},
+                  {"t1", table, {"row"}},
+                  {"sum", add(), {"between", "t1"}},
+                  last};
+  model.fields.push_back({.name = "row", .dtype = at::kLong, .limit = kRows});
+  model.fields.erase(model.fields.begin());
+  const StageLayout layout = layout_of_one_stage(model);
+  on_ranks(kReplicas, [&](Communicator& ranks) {
+    ParameterStore store(layout, StageId(0), 1);
+    GradientReducer reducer(store, &ranks, compile_stage(layout, StageId(0)), 1 << 20);
+    const at::Tensor gradient = store.flat_gradient();
+    gradient.copy_(rough(gradient.sizes(), 100 + static_cast<std::uint64_t>(ranks.rank().value)));
+    for (const int layer : {0, 2}) store.touch(layer, {});
+    reducer.finish();
+    const at::Tensor expected = sum_of_ranks(gradient.sizes(), 100);
+    for (std::size_t s = 0; s < store.slots().size(); ++s)
+      expect_bits(store.view(gradient, s), store.view(expected, s), store.slots()[s].name);
+  });
+}
+
 TEST(GradientReducer, TiedGradientsAreSumsByThemselves) {
   const StageLayout layout = layout_of(tied_model(), {{"a", "b"}, {"c", "s", "e"}});
   for (const int stage : {0, 1}) {
