@@ -384,6 +384,30 @@ TEST(CostModel, LinksAreThoseOfTheLevelThatJoinsTheRanks) {
   // Two ranks, and few bytes: everybody gets everything.
   EXPECT_DOUBLE_EQ(all_reduce_seconds(cluster, {RankId(0), RankId(1)}, 200), 1 + 2.0);
   EXPECT_DOUBLE_EQ(all_reduce_seconds(cluster, {RankId(0), RankId(2), RankId(4)}, 300), 5 + 60.0);
+  // Two ranks of each of two components send to the other two: four messages over a port.
+  std::vector<RankId> four;
+  for (int r = 0; r < 4; ++r) four.emplace_back(r);
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(cluster, four, 300), 5 + 4 * 30.0);
+  // Many bytes go by quarters: to who adds them, and back.
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(cluster_of({{4, 100, 1}}), four, 1'000'000), 2 * (1 + 3 * 2500.0));
+}
+
+TEST(CostModel, TheReplicaWithMostMicrobatchesTheLossAndTheLargestGradientCount) {
+  LayerGraph graph{.model = "three", .loss_s = 10};
+  for (const char* name : {"a", "b", "c"})
+    graph.nodes.push_back(
+        {.name = name, .forward_s = 1, .backward_input_s = 1, .backward_weight_s = 1, .parameter_bytes = 4});
+  graph.edges = {{.producer = 0, .consumer = 1, .tensor = "a", .bytes = 100, .gradient_bytes = 10},
+                 {.producer = 0, .consumer = 2, .tensor = "a", .bytes = 100, .gradient_bytes = 70}};
+  const ClusterSpec cluster = ClusterSpec::local(3);
+  const CostModel model(graph, cluster);
+  const std::vector<CutStage> stages{{{0}, {RankId(0), RankId(1)}}, {{1, 2}, {RankId(2)}, true}};
+  const ScheduleCosts costs = model.costs_of(stages, model.shape_of(stages, 5), ScheduleKind::GPipe);
+  EXPECT_DOUBLE_EQ(costs.forward[1], 2 + 10);
+  EXPECT_DOUBLE_EQ(costs.backward_input[1], 2 + 2) << "layers are recomputed, the loss is not";
+  EXPECT_EQ(costs.transfer_back_bytes, std::vector<double>{70});
+  EXPECT_DOUBLE_EQ(model.busiest_rank_s(ScheduleKind::GPipe, 5, {{{0, 1, 2}, {RankId(0), RankId(1)}}}),
+                   3 * (9 + 10.0));
 }
 
 std::string refusal(const ClusterSpec& cluster, const PlannerOptions& options) {
