@@ -235,6 +235,21 @@ TEST(EmulatedLinks, ACollectiveTakesTheTimeThatThePlannerCharges) {
   }
 }
 
+TEST(EmulatedLinks, MessagesOfTwoHostsShareThePortAtWhichTheyArrive) {
+  EmulatedPorts ports({0, 1, 2});
+  std::vector<std::shared_ptr<EmulatedPorts::Request>> requests;
+  for (const int from : {0, 1}) {
+    auto request = std::make_shared<EmulatedPorts::Request>();
+    request->from = from;
+    request->to = 2;
+    request->length = std::chrono::nanoseconds(10);
+    ports.ask(requests.emplace_back(std::move(request)));
+  }
+  ports.settle(TimePoint(std::chrono::nanoseconds(1)));
+  EXPECT_EQ(requests[0]->left, TimePoint(std::chrono::nanoseconds(10)));
+  EXPECT_EQ(requests[1]->left, TimePoint(std::chrono::nanoseconds(20)));
+}
+
 TEST(EmulatedLinks, ProcessesShareTheirPortsInAFile) {
   const TemporaryFolder folder;
   const std::string file = folder.path("ports");

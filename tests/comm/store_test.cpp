@@ -375,6 +375,15 @@ TEST(OpenFiles, TheSoftLimitIsRaisedToTheHardOne) {
   EXPECT_EQ(status, 0);
 }
 
+TEST(PrefixStore, KeepsTheKeysOfEachApart) {
+  const auto all = make_memory_store();
+  const auto one = make_prefix_store("one", all), other = make_prefix_store("other", all);
+  one->set("k", "1");
+  other->set("k", "2");
+  EXPECT_EQ(one->get("k", milliseconds(20'000)), "1");
+  EXPECT_EQ(all->get("other/k", milliseconds(20'000)), "2");
+}
+
 TEST(FileStore, SharesValues) {
   char name[] = "/tmp/millrace-stores-XXXXXX";
   const std::string folder = ::mkdtemp(name);
