@@ -225,6 +225,10 @@ Result<SimulationSubject> subject_of(const SimulateFlags& flags, const Arguments
     subject.shape = with_arrays(shape_of(plan, microbatches), plan.arrays);
     subject.costs = predicted_costs(plan, subject.shape, *cluster);
   }
+  if (flags.ranks_per_host > 0) {  // hosts for which the all-reduces were not priced
+    subject.costs.reduce_ports.clear();
+    for (ScheduleCosts& turn : turns) turn.reduce_ports.clear();
+  }
   read_bytes_of_plan(plan, subject);
   subject.options.host = ports_of(*cluster);
   subject.options.wire = [cluster = *cluster](int from, int to) {

@@ -143,13 +143,31 @@ AllReduceCost::AllReduceCost(const ClusterSpec& cluster, const std::vector<int>&
     slowest.s_per_byte = std::max(slowest.s_per_byte, s_per_byte);
   }
   if (all_reduce_route(hosts, 1).way == AllReduceWay::Tree) tree_levels_ = rank_tree(hosts).levels;
+  std::map<int, double> passes;
+  if (route_.way == AllReduceWay::Chain) {
+    // Each segment sends to its neighbours, and receives as much.
+    const std::size_t segments = route_.segments.size() - 1;
+    for (std::size_t i = 0; i < segments; ++i)
+      passes[hosts[route_.segments[i]]] += (i > 0) + (i + 1 < segments);
+  }
   std::ranges::sort(hosts);
   for (auto host = hosts.begin(); host != hosts.end();) {
     const auto next = std::upper_bound(host, hosts.end(), *host);
     const auto own = static_cast<double>(next - host);
-    pairs_over_port_ = std::max(pairs_over_port_, own * (members_ - own));
+    const double pairs = own * (members_ - own);
+    pairs_over_port_ = std::max(pairs_over_port_, pairs);
+    if (route_.way == AllReduceWay::Direct) passes[*host] = pairs;
+    if (route_.way == AllReduceWay::Scatter) passes[*host] = 2 * pairs / members_;
     host = next;
   }
+  if (pairs_over_port_ > 0) passes_.assign(passes.begin(), passes.end());
+}
+
+std::vector<ReducePorts::Port> AllReduceCost::port_seconds(Bytes bytes) const {
+  std::vector<ReducePorts::Port> ports;
+  for (const auto& [host, times] : passes_)
+    ports.push_back({host, times * static_cast<double>(bytes) * between_.s_per_byte});
+  return ports;
 }
 
 double AllReduceCost::seconds(Bytes bytes) const {
@@ -428,25 +446,31 @@ double CostModel::message_seconds(const CutStage& from, const CutStage& to, Byte
 /// Returns the seconds of the all-reduce after the end of the last backward. StageExecutor fills buckets from
 /// the last layer to the first. They leave one after the other while that backward goes on. If backwards are
 /// split, they leave during the last pass over weight gradients.
-double CostModel::exposed_reduce(const CutStage& stage, const Sheet& sheet, const AllReduceCost& cost,
-                                 ScheduleKind kind) const {
-  if (stage.ranks.size() < 2) return 0;
-  Bytes all = 0;
-  for (int i : stage.nodes) all += graph_.nodes[i].parameter_bytes;
-  if (options_.reduce == ReduceModel::Serial) return cost.seconds(all);
+CostModel::Exposed CostModel::exposed_reduce(const CutStage& stage, const Sheet& sheet,
+                                             const AllReduceCost& cost, ScheduleKind kind) const {
+  if (stage.ranks.size() < 2) return {};
+  if (options_.reduce == ReduceModel::Serial) return {.seconds = cost.seconds(parameters_of(stage))};
   const bool split = traits_of(kind).splits_backward;
   double now = 0;
   double wire = 0;
+  double first = -1;
   Bytes bucket = 0;
   for (std::size_t k = stage.nodes.size(); k-- > 0;) {
     const int i = stage.nodes[k];
     now += sheet.backward_weight[i] + (split ? 0 : sheet.backward_input[i]);
     bucket += graph_.nodes[i].parameter_bytes;
     if (bucket < options_.bucket_bytes && k > 0) continue;
+    if (first < 0) first = now;
     wire = std::max(wire, now) + cost.seconds(bucket);
     bucket = 0;
   }
-  return std::max(0.0, wire - now);
+  return {.seconds = std::max(0.0, wire - now), .lead_s = now - first};
+}
+
+Bytes CostModel::parameters_of(const CutStage& stage) const {
+  Bytes all = 0;
+  for (int i : stage.nodes) all += graph_.nodes[i].parameter_bytes;
+  return all;
 }
 
 ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape,
@@ -468,6 +492,7 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
     costs.backward_input.push_back(0);
     costs.backward_weight.push_back(0);
     costs.reduce.push_back(0);
+    ReducePorts& ports = costs.reduce_ports.emplace_back(reduce.port_seconds(parameters_of(stage)));
     const StatisticsSeconds statistics = statistics_seconds(graph_, stage.nodes, reduce);
     if (statistics.forward > 0) {
       costs.meets.resize(stages.size());
@@ -489,7 +514,9 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
       }
       if (stage.recompute) input += forward - (last ? sheet.loss_s : 0);
       update = std::max(update, sheet.update_s_per_byte * updated + sheet.sum_s_per_byte * added);
-      costs.reduce.back() = std::max(costs.reduce.back(), exposed_reduce(stage, sheet, reduce, kind));
+      const Exposed exposed = exposed_reduce(stage, sheet, reduce, kind);
+      costs.reduce.back() = std::max(costs.reduce.back(), exposed.seconds);
+      ports.lead_s = std::max(ports.lead_s, exposed.lead_s);
       if (forward + input + weight <= slowest) continue;
       slowest = forward + input + weight;
       costs.forward.back() = forward;
@@ -905,6 +932,7 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
       from.transfer_bytes.clear();
       from.transfer_back_bytes.clear();
     }
+    if (term == &ScheduleCosts::reduce) from.reduce_ports.clear();
     if (term == &ScheduleCosts::update) from.norm.clear();  // the norm is a part of the update
   };
   const auto without = [&](Term term, double& part) -> Problems {

@@ -124,6 +124,8 @@ class AllReduceCost {
   double seconds(Bytes bytes) const;  ///< 0 for a single rank or no bytes
   /// Returns the bytes of others that each rank adds to its own.
   Bytes added(Bytes bytes) const;
+  /// Returns for how long the all-reduce alone occupies the ports of hosts: at most seconds(bytes).
+  std::vector<ReducePorts::Port> port_seconds(Bytes bytes) const;
 
  private:
   struct Slowest {
@@ -135,6 +137,7 @@ class AllReduceCost {
   Slowest inside_, between_;    // slowest link between neighbouring members, inside a host and between hosts
   double tree_levels_ = 0;      // 0: small sums go directly
   double pairs_over_port_ = 0;  // pairs of members that send over the busiest port
+  std::vector<std::pair<int, double>> passes_;  // hosts, and how often each byte passes their ports
   double sharing_ = 1;
 };
 double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>& ranks, Bytes bytes);
@@ -300,8 +303,13 @@ class CostModel {
   };
   void make_sheets();
   Borders borders_of(const std::vector<CutStage>& stages) const;
-  double exposed_reduce(const CutStage& stage, const Sheet& sheet, const AllReduceCost& cost,
-                        ScheduleKind kind) const;
+  /// Of an all-reduce: the seconds after the last backward, and those from its first bucket to that end.
+  struct Exposed {
+    double seconds = 0, lead_s = 0;
+  };
+  Exposed exposed_reduce(const CutStage& stage, const Sheet& sheet, const AllReduceCost& cost,
+                         ScheduleKind kind) const;
+  Bytes parameters_of(const CutStage& stage) const;
   double message_seconds(const CutStage& from, const CutStage& to, Bytes bytes, int microbatches) const;
   Result<Schedule> schedule_for(ScheduleKind kind, const PipelineShape& shape,
                                 const ScheduleCosts& costs) const;

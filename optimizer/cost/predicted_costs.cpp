@@ -33,7 +33,9 @@ ScheduleCosts predicted_costs(const Plan& plan, const PipelineShape& shape, cons
     costs.forward.push_back(stage.forward_s);
     costs.backward_input.push_back(stage.backward_s / 2);
     costs.backward_weight.push_back(stage.backward_s / 2);
-    costs.reduce.push_back(reduces[costs.reduce.size()].seconds(stage.parameter_bytes));
+    const AllReduceCost& reduce = reduces[costs.reduce.size()];
+    costs.reduce.push_back(reduce.seconds(stage.parameter_bytes));
+    costs.reduce_ports.push_back({.ports = reduce.port_seconds(stage.parameter_bytes)});
   }
   for (const StageLink& link : shape.all_links()) {
     const Bytes bytes = bytes_of(plan, link);

@@ -181,6 +181,17 @@ Problems check(const Schedule& schedule, const PipelineShape& shape, Transport t
 Problems check_replicas_meet(const Schedule& schedule, const PipelineShape& shape, Transport transport,
                              const std::vector<StageId>& stages);
 
+/// The seconds for which the all-reduce of a stage occupies the ports of hosts, whatever else goes on.
+struct ReducePorts {
+  struct Port {
+    int host = 0;        ///< as in SimulationOptions::host
+    double seconds = 0;  ///< in each direction
+  };
+  std::vector<Port> ports;
+  /// The all-reduce may begin so long before the last replica's last gradient is there.
+  double lead_s = 0;
+};
+
 /// Costs for one microbatch in seconds. The index is the stage, or the link in the order of all_links().
 struct ScheduleCosts {
   std::vector<double> forward;
@@ -204,6 +215,8 @@ struct ScheduleCosts {
   /// (check_replicas_meet). No replica then ends before the last one to begin has had its time. Empty:
   /// nowhere.
   std::vector<char> meets{};
+  /// By stage: what its all-reduce takes of the ports that messages share. Empty: nothing.
+  std::vector<ReducePorts> reduce_ports{};
 
   /// Returns the seconds of sending or receiving an activation or a gradient, by link.
   const std::vector<double>& transfers(Op op) const {

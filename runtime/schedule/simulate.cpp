@@ -53,6 +53,29 @@ class Wires {
   std::vector<Wire> wires_;
 };
 
+/// One direction of a host's connection to the others: it carries one message at a time.
+class Port {
+ public:
+  double free() const { return passed_.empty() ? 0 : passed_.back().end; }
+  void pass(double start, double end) { passed_.push_back({start, end}); }
+  /// Returns when `seconds` of an all-reduce have passed between the messages, which it lets go first. It
+  /// begins at `from`. Returns `from` if no message is in its way.
+  double end_beside_messages(double from, double seconds) const {
+    auto message = std::ranges::upper_bound(passed_, from, {}, &Interval::end);
+    if (message == passed_.end() || message->start >= from + seconds) return from;
+    double end = from + seconds;
+    for (; message != passed_.end() && message->start < end; ++message)
+      end += message->end - std::max(message->start, from);
+    return end;
+  }
+
+ private:
+  struct Interval {
+    double start = 0, end = 0;
+  };
+  std::vector<Interval> passed_;  // messages, one after the other
+};
+
 class Simulator {
  public:
   Simulator(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,
@@ -66,7 +89,9 @@ class Simulator {
         ranks_(schedule.ranks.size()),
         barriers_(static_cast<std::size_t>(shape.num_stages())),
         meetings_(barriers_.size()),
-        may_meet_(may_meet) {
+        may_meet_(may_meet),
+        reductions_(barriers_.size()),
+        first_reduction_(std::max(ranks_.size(), messages_.size())) {
     result_.ranks.resize(ranks_.size());
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       result_.ranks[r].reserve(schedule.ranks[r].size());
@@ -79,8 +104,8 @@ class Simulator {
     }
     int hosts = 0;
     for (int host : options.host) hosts = std::max(hosts, host + 1);
-    port_out_.assign(hosts, 0);
-    port_in_.assign(hosts, 0);
+    port_out_.resize(hosts);
+    port_in_.resize(hosts);
     find_stage_ends();
   }
 
@@ -143,11 +168,18 @@ class Simulator {
     int count = 0;           // barriers passed
     std::vector<std::size_t> waiting;
   };
+  /// An all-reduce that all replicas have joined and that takes ports.
+  struct Reduction {
+    double from = 0;  // when it could begin
+    const std::vector<ReducePorts::Port>* ports = nullptr;
+    std::vector<std::size_t> members;
+  };
   struct Ends {  // of a message under rendezvous
     int sender = kNobody, receiver = kNobody;
     double time = 0;  // when both had posted
   };
-  using Event = std::tuple<double, std::size_t>;  // time; sending rank (ports), message (rendezvous)
+  // Time; sending rank (ports) or message (rendezvous), or first_reduction_ + stage: its all-reduce may end.
+  using Event = std::tuple<double, std::size_t>;
 
   void finish(std::size_t r, double start, double end) {
     result_.ranks[r].push_back({schedule_.ranks[r][ranks_[r].at], start, end});
@@ -308,10 +340,10 @@ class Simulator {
     }
     double start = std::max(wire.free, time);
     if (takes_ports(from, send)) {
-      double& out = port_out_[options_.host[from]];
-      double& in = port_in_[options_.host[to]];
-      start = std::max({start, out, in});
-      out = in = start + seconds;
+      Port& out = port_out_[options_.host[from]];
+      Port& in = port_in_[options_.host[to]];
+      start = std::max({start, out.free(), in.free()});
+      for (Port* port : {&out, &in}) port->pass(start, start + seconds);
     }
     wire.free = start + seconds;
     return {wire.free, wire.free + latency};
@@ -361,6 +393,7 @@ class Simulator {
   void take_from_queue() {
     const auto [time, which] = queue_.top();
     queue_.pop();
+    if (which >= first_reduction_) return end_reduction(time, which - first_reduction_);
     if (options_.transport == Transport::Buffered) {
       send(which, schedule_.ranks[which][ranks_[which].at]);
       ready_.push_back(which);
@@ -410,13 +443,40 @@ class Simulator {
     const double end = buckets == 1
                            ? barrier.time + seconds
                            : std::max(barrier.time + seconds / buckets, barrier.first_ready + seconds);
-    const std::vector<std::size_t> members = std::move(barrier.waiting);
-    barrier = {.count = barrier.count + 1};
-    for (std::size_t member : members) {
+    const Barrier met = std::exchange(barrier, {.count = barrier.count + 1});
+    if (own_seconds(r, rank.at) < 0 && takes_ports(a, met, end)) return false;
+    for (std::size_t member : met.waiting) {
       finish(member, ranks_[member].time, end);
       if (member != r) ready_.push_back(member);
     }
     return true;
+  }
+
+  /// True if the all-reduce that `met` starts, and that ends at `end` by itself, shares ports with messages.
+  bool takes_ports(const Action& reduce, const Barrier& met, double end) {
+    const std::vector<ReducePorts>& all = costs_of(reduce.microbatch).reduce_ports;
+    const std::size_t stage = index(reduce.stage);
+    if (options_.host.empty() || stage >= all.size() || all[stage].ports.empty()) return false;
+    reductions_[stage] = {met.time - all[stage].lead_s, &all[stage].ports, met.waiting};
+    queue_.push({end, first_reduction_ + stage});
+    return true;
+  }
+
+  /// All messages that were posted before `time` are known. The all-reduce ends now, or later if they delay
+  /// it.
+  void end_reduction(double time, std::size_t stage) {
+    const Reduction& reduction = reductions_[stage];
+    double end = time;
+    for (const auto& [host, seconds] : *reduction.ports) {
+      for (const Port* port : {&port_out_[host], &port_in_[host]})
+        end = std::max(end, port->end_beside_messages(reduction.from, seconds));
+    }
+    if (end > time) return queue_.push({end, first_reduction_ + stage});
+    for (const std::size_t member : reduction.members) {
+      const bool goes_on_beside = !ranks_[member].ends_stage.empty();
+      if (!goes_on_beside) finish(member, ranks_[member].time, end);
+      if (!goes_on_beside || end_beside(member, stage, end)) ready_.push_back(member);
+    }
   }
 
   /// Finds the actions that end the gradients of a stage, if a rank holds several replicated stages: the
@@ -449,8 +509,8 @@ class Simulator {
     for (Rank& rank : ranks_) rank.ends_stage.clear();
   }
 
-  static Beside* beside(Rank& rank, StageId stage) {
-    const auto found = std::ranges::find(rank.beside, index(stage), &Beside::stage);
+  static Beside* beside(Rank& rank, std::size_t stage) {
+    const auto found = std::ranges::find(rank.beside, stage, &Beside::stage);
     return found == rank.beside.end() ? nullptr : &*found;
   }
 
@@ -465,19 +525,25 @@ class Simulator {
     const double end = barrier.time + cost(costs_of(a.microbatch).reduce, index(a.stage)) *
                                           noise(index(a.stage) * 16 + static_cast<std::uint64_t>(Op::Reduce),
                                                 static_cast<std::uint64_t>(barrier.count));
-    for (const std::size_t member : barrier.waiting) {
+    const Barrier met = std::exchange(barrier, {.count = barrier.count + 1});
+    for (const std::size_t member : met.waiting)
       ranks_[member].reduced = std::max(ranks_[member].reduced, end);
-      Beside* joined = beside(ranks_[member], a.stage);
-      joined->end = end;
-      if (joined->is_awaited && member != r) ready_.push_back(member);
-    }
-    barrier = {.count = barrier.count + 1};
+    if (takes_ports(a, met, end)) return;
+    for (const std::size_t member : met.waiting)
+      if (end_beside(member, index(a.stage), end) && member != r) ready_.push_back(member);
+  }
+  /// True if the rank waits for the end.
+  bool end_beside(std::size_t member, std::size_t stage, double end) {
+    ranks_[member].reduced = std::max(ranks_[member].reduced, end);
+    Beside* joined = beside(ranks_[member], stage);
+    joined->end = end;
+    return joined->is_awaited;
   }
 
   /// The action Reduce of an all-reduce that went on beside others.
   bool await_reduce(std::size_t r, const Action& a) {
-    if (!beside(ranks_[r], a.stage)) join_reduce(r, a);
-    Beside* joined = beside(ranks_[r], a.stage);
+    if (!beside(ranks_[r], index(a.stage))) join_reduce(r, a);
+    Beside* joined = beside(ranks_[r], index(a.stage));
     if (joined->end == kNotYet) {
       joined->is_awaited = true;
       return false;
@@ -533,13 +599,15 @@ class Simulator {
   MessageIndex messages_;
   std::vector<double> arrival_;  // by message
   std::vector<Rank> ranks_;
-  std::vector<Barrier> barriers_;  // by stage
-  std::vector<Barrier> meetings_;  // by stage: of computations whose replicas meet
-  bool may_meet_;                  // false: the lists do not let them
+  std::vector<Barrier> barriers_;      // by stage
+  std::vector<Barrier> meetings_;      // by stage: of computations whose replicas meet
+  bool may_meet_;                      // false: the lists do not let them
+  std::vector<Reduction> reductions_;  // by stage: the newest
+  std::size_t first_reduction_;        // among the events
   Barrier agreement_;
-  std::vector<int> waiting_;  // by message: the rank that waits for it
-  std::vector<Ends> ends_;    // by message
-  std::vector<double> port_out_, port_in_;
+  std::vector<int> waiting_;              // by message: the rank that waits for it
+  std::vector<Ends> ends_;                // by message
+  std::vector<Port> port_out_, port_in_;  // by host
   std::vector<std::size_t> ready_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
   Simulation result_;

@@ -38,6 +38,8 @@ struct SimulationOptions {
   /// receiving host's incoming port, one at a time, in the order in which they were posted. Empty: every pair
   /// of ranks has a wire of its own. (With shared ports a faster link may delay the whole: the order of the
   /// queue changes.)
+  /// An all-reduce with `ScheduleCosts::reduce_ports` gets the time that messages leave of the ports. It does
+  /// not end before its seconds and theirs have passed since it could begin.
   std::vector<int> host;
 
   Transport transport = Transport::Buffered;  ///< Rendezvous: adjacent transfers are one blocking exchange

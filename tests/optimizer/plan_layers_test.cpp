@@ -376,6 +376,23 @@ TEST(Predict, ReplicasWaitForEachOtherInBatchNormalisation) {
   }
 }
 
+/// Three replicas on two hosts, and a second stage on the second host. For three minibatches the port of the
+/// first host carries one sum of 8 MB and two messages of 2 MB in each direction, at 1 GB/s.
+TEST(CostModel, APortCarriesMessagesAndSumsOneAfterTheOther) {
+  LayerGraph graph{.model = "m", .edges = {{0, 1, "t", 2'000'000}}};
+  graph.nodes = {{.name = "wide", .forward_s = 1e-4, .backward_weight_s = 1e-4, .parameter_bytes = 8'000'000},
+                 {.name = "last", .forward_s = 1e-4, .backward_weight_s = 1e-4}};
+  Plan plan = uniform_plan("m", {"wide", "last"}, 2, 1, 12, ScheduleKind::PipeDream);
+  plan.stages[0].ranks = {RankId(0), RankId(1), RankId(2)};
+  plan.stages[1].ranks = {RankId(3)};
+  const double floor_s = (8e6 + 2 * 2e6) / 1e9 / 3;
+  const ClusterSpec two_hosts = cluster_of({{2, 1e12, 0}, {2, 1e9, 0}});
+  EXPECT_GE(predict(plan, graph, two_hosts).predicted_step_s / 12, floor_s);
+  // Ports of half the traffic do not bind: the sum takes 9 ms, as its chain fills and drains.
+  graph.edges[0].bytes = 1000;
+  EXPECT_NEAR(predict(plan, graph, two_hosts).predicted_step_s / 12, (9e-3 + 2e-4) / 3, 1e-5);
+}
+
 TEST(CostModel, LinksAreThoseOfTheLevelThatJoinsTheRanks) {
   const ClusterSpec cluster = cluster_of({{2, 100, 1}, {3, 10, 5}});
   EXPECT_DOUBLE_EQ(transfer_seconds(cluster, RankId(0), RankId(1), 200), 1 + 2.0);

@@ -278,6 +278,27 @@ TEST(SimulateModel, HostsShareAPort) {
   EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs, {.host = {0, 1, 2, 3}}).makespan, 10);
 }
 
+/// Stage 0 on hosts 0 and 1, stage 1 on host 1. Replica 0 sends to the other host at 1 and gets a gradient
+/// back at 4 to 5, replica 1 ends its backward at 8. By itself the all-reduce ends at 10.
+TEST(SimulateModel, AnAllReduceGetsWhatMessagesLeaveOfAPort) {
+  const PipelineShape shape = replicated_shape({2, 1}, 2);
+  const Schedule schedule = *make_schedule(ScheduleKind::OneFOneB, shape);
+  ScheduleCosts costs{.forward = {1, 1},
+                      .backward_input = {1, 1},
+                      .backward_weight = {0, 0},
+                      .reduce = {2, 0},
+                      .transfer = {1}};
+  const auto makespan = [&](double seconds, double lead_s) {
+    costs.reduce_ports = {{.ports = {{0, seconds}, {1, seconds}}, .lead_s = lead_s}, {}};
+    return simulate(schedule, shape, costs, {.host = {0, 1, 1}}).makespan;
+  };
+  EXPECT_DOUBLE_EQ(makespan(0, 0), 10);
+  EXPECT_DOUBLE_EQ(makespan(2, 0), 10);    // the gradient has passed
+  EXPECT_DOUBLE_EQ(makespan(5, 4), 10);    // there is room for both
+  EXPECT_DOUBLE_EQ(makespan(6, 4), 11);    // from 4 on the port has 6 seconds of sums and 1 of the message
+  EXPECT_DOUBLE_EQ(makespan(6, 3.5), 11);  // half of the message comes before
+}
+
 TEST(SimulateModel, RendezvousWaitsForTheReceiver) {
   const PipelineShape shape = replicated_shape({1, 1}, 2);
   const Schedule schedule = *make_schedule(ScheduleKind::OneFOneB, shape);
