@@ -103,6 +103,22 @@ int enough_to_fill(ScheduleKind kind, const PipelineShape& shape) {
   return std::min(shape.microbatches, most * (4 * shape.num_ranks() + 4));
 }
 
+/// Returns the shape of one of the equal pipelines of which `shape` consists. If g divides all numbers of
+/// replicas, and the microbatches, then those with equal numbers modulo g meet the same replicas, and no
+/// others.
+PipelineShape one_of_equal_pipelines(PipelineShape shape) {
+  int equal = std::gcd(shape.microbatches, shape.update_every);
+  for (const auto& ranks : shape.ranks_of_stage) equal = std::gcd(equal, static_cast<int>(ranks.size()));
+  int rank = 0;
+  for (auto& ranks : shape.ranks_of_stage) {
+    ranks.resize(ranks.size() / static_cast<std::size_t>(equal));
+    for (RankId& id : ranks) id = RankId(rank++);
+  }
+  shape.microbatches /= equal;
+  shape.update_every /= equal;
+  return shape;
+}
+
 }  // namespace
 
 double transfer_seconds(const ClusterSpec& cluster, RankId a, RankId b, Bytes bytes) {
@@ -690,7 +706,7 @@ bool CostModel::replicas_can_meet(ScheduleKind kind, int microbatches, const std
   return schedule && check_meetings(**schedule, shape, Transport::Buffered, costs).empty();
 }
 
-Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& shape) {
+Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& shape, Stash wanted) {
   const int stages = shape.num_stages();
   for (int s = 0; s < stages; ++s) {
     if (!is_asynchronous(kind) && shape.replicas(StageId(s)) > shape.microbatches)
@@ -698,16 +714,18 @@ Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& sha
   }
   const auto of_each = static_cast<std::size_t>(stages);
   // With several stages on a rank, or an order that follows from the costs, one microbatch is a lower bound.
-  if (shape.has_chunks() || kind == ScheduleKind::AutoOrder)
+  const bool exists = !is_asynchronous(kind) && shape.arrays == 1;
+  if (shape.has_chunks() || kind == ScheduleKind::AutoOrder || (wanted == Stash::Bound && exists))
     return StashCounts{moments_with(std::vector(of_each, 1)), std::vector(of_each, 1)};
-  std::vector<int> key{static_cast<int>(kind), shape.microbatches};
-  for (int s = 0; s < stages; ++s) key.push_back(shape.replicas(StageId(s)));
-  const auto known = stashes_.find(key);
-  if (known != stashes_.end()) return known->second;
-  StashCounts counts;
   PipelineShape counted = with_updates(kind, shape);
   counted.links.clear();  // the order of computations does not depend on links
   if (shape.arrays == 1 && kind != ScheduleKind::GPipe) counted.microbatches = enough_to_fill(kind, counted);
+  if (shape.arrays == 1) counted = one_of_equal_pipelines(std::move(counted));
+  std::vector<int> key{static_cast<int>(kind), counted.microbatches, counted.update_every};
+  for (int s = 0; s < stages; ++s) key.push_back(counted.replicas(StageId(s)));
+  const auto known = stashes_.find(key);
+  if (known != stashes_.end()) return known->second;
+  StashCounts counts;
   const Result<Schedule> schedule = make_schedule(kind, counted);
   if (!schedule) return schedule.problems();
   counts.moments = fullest_moments(*schedule, counted);

@@ -238,8 +238,10 @@ class CostModel {
   /// profile was made without that option.
   bool replicas_can_meet(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
   /// Returns how much each stage holds at most. The numbers are exact for one stage per rank in a fixed
-  /// order. For other schedules they are lower bounds.
-  Result<StashCounts> stash(ScheduleKind kind, const PipelineShape& shape);
+  /// order. For other schedules they are lower bounds. So they are with `Stash::Bound`, which is quick,
+  /// except for schedules that may not exist for the shape.
+  enum class Stash { Exact, Bound };
+  Result<StashCounts> stash(ScheduleKind kind, const PipelineShape& shape, Stash wanted = Stash::Exact);
   /// Returns the peak bytes of each stage's fullest rank, the same as estimate() does, without a simulation.
   Result<std::vector<Bytes>> peaks(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
 
@@ -332,7 +334,7 @@ class CostModel {
   std::vector<int> producers_edges_;                     // edge indices, sorted by producer
   std::vector<Prepared> prepared_;                       // the last few schedules
   std::string graph_fingerprint_, cluster_fingerprint_;  // empty: not computed yet
-  std::map<std::vector<int>, StashCounts> stashes_;      // key: kind, microbatches, replicas of each stage
+  std::map<std::vector<int>, StashCounts> stashes_;      // key: kind and shape that are counted
   long simulated_actions_ = 0;
   /// One part of the profile with its cost model: a microbatch of its own length, or a turn.
   struct Part {

@@ -274,14 +274,11 @@ Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, Sche
   Layout layout{.kind = kind, .microbatches = microbatches, .ranks = std::move(ranks)};
   PipelineShape shape{.microbatches = microbatches, .arrays = model.options().arrays};
   shape.ranks_of_stage = layout.ranks;
-  Result<StashCounts> stash = model.stash(kind, shape);
-  if (!stash) return stash.problems();
-  layout.stash = std::move(*stash);
+  const ClusterSpec& cluster = model.cluster();
   const int ranks_in_all = shape.num_ranks();
   const auto places = std::accumulate(layout.ranks.begin(), layout.ranks.end(), std::size_t{0},
                                       [](std::size_t n, const auto& stage) { return n + stage.size(); });
   layout.chunks = static_cast<int>(places) / ranks_in_all;
-  const ClusterSpec& cluster = model.cluster();
   double left = 1;  // product of (1 - 1 / rounds) over all stages
   double rate = 0;  // sum of 1 / rounds over all stages
   for (const std::vector<RankId>& stage : layout.ranks) {
@@ -301,6 +298,12 @@ Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, Sche
     left *= 1 - 1 / layout.rounds.back();
     rate += 1 / layout.rounds.back();
   }
+  // What fits is asked only where memory has a limit.
+  const bool is_limited = std::ranges::any_of(layout.memory, [](Bytes limit) { return limit > 0; });
+  Result<StashCounts> stash =
+      model.stash(kind, shape, is_limited ? CostModel::Stash::Exact : CostModel::Stash::Bound);
+  if (!stash) return stash.problems();
+  layout.stash = std::move(*stash);
   layout.reduces = all_reduce_costs(cluster, model.conditions().host, layout.ranks);
   for (std::size_t s = 0; s + 1 < layout.ranks.size(); ++s)
     layout.hops.push_back(links_between(cluster, layout.ranks[s], layout.ranks[s + 1]));

@@ -23,6 +23,36 @@ Bytes total(StageMemory held, std::vector<StageMoment> moments) {
   return held.total();
 }
 
+/// Replicas are counted once for each of the equal pipelines into which a layout falls apart.
+TEST(StashCounts, AreThoseOfTheWholeSchedule) {
+  const LayerGraph graph{.model = "m", .nodes = {{.name = "a"}}};
+  const ClusterSpec cluster = ClusterSpec::local(1);
+  for (const ScheduleKind kind :
+       {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::ZeroBubbleH1, ScheduleKind::ZeroBubbleH2,
+        ScheduleKind::PipeDream, ScheduleKind::PipeDreamVSync, ScheduleKind::PipeDream2BW}) {
+    for (const auto& replicas :
+         {std::vector<int>{4, 4, 4}, {2, 4, 6}, {6, 3}, {8}, {4, 8, 4}, {2, 2, 12}, {3, 5}}) {
+      for (const int microbatches : {16, 24, 30}) {
+        PipelineShape shape = replicated_shape(replicas, microbatches);
+        if (kind == ScheduleKind::PipeDream2BW) shape.update_every = shape.microbatches;
+        const Result<StashCounts> counts = CostModel(graph, cluster).stash(kind, shape);
+        if (is_asynchronous(kind)) shape.microbatches = 2 * filling_of(shape);
+        const Result<Schedule> whole = make_schedule(kind, shape);
+        ASSERT_EQ(counts.has_value(), whole.has_value());
+        if (!whole) continue;
+        SCOPED_TRACE(to_string(kind) + ::testing::PrintToString(replicas) + std::to_string(microbatches));
+        EXPECT_EQ(counts->moments, fullest_moments(*whole, shape));
+        const std::vector<int> of_ranks = peaks_of(*whole, shape).versions;
+        for (std::size_t s = 0; s < replicas.size(); ++s) {
+          int most = 0;
+          for (const RankId rank : shape.ranks_of_stage[s]) most = std::max(most, of_ranks[rank.value]);
+          EXPECT_EQ(counts->versions[s], most);
+        }
+      }
+    }
+  }
+}
+
 TEST(StageMemory, CountsTheFullestMoment) {
   EXPECT_EQ(total(kHeld, {{.stashed = 3, .activations = 2, .gradients = 1}}),
             kWeights + 3 * 104 + 2 * 10 + 7 + kSends + 50);
