@@ -6,7 +6,7 @@
 namespace millrace {
 namespace {
 
-// A piece takes 50 us of a 10 Gb/s network, about its latency: smaller ones would only add messages.
+// A piece takes 50 us on a 10 Gb/s network, about its latency; smaller pieces would only add messages.
 constexpr std::int64_t kPieceBytes = 64 << 10;
 constexpr std::int64_t kMostPieces = 8;
 
@@ -54,7 +54,7 @@ AllReduceRoute all_reduce_route(const std::vector<int>& hosts, std::int64_t byte
   AllReduceRoute route;
   if (members < 2) return route;
   route.way = AllReduceWay::Direct;
-  // Two ranks exchange no more bytes this way than by halves.
+  // For two ranks, a route by halves moves no fewer bytes.
   if (members == 2) return route;
   if (bytes <= kDirectSumBytes) {
     if (members > kDirectRanks) route.way = AllReduceWay::Tree;
@@ -68,7 +68,7 @@ AllReduceRoute all_reduce_route(const std::vector<int>& hosts, std::int64_t byte
   }
   route.segments.push_back(members);
   const bool one_host = std::ranges::all_of(hosts, [&](int host) { return host == hosts.front(); });
-  // With a rank on each host, or ranks that alternate, a chain sends no less.
+  // With one rank per host, or with ranks that alternate between hosts, a chain sends no fewer bytes.
   if (one_host || largest == 1) {
     route.segments.clear();
     return route;

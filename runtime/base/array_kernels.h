@@ -1,4 +1,4 @@
-// The kernels with which layers of a job array run (runtime/layers/job_array.h). LibTorch-free.
+// The kernels that execute the layers of a job array (runtime/layers/job_array.h). LibTorch-free.
 #pragma once
 
 #include <array>
@@ -9,9 +9,9 @@
 namespace millrace {
 
 enum class ArrayKernels {
-  Auto,   ///< each layer times both when it first meets its shapes, and keeps the faster one
+  Auto,   ///< each layer times both when it first sees a shape, and keeps the faster one
   Loop,   ///< job by job: the same bits as separate runs
-  Fused,  ///< all jobs in one kernel where there is one
+  Fused,  ///< all jobs in one kernel where such a kernel exists
 };
 constexpr auto names_of(ArrayKernels) {
   return std::to_array<std::string_view>({"auto", "loop", "fused"});

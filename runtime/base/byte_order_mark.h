@@ -1,4 +1,4 @@
-// The mark that some editors put in front of UTF-8 text.
+// The byte-order mark that some editors write at the start of UTF-8 text.
 #pragma once
 
 #include <string_view>
@@ -7,9 +7,9 @@ namespace millrace {
 
 inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-/// Returns `text` without a byte-order mark in front. Every reader of text files that users write begins so:
-/// codes, vocabularies, class names and weights, tables, JSON, host files, graph.txt, clouds of points.
-/// yaml-cpp does it itself. `millrace bleu` keeps the mark, as sacreBLEU does, and says so.
+/// Returns `text` without a leading byte-order mark. Every reader of user-written text files calls this:
+/// codes, vocabularies, class names and weights, tables, JSON, host files, graph.txt, point clouds. yaml-cpp
+/// does it itself. `millrace bleu` keeps the mark, as sacreBLEU does, and reports it.
 inline std::string_view without_mark(std::string_view text) {
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   return text;

@@ -1,4 +1,4 @@
-// Enums with names: one table beside the enum serves flags, messages and files.
+// Enums with names: one table next to the enum serves flags, messages and files.
 //   enum class Backend { Auto, SharedMemory };
 //   constexpr auto names_of(Backend) { return std::to_array<std::string_view>({"auto", "shm"}); }
 // The table is in the order of the values, which count from 0.
@@ -29,7 +29,7 @@ std::vector<std::string> all_names() {
   return {names.begin(), names.end()};
 }
 
-/// Returns the value with this name; nothing if `text` is none of the names.
+/// Returns the value with this name; nothing if no value has it.
 template <Named Enum>
 std::optional<Enum> value_named(std::string_view text) {
   const auto names = names_of(Enum{});

@@ -27,19 +27,19 @@ SteadyClock& steady_clock() {
 }
 
 namespace {
-// The virtual clock that this thread is a user of. A thread is in one at most.
+// The virtual clock of which this thread is a user; a thread uses at most one.
 thread_local const VirtualClock* used_here = nullptr;
 }  // namespace
 
-/// A thread that waits. Guarded by the clock's mutex, but for `awake`.
+/// A waiting thread. Guarded by the clock's mutex, except for `awake`.
 struct VirtualClock::Waiter {
   TimePoint until;
   const std::condition_variable* changed = nullptr;  ///< null: the thread sleeps
-  const std::function<bool()>* ready = nullptr;      ///< of `changed`
+  const std::function<bool()>* ready = nullptr;      ///< the condition of `changed`
   bool is_user = false;
   Deadlines::iterator deadline{};    ///< unless `until` is TimePoint::max()
   Conditions::iterator condition{};  ///< unless the thread sleeps
-  // A mutex of its own: a thread that wakes up does not queue for the clock's.
+  // A separate mutex: a thread that wakes up does not contend for the clock's mutex.
   std::mutex mutex{};
   bool awake = false;  ///< guarded by `mutex`
   std::condition_variable wake{};
@@ -78,7 +78,7 @@ bool VirtualClock::wait_until(std::unique_lock<std::mutex>& lock, std::condition
   return true;
 }
 
-/// Wakes only the waiters that are ready: a thread that would wait again costs two switches of a core.
+/// Wakes only the waiters that are ready: a thread that would wait again costs two context switches.
 void VirtualClock::notify_all(std::condition_variable& changed) {
   std::lock_guard lock(mutex_);
   const auto [first, last] = conditions_.equal_range(&changed);
@@ -91,7 +91,7 @@ void VirtualClock::advance(std::chrono::nanoseconds by) {
   move_to(now() + by);
 }
 
-/// Waits until another thread, or this one, rouses the waiter. Unlocks `lock`, which is of the clock's mutex.
+/// Waits until a thread, possibly this one, rouses the waiter. Unlocks `lock`, which holds the clock's mutex.
 void VirtualClock::wait(std::unique_lock<std::mutex>& lock, Waiter& waiter) {
   if (waiter.until != TimePoint::max()) waiter.deadline = deadlines_.emplace(waiter.until, &waiter);
   if (waiter.changed) waiter.condition = conditions_.emplace(waiter.changed, &waiter);
@@ -108,7 +108,7 @@ void VirtualClock::wait(std::unique_lock<std::mutex>& lock, Waiter& waiter) {
   lock.unlock();
 }
 
-/// Wakes a waiter. The waiter counts as running from now on, not from when its thread gets a processor.
+/// Wakes a waiter. The waiter counts as running from this call on, not from when its thread is scheduled.
 void VirtualClock::rouse(Waiter& waiter) {
   if (waiter.until != TimePoint::max()) deadlines_.erase(waiter.deadline);
   if (waiter.changed) conditions_.erase(waiter.condition);
@@ -125,7 +125,7 @@ void VirtualClock::move_to(TimePoint when) {
 
 void VirtualClock::move_if_all_wait() {
   if (running_ > 0 || roused_others_ > 0) return;
-  if (deadlines_.empty()) return;  // somebody from outside has to do something
+  if (deadlines_.empty()) return;  // only an outside event can make progress
   move_to(std::max(now(), deadlines_.begin()->first));
 }
 

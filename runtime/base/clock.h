@@ -13,21 +13,21 @@ namespace millrace {
 
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, std::chrono::nanoseconds>;
 
-/// Returns `seconds` as a duration of clocks, cut off to whole nanoseconds.
+/// Returns `seconds` as a clock duration, truncated to whole nanoseconds.
 constexpr TimePoint::duration duration_of(double seconds) {
   return std::chrono::duration_cast<TimePoint::duration>(std::chrono::duration<double>(seconds));
 }
 
-/// Monotonic time, and waiting in it. Thread-safe.
+/// Monotonic time and timed waits. Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
   virtual TimePoint now() const = 0;
   virtual void sleep_until(TimePoint when) = 0;
-  /// Waits like changed.wait_until(lock, until, ready), and returns false if `until` came first. `ready` is
-  /// called with the mutex of `lock` held, by this thread or by one that notifies; it must not use the clock.
-  /// A thread that makes `ready` true must hold that mutex until it has called notify_all of this clock. With
-  /// TimePoint::max() the wait has no end of its own.
+  /// Waits like changed.wait_until(lock, until, ready), and returns false if `until` passed first. `ready` is
+  /// called with the mutex of `lock` held, by this thread or by a notifying one; it must not use the clock. A
+  /// thread that makes `ready` true must hold that mutex until it has called this clock's notify_all. With
+  /// TimePoint::max() the wait has no deadline.
   virtual bool wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
                           TimePoint until, const std::function<bool()>& ready) = 0;
   virtual void notify_all(std::condition_variable& changed) = 0;
@@ -38,9 +38,9 @@ class Clock {
   virtual void leave() {}
 };
 
-/// Registers the thread that makes it as a user of a VirtualClock while it lives: the clock stands still
-/// while a user works. Every thread that waits in a VirtualClock needs one, and destroys it itself. A
-/// ClockUser does nothing on other clocks.
+/// Registers the calling thread as a user of a VirtualClock for the object's lifetime: the clock does not
+/// advance while a user runs. Every thread that waits on a VirtualClock needs one, and destroys it itself. On
+/// other clocks a ClockUser does nothing.
 class ClockUser {
  public:
   explicit ClockUser(Clock& clock) : clock_(clock) { clock_.enter(); }
@@ -65,9 +65,8 @@ class SteadyClock final : public Clock {
 /// Returns the one SteadyClock of the process. It has no state.
 SteadyClock& steady_clock();
 
-/// Virtual time: it moves only when all users (ClockUser) wait. It then jumps to the earliest moment that one
-/// of them waits for. All threads share one time line. While there are no users, a thread that sleeps moves
-/// the time.
+/// Virtual time: it advances only when all users (ClockUser) wait. It then jumps to the earliest deadline
+/// among them. All threads share one timeline. While there are no users, a sleeping thread advances the time.
 class VirtualClock final : public Clock {
  public:
   TimePoint now() const override { return now_; }
@@ -88,11 +87,11 @@ class VirtualClock final : public Clock {
   void move_to(TimePoint when);
   void move_if_all_wait();
 
-  std::mutex mutex_;  // guards what follows; `now_` is read without it
+  std::mutex mutex_;  // guards the members below; `now_` is read without it
   std::atomic<TimePoint> now_{TimePoint{}};
-  int running_ = 0;        // users that do not wait
-  int roused_others_ = 0;  // waiters that are no users, from rouse() to the end of their wait
-  // The waiters that nobody has roused yet: those with a deadline, and those of a condition.
+  int running_ = 0;        // users that are not waiting
+  int roused_others_ = 0;  // waiters without a ClockUser, from rouse() to the end of their wait
+  // Waiters that have not been roused: those with a deadline, and those on a condition.
   Deadlines deadlines_;
   Conditions conditions_;
 };

@@ -1,4 +1,4 @@
-// The processor time that a thread or a process has used.
+// The CPU time used by a thread or a process.
 #pragma once
 
 #include <time.h>
@@ -7,8 +7,8 @@
 
 namespace millrace {
 
-/// Returns what `clock` has counted so far: CLOCK_THREAD_CPUTIME_ID of the calling thread, or
-/// CLOCK_PROCESS_CPUTIME_ID of all threads of the process.
+/// Returns the time that `clock` has counted so far: CLOCK_THREAD_CPUTIME_ID for the calling thread, or
+/// CLOCK_PROCESS_CPUTIME_ID for all threads of the process.
 inline std::chrono::nanoseconds cpu_time(clockid_t clock) {
   timespec time{};
   ::clock_gettime(clock, &time);

@@ -21,8 +21,8 @@ enum class ExitCode : int {
   Requeue = 75,  ///< stopped early, state saved
 };
 
-/// Base of all run-time failures. `hint` (may be empty) says what the user can do. Both name options as
-/// flags; readers get them as set_option_names says.
+/// Base of all run-time failures. `hint` (may be empty) tells the user what to do. Both write options as
+/// flags; printed messages name them as set_option_names specifies.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& what, std::string hint = {})

@@ -15,7 +15,7 @@ namespace {
 
 std::atomic<bool> shows_frames{false};
 
-/// The text of c10::Error::what() in front of its frames.
+/// The text that precedes the frames in c10::Error::what().
 constexpr std::string_view kFrames = "\nException raised from ";
 
 std::string type_of_failure() {

@@ -34,7 +34,7 @@ bool write_all(int fd, std::string_view content) {
   return true;
 }
 
-/// Reads to the end and closes `fd`, which open() returned (with errno where it is negative).
+/// Reads to the end and closes `fd`, the result of open() (if negative, errno is set).
 Result<std::string> read_opened(const std::filesystem::path& path, int fd, Bytes limit, bool any_kind) {
   if (fd < 0)
     return Problem{path.string(), std::string("cannot be opened: ") + std::strerror(errno), "check the path"};
@@ -49,7 +49,7 @@ Result<std::string> read_opened(const std::filesystem::path& path, int fd, Bytes
   }
   const CountedRead counted;
   std::string content;
-  constexpr Bytes kMostAtOnce = 16 * kMiB;  // a sparse file may say that it has any size
+  constexpr Bytes kMostAtOnce = 16 * kMiB;  // a sparse file may report any size
   content.reserve(static_cast<std::size_t>(std::min({Bytes{info.st_size}, limit, kMostAtOnce})));
   char buffer[1 << 16];
   ssize_t n;
@@ -85,7 +85,7 @@ Result<std::string> read_file(const std::filesystem::path& path, Bytes limit) {
 }
 
 Result<std::string> read_regular_file(const std::filesystem::path& path, Bytes limit) {
-  // Without O_NONBLOCK the opening of a FIFO would wait for a writer.
+  // Without O_NONBLOCK, opening a FIFO would block until a writer opens it.
   return read_opened(path, ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), limit,
                      /*any_kind=*/false);
 }
@@ -93,14 +93,14 @@ Result<std::string> read_regular_file(const std::filesystem::path& path, Bytes l
 Status write_file_atomically(const std::filesystem::path& path, std::string_view content, Readers readers) {
   const std::filesystem::path temporary = path.string() + ".tmp." + std::to_string(::getpid());
   const UnfinishedFile unfinished(temporary.string());
-  // A dead process of this number may have left any file under this name, readable by anybody.
+  // A dead process with this pid may have left a file of this name, readable by everybody.
   ::unlink(temporary.c_str());
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                         readers == Readers::Private ? 0600 : 0644);
   if (fd < 0) return errno_problem(path, "creating it", "does the folder exist and is it writable?");
   bool written = reach_file_call() && write_all(fd, content) && reach_file_call() && ::fsync(fd) == 0;
   const int error = errno;
-  // A network's file system may report only here that the disk is full.
+  // A network file system may report a full disk only on close.
   const bool closed = ::close(fd) == 0;
   if (!written) errno = error;
   if (!written || !closed) {
@@ -200,7 +200,7 @@ Status LineFile::write(std::string_view bytes) {
   const bool known = ::fstat(fd_, &before) == 0 && S_ISREG(before.st_mode);
   if (write_all(fd_, bytes)) return Ok{};
   Problem problem = errno_problem(path_, "writing", write_hint(errno));
-  // A part of a line would swallow the next one.
+  // A partial line would be joined with the next one.
   if (known && ::ftruncate(fd_, before.st_size) != 0) problem.what += " (and cutting off the rest of it)";
   return problem;
 }

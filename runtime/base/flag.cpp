@@ -25,7 +25,7 @@ std::string written(Bytes bytes) {
   return std::to_string(bytes) + "B";
 }
 
-/// Returns the name among `names` of what other tools call `theirs`; empty: there is none.
+/// Returns the name among `names` for which other tools use `theirs`; empty: there is none.
 std::string_view other_value(std::string_view theirs, const std::vector<std::string>& names) {
   static constexpr std::pair<std::string_view, std::string_view> kValues[] = {
       {"gpu", "cuda"},      {"nvidia", "cuda"},  {"fp16", "float16"},           {"half", "float16"},

@@ -1,5 +1,5 @@
 // Describes a setting: its flag, the member of an Options struct that it is bound to, its type and range, and
-// what it decides in a run. Command lines, job files, --help, checkpoints and job arrays read it.
+// what it decides in a run. Command lines, job files, --help, checkpoints and job arrays use the description.
 // LibTorch-free.
 #pragma once
 
@@ -23,29 +23,28 @@ namespace millrace {
 
 class Json;
 
-/// Reads the words of a flag, all of them at once. The struct that it writes must outlive it.
+/// Parses all words of a flag at once. The struct that it writes must outlive it.
 struct Target {
-  /// Problem: what is wrong with them; its `where` is left empty.
+  /// Returns an error that describes the invalid words; its `where` is left empty.
   std::function<std::optional<Problem>(const std::vector<std::string>& words)> read = {};
-  std::string fallback = {};  ///< what the member held, as the flag would be written; empty: nothing
-  std::vector<std::string> names = {};  ///< the words that it takes, where these are known
+  std::string fallback = {};  ///< the member's initial value, written as the flag's value; empty: none
+  std::vector<std::string> names = {};  ///< the accepted words, where they are known
 };
 
 // ---- text to values (more of them in runtime/base/text_values.h)
-// -------------------------------------------------------------------------------------------------
 
-/// Place in `names`; Problem: unknown `what`, with the nearest name.
+/// Returns the index in `names`. Returns an error for an unknown `what`, with the nearest name.
 Result<std::size_t> choice_from(std::string_view text, std::string_view what,
                                 const std::vector<std::string>& names);
-/// Returns the places in `names` of the words of a comma-separated list. Each place comes once, in the
+/// Returns the indices in `names` of the words of a comma-separated list. Each index occurs once, in the
 /// list's order.
 Result<std::vector<std::size_t>> choices_from(std::string_view text, std::string_view what,
                                               const std::vector<std::string>& names);
 
-/// A scalar of a YAML or JSON file as the text of a flag; nothing for null, lists and mappings.
+/// Returns a scalar of a YAML or JSON file as the text of a flag; nothing for null, lists and mappings.
 std::optional<std::string> scalar_text(const Json& value);
 
-/// "A|B|C" of an enum: the form of a flag's value.
+/// Returns "A|B|C" for an enum: the form of a flag's value.
 template <Named Enum>
 std::string choices_of() {
   std::string text;
@@ -54,9 +53,8 @@ std::string choices_of() {
 }
 
 // ---- targets
-// ---------------------------------------------------------------------------------------------------
 
-/// Any type, by a function from text to Result<T>.
+/// A target of any type, with a function from text to Result<T>.
 template <class T, class Parse>
 Target target_of(T& member, Parse parse, std::string fallback) {
   return {[&member, parse](const std::vector<std::string>& words) -> std::optional<Problem> {
@@ -93,16 +91,16 @@ Target integer(std::optional<Int>& member, std::int64_t minimum, std::int64_t ma
 }
 Target number(double& member, double minimum, double maximum);
 Target number(std::optional<double>& member, double minimum, double maximum);
-Target bytes(Bytes& member);  ///< as bytes_from
+Target bytes(Bytes& member);  ///< parsed as by bytes_from
 Target bytes(std::optional<Bytes>& member);
-/// Written in seconds.
+/// Given in seconds.
 Target duration(std::chrono::milliseconds& member, double minimum_s, double maximum_s);
 Target text(std::string& member);
 Target text(std::optional<std::string>& member);
-/// A file that is written as SVG: a name that ends in something else (.png) is a Problem.
+/// An SVG file to write; a name with another extension (.png) is an error.
 Target svg_file(std::optional<std::string>& member);
-Target texts(std::vector<std::string>& member);  ///< each time the flag was given
-Target list(std::vector<std::string>& member);   ///< comma-separated, empty words left out
+Target texts(std::vector<std::string>& member);  ///< one element for each use of the flag
+Target list(std::vector<std::string>& member);   ///< comma-separated; empty words are dropped
 Target numbers(std::vector<double>& member);     ///< comma-separated
 template <std::integral Int>
 Target integers(std::vector<Int>& member, std::int64_t minimum, std::int64_t maximum = kAny) {
@@ -117,8 +115,8 @@ Target integers(std::vector<Int>& member, std::int64_t minimum, std::int64_t max
       },
       all);
 }
-Target on(bool& member);   ///< of a switch
-Target off(bool& member);  ///< of a switch that turns something off
+Target on(bool& member);   ///< for a switch
+Target off(bool& member);  ///< for a switch that disables something
 
 /// One of the names of an enum (runtime/base/choices.h). `what` names it in messages: "unknown device 'gpu'".
 template <Named Enum>
@@ -144,7 +142,7 @@ Target choice(std::optional<Enum>& member, std::string what) {
   return target;
 }
 
-/// Some of the names of an enum, comma-separated, each once.
+/// Some of an enum's names, comma-separated, each at most once.
 template <Named Enum>
 Target choices(std::vector<Enum>& member, std::string what) {
   std::string all;
@@ -161,7 +159,7 @@ Target choices(std::vector<Enum>& member, std::string what) {
       all);
 }
 
-/// A type with a parser of its own: text to Result<T>.
+/// A type with its own parser: text to Result<T>.
 template <class T, class Parse>
 Target parsed(T& member, Parse parse, std::string fallback = {}) {
   return target_of(member, std::move(parse), std::move(fallback));
@@ -169,65 +167,66 @@ Target parsed(T& member, Parse parse, std::string fallback = {}) {
 
 }  // namespace into
 
-/// What the value of a flag decides in a run. Every flag of `train` has an answer (a test).
+/// What the value of a flag decides in a run. A test requires an answer for every flag of `train`.
 enum class Decides {
-  Nothing,    ///< neither numbers nor where ranks wait for each other
-  Rounding,   ///< other bits of the same mathematics
-  Results,    ///< what the run computes: a run that resumes must have the same
-  Plan,       ///< the plan, which all ranks must have alike; any plan gives the same results
-  Meetings,   ///< where ranks wait for each other: all ranks must have the same value
+  Nothing,    ///< neither numbers nor where ranks synchronize
+  Rounding,   ///< rounding: different bits of the same mathematics
+  Results,    ///< what the run computes: a resumed run must have the same value
+  Plan,       ///< the plan, which all ranks must share; any plan gives the same results
+  Meetings,   ///< where ranks synchronize: all ranks must have the same value
   GivenByAll  ///< all ranks must have a value, or none
 };
-/// What an emulated device, which computes no values, makes of a flag.
+/// How an emulated device, which computes no values, treats a flag.
 enum class Emulated {
-  Runs,     ///< it takes it as any device does
-  LeftOut,  ///< `emulate` leaves it out of the job; `train --device emulated` refuses it
-  Refused   ///< a job with it means nothing else without it
+  Runs,     ///< accepted, as on any other device
+  LeftOut,  ///< `emulate` drops it from the job; `train --device emulated` rejects it
+  Refused   ///< rejected: without it the job would mean something else
 };
 
-/// One flag. `value` names the value ("FILE", "N", "F"); empty: a switch; several words ("A B"): takes as
-/// many values. Dashes and underscores are the same.
-/// `target` is the member of an Options struct that the value is for: parse_arguments writes it, with its
-/// type and range checked, if the flag is given; else the member keeps what it has, which is the default of
-/// --help:
+/// One flag. `value` names the value ("FILE", "N", "F"); empty: a switch; several words ("A B"): as many
+/// values. Dashes and underscores are equivalent.
+/// `target` is bound to a member of an Options struct. If the flag is given, parse_arguments writes the
+/// member and checks its type and range. Otherwise the member keeps its value, which is the default that
+/// --help shows:
 ///   flag("Training", "steps", "N", "Updates.", into::integer(options.steps, 0, 1000))
 struct Flag {
   std::string name;  ///< long name without dashes, e.g. "batch-size"
   char short_name = 0;
   std::string value;
-  std::string help;  ///< one or more sentences with unit
+  std::string help;  ///< one or more sentences, with the unit
   bool required = false;
   std::string group;        ///< heading in --help ("" = "Options")
   bool repeatable = false;  ///< may be given more than once (into::texts)
   Target target = {};
-  std::string brief = {};                 ///< what the short help says instead of `help`; empty: the same
-  std::vector<std::string> choices = {};  ///< values that a shell may complete; empty: those of "a|b|c"
-  std::vector<std::string> aliases = {};  ///< further names, as other tools call it
-  // -- of the flags of a run: see results(), meetings() and deciding()
-  std::optional<Decides> decides = {};  ///< empty: nobody has specified it
-  std::string recorded = {};            ///< the value as checkpoints record it; empty: they do not
-  bool per_job = false;                 ///< the jobs of an array may differ in it
+  std::string brief = {};                 ///< the text of the short help; empty: `help`
+  std::vector<std::string> choices = {};  ///< values for shell completion; empty: those of "a|b|c"
+  std::vector<std::string> aliases = {};  ///< further names, as in other tools
+  // -- for the flags of a run: see results(), meetings() and deciding()
+  std::optional<Decides> decides = {};  ///< empty: unspecified
+  std::string recorded = {};            ///< the value as recorded in checkpoints; empty: not recorded
+  bool per_job = false;                 ///< the jobs of an array may have different values
   Emulated emulated = Emulated::Runs;
 
-  /// The flag decides what a run computes. Checkpoints record `text`; empty: the usual value, or another
-  /// setting has it.
+  /// Marks a flag that decides what a run computes. Checkpoints record `text`. Empty: the value is the usual
+  /// one, or another setting records it.
   Flag results(std::string text) &&;
-  Flag meetings() &&;      ///< it decides where ranks wait for each other: all must have the same value
+  /// Marks a flag that decides where ranks synchronize: all must have the same value.
+  Flag meetings() &&;
   Flag given_by_all() &&;  ///< all ranks must have a value, or none
   Flag each_job() &&;
   Flag also_called(std::string alias) &&;
   Flag needs_values(Emulated without = Emulated::LeftOut) &&;
 };
-/// Returns the name of the flag that has the alias `word`; other words are returned as they are.
+/// Returns the name of the flag with the alias `word`; other words are returned unchanged.
 std::string name_of_alias(const std::vector<Flag>& flags, const std::string& word);
-/// The flags with the same answer in all. Results: what they decide is recorded by another name or by the
-/// data.
+/// Returns the flags, each marked with the decision `what`. With Results, another name or the data records
+/// their values.
 std::vector<Flag> deciding(Decides what, std::vector<Flag> flags);
 /// Appends one list to another.
 void append(std::vector<Flag>& flags, std::vector<Flag> more);
-/// The recorded texts of `flags` by their names.
+/// Returns the recorded texts of `flags` with their names.
 std::vector<std::pair<std::string, std::string>> recorded(const std::vector<Flag>& flags);
-/// A number as checkpoints record it ("0.1", "2.0"); empty where it is the usual one.
+/// Returns a number as checkpoints record it ("0.1", "2.0"); empty if it is the usual value.
 std::string unusual(double value, double usual);
 
 /// Returns a flag with a value: flag("Plan", "steps", "N", "Updates.", into::integer(options.steps, 0,

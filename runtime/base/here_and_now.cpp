@@ -36,7 +36,8 @@ int cores_here() {
 }
 
 std::chrono::duration<double> process_age() {
-  constexpr std::size_t kStart = 19;  // of the fields behind the name, in ticks since the boot
+  // index of the start time among the fields after the name, in ticks since boot
+  constexpr std::size_t kStart = 19;
   std::string stat;
   std::getline(std::ifstream("/proc/self/stat"), stat);
   const std::vector<std::string> fields =

@@ -1,4 +1,4 @@
-// The processor and the time at which something is measured or run, and the cores that it may use.
+// The processor, the cores and the time of a measurement or run.
 #pragma once
 
 #include <chrono>
@@ -7,16 +7,16 @@
 
 namespace millrace {
 
-/// Returns the processor's name as /proc/cpuinfo has it, escaped; empty: it has none.
+/// Returns the processor's name from /proc/cpuinfo, escaped; empty: unknown.
 std::string processor_name();
 
-/// Returns the cores that this process may use, by their numbers in Linux; empty: not known.
+/// Returns the Linux numbers of the cores that this process may use; empty: unknown.
 std::vector<int> core_numbers_here();
 
-/// Returns how many cores this process may use; 0: not known.
+/// Returns how many cores this process may use; 0: unknown.
 int cores_here();
 
-/// Returns how long ago this process was started, exec(2) included, to a hundredth of a second; 0: not known.
+/// Returns the time since this process started, exec(2) included, to a hundredth of a second; 0: unknown.
 std::chrono::duration<double> process_age();
 
 /// Returns the time in UTC as "2026-01-31T12:00:00Z".

@@ -20,7 +20,7 @@ struct Id {
 
 using StageId = Id<struct StageTag>;  ///< position in the pipeline, 0 first
 using RankId = Id<struct RankTag>;    ///< process (or thread) of the job
-/// Counted in a step (flushing schedules) or in the run (asynchronous ones).
+/// Numbered within a step (flushing schedules) or within the run (asynchronous ones).
 using MicrobatchId = Id<struct MicrobatchTag, std::int64_t>;
 using LayerId = Id<struct LayerTag>;                    ///< index into a model's layer list
 using VersionId = Id<struct VersionTag, std::int64_t>;  ///< weight version: number of updates so far

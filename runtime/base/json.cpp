@@ -281,7 +281,7 @@ std::string number_text(std::int64_t value) {
   return std::to_string(value);
 }
 
-/// The value, or the nearest bound and a Problem.
+/// Returns the value, or adds an error and returns the nearest bound.
 template <class Number>
 Number checked(ObjectReader& in, std::string_view key, Number value, Number minimum, Number maximum) {
   if (value >= minimum && value <= maximum) return value;
@@ -367,7 +367,7 @@ void ObjectReader::finish() {
 }
 
 namespace {
-/// "RandAugment" and "rand-augment" are the same word.
+/// Makes "RandAugment" and "rand-augment" the same word.
 std::string letters_of(std::string_view word) {
   std::string letters;
   for (const char c : word)

@@ -1,5 +1,5 @@
 // Strict readers of JSON and YAML with one value type. Every value keeps its position in the text, for
-// messages. The readers refuse what the libraries below them let through: duplicate keys, deep nesting,
+// messages. The readers reject input that the underlying libraries accept: duplicate keys, deep nesting,
 // aliases.
 #pragma once
 
@@ -42,13 +42,13 @@ class Json {
   bool is_array() const { return kind_ == Kind::Array; }
   bool is_object() const { return kind_ == Kind::Object; }
 
-  // The as_ functions throw InternalError on another kind: readers go through ObjectReader instead.
+  // The as_ functions throw InternalError for another kind; readers use ObjectReader instead.
   bool as_bool() const;
   std::int64_t as_int() const;
   double as_double() const;  ///< accepts Int too
   const std::string& as_string() const;
-  /// Returns a number as it stands in the text ("1e9", "99999999999999999999"); empty if the value was made
-  /// in the program.
+  /// Returns a number as it is written in the text ("1e9", "99999999999999999999"); empty if the program
+  /// created the value.
   const std::string& written() const { return written_; }
   void set_written(std::string text) { written_ = std::move(text); }
   const Array& items() const;
@@ -58,16 +58,16 @@ class Json {
   const Json* find(std::string_view key) const;     ///< nullptr if absent or not an object
   Json& operator[](std::string_view key);           ///< inserts; makes a Null an Object
   void push_back(Json value);                       ///< makes a Null an Array
-  void append_member(std::string key, Json value);  ///< the caller knows that the key is new
+  void append_member(std::string key, Json value);  ///< the caller guarantees that the key is new
   std::size_t size() const;
 
-  /// Returns the value's position in its text, `file:line:col`; empty if the value was made in the program.
+  /// Returns the value's position in its text, `file:line:col`; empty if the program created the value.
   const std::string& where() const { return where_; }
   void set_where(std::string where) { where_ = std::move(where); }
 
-  /// Returns the JSON text; with indent < 0 it is one line. Doubles have the fewest digits that read back as
-  /// the same number. NaN and Inf print as the strings "NaN", "Infinity", "-Infinity". Invalid UTF-8 becomes
-  /// U+FFFD.
+  /// Returns the JSON text; with indent < 0 it is one line. Doubles are printed with the fewest digits that
+  /// read back as the same number. NaN and Inf are printed as the strings "NaN", "Infinity", "-Infinity".
+  /// Invalid UTF-8 becomes U+FFFD.
   std::string dump(int indent = -1) const;
 
  private:
@@ -87,12 +87,12 @@ struct ReadLimits {
   std::size_t nodes = 4'000'000;
 };
 
-/// Strict RFC 8259: no duplicate keys, no trailing text, no NaN. Problems carry `name:line:col`.
+/// Strict RFC 8259: no duplicate keys, no trailing text, no NaN. Errors include `name:line:col`.
 Result<Json> parse_json(std::string_view text, const std::string& name, const ReadLimits& limits = {});
 Result<Json> read_json(const std::string& path, const ReadLimits& limits = {});
 
-/// YAML 1.2 core subset through yaml-cpp: duplicate keys, aliases, merge keys and several documents are
-/// Problems; plain scalars become null/bool (true, True, TRUE)/int (decimal)/double/string as in YAML 1.2's
+/// YAML 1.2 core subset, read with yaml-cpp. Duplicate keys, aliases, merge keys and multiple documents are
+/// errors. Plain scalars become null/bool (true, True, TRUE)/int (decimal)/double/string as in YAML 1.2's
 /// core schema.
 Result<Json> parse_yaml(std::string_view text, const std::string& name, const ReadLimits& limits = {});
 Result<Json> read_yaml(const std::string& path, const ReadLimits& limits = {});
@@ -106,30 +106,30 @@ class ObjectReader {
  public:
   ObjectReader(const Json& json, Problems& problems);
   bool has(std::string_view key);  ///< marks the key as known
-  // A member with a default is optional. Without one, an absent member is a Problem, and the result is a zero
-  // value.
+  // A member with a default is optional. Without a default, an absent member is an error, and the result is a
+  // zero value.
   std::string string(std::string_view key);
   std::string string(std::string_view key, std::string fallback);
   std::int64_t integer(std::string_view key);
   std::int64_t integer(std::string_view key, std::int64_t fallback);
   double number(std::string_view key);
   double number(std::string_view key, double fallback);
-  // A value outside its range is a Problem, and the result is the nearest bound.
+  // A value outside its range is an error, and the result is the nearest bound.
   int whole(std::string_view key, int minimum, int maximum);
   int whole(std::string_view key, int minimum, int maximum, int fallback);
   double within(std::string_view key, double minimum, double maximum);
   double within(std::string_view key, double minimum, double maximum, double fallback);
   std::int64_t size(std::string_view key, std::int64_t fallback);  ///< bytes: 0 to kMostStoredBytes
   bool boolean(std::string_view key, bool fallback);
-  const Json* array(std::string_view key);  ///< required; if absent nullptr and a Problem
+  const Json* array(std::string_view key);  ///< required; if absent, returns nullptr and adds an error
   const Json* optional_array(std::string_view key);
   const Json* object(std::string_view key);
   const Json* optional_object(std::string_view key);
-  const Json* any(std::string_view key);                   ///< nullptr if absent; no Problem
+  const Json* any(std::string_view key);                   ///< nullptr if absent, without an error
   std::vector<std::string> strings(std::string_view key);  ///< required array of strings
-  /// Adds a Problem at the key's place.
+  /// Adds an error at the key's position.
   void problem(std::string_view key, std::string what, std::string hint = {});
-  void finish();  ///< adds one Problem for each unknown key
+  void finish();  ///< adds one error for each unknown key
 
  private:
   const Json* get(std::string_view key, Json::Kind kind, bool required);
@@ -138,10 +138,10 @@ class ObjectReader {
   std::vector<std::string> known_;
 };
 
-/// The largest size in bytes that a file may name (8 PiB). A double holds every such size exactly.
+/// The largest size in bytes that a file may specify (8 PiB). A double represents every such size exactly.
 inline constexpr std::int64_t kMostStoredBytes = std::int64_t{1} << 53;
 
-/// Returns the entry of `names` that is closest to `word` by edit distance, if `word` may be a typo of it.
+/// Returns the entry of `names` closest to `word` by edit distance, if `word` may be a typo of it.
 std::optional<std::string> nearest_name(std::string_view word, const std::vector<std::string>& names);
 
 }  // namespace millrace

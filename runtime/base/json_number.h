@@ -1,5 +1,5 @@
-// Numbers in JSON that millrace wrote. Json::dump() has the one rule for numbers that are not finite: they
-// are the strings "NaN", "Infinity" and "-Infinity". Null means that there is no number.
+// Numbers in JSON that millrace wrote. Json::dump() writes numbers that are not finite as the strings "NaN",
+// "Infinity" and "-Infinity". Null means that there is no number.
 #pragma once
 
 #include <limits>
@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// Returns the number that `value` is, finite or not; empty: it is none. Readers of files of users take
-/// numbers through ObjectReader instead, which refuses the strings.
+/// Returns `value` as a number, finite or not; empty if it is not a number. Readers of user files use
+/// ObjectReader instead, which rejects the strings.
 inline std::optional<double> number_in(const Json& value) {
   if (value.is_number()) return value.as_double();
   if (!value.is_string()) return std::nullopt;
@@ -22,7 +22,7 @@ inline std::optional<double> number_in(const Json& value) {
   return std::nullopt;
 }
 
-/// Returns the same of the member `key`; empty also if `object` lacks it.
+/// Returns the member `key` as a number; empty if it is absent or not a number.
 inline std::optional<double> number_in(const Json& object, std::string_view key) {
   const Json* value = object.find(key);
   return value ? number_in(*value) : std::nullopt;

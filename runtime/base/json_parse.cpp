@@ -1,7 +1,7 @@
-// Strict JSON (RFC 8259) with positions, on nlohmann's SAX parser. The parser says what comes, not where: the
-// place of a value is the first byte after the one before that is neither a space nor a separator, and how
-// far the parser has read is counted by the iterator that it reads from. Duplicate keys, depth, number of
-// values and numbers that fit are judged here.
+// Strict JSON (RFC 8259) with positions, on nlohmann's SAX parser. The parser reports events without
+// positions. A value's position is the first byte after the previous token that is neither a space nor a
+// separator. The iterator that the parser reads from counts how far it has read. Duplicate keys, depth, the
+// number of values and the range of numbers are checked here.
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -17,7 +17,7 @@
 namespace millrace {
 namespace {
 
-/// Bytes of a text, with the place of the next one kept outside: the parser copies its iterators.
+/// Iterates over a text; the read position is kept outside, because the parser copies its iterators.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -49,7 +49,7 @@ bool is_of_word(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '+' || c == '.';
 }
 
-/// Builds the value; its functions are called by the parser, and end it by `false`.
+/// Builds the value. The parser calls its functions, and stops if one returns false.
 class Reader {
  public:
   Reader(std::string_view text, const std::string& name, const ReadLimits& limits)
@@ -100,7 +100,7 @@ class Reader {
   enum class Last { Number, Other };
   struct Open {
     Json value;
-    std::string key;  ///< of the member that comes next
+    std::string key;  ///< key of the next member
     std::unordered_set<std::string> keys;
   };
 
@@ -115,8 +115,8 @@ class Reader {
     return fail(end_, "integer " + std::string(text_.substr(start, end_ - start)) + " does not fit 64 bits");
   }
 
-  /// Returns the number of bytes that the parser has read. The parser sees the end of a number only at the
-  /// byte behind it.
+  /// Returns the number of bytes that the parser has read. The parser detects the end of a number only at the
+  /// following byte.
   std::size_t read_so_far(Last last) const {
     const auto read = static_cast<std::size_t>(furthest_ - text_.data());
     return last == Last::Number && !std::isdigit(static_cast<unsigned char>(text_[read - 1])) ? read - 1
@@ -127,7 +127,7 @@ class Reader {
     return end_ = std::min(text_.find_first_not_of(" \n\t\r,:", end_), text_.size());
   }
 
-  /// The value begins here: its place, its depth and that it is one more.
+  /// Starts a value: checks its position, its depth and the number of values.
   bool begin(Json& value) {
     const std::size_t start = next_token();
     const std::size_t depth = open_.size();
@@ -171,7 +171,7 @@ class Reader {
     }
   }
 
-  /// The parser's message in our words: "... - unexpected ']'; expected '[', '{', or a literal".
+  /// Rewrites the parser's message: "... - unexpected ']'; expected '[', '{', or a literal".
   bool explain(std::size_t at, std::string_view message) {
     const auto between = [&](std::string_view from, std::string_view to) {
       const std::size_t begin = message.find(from);
@@ -196,7 +196,7 @@ class Reader {
     return fail_at_word(std::min(at, text_.size() - 1), expected);
   }
 
-  /// The parser stands anywhere in what it did not expect.
+  /// Reports an error at the unexpected word; the parser may be anywhere inside it.
   bool fail_at_word(std::size_t at, const std::string& expected) {
     std::size_t first = at, last = at;
     if (text_[at] == '"') first = at = next_token();
@@ -208,7 +208,7 @@ class Reader {
   }
 
   std::string place(std::size_t position) {
-    // Positions are asked for in ascending order, except by errors: count on from the last one.
+    // Positions are requested in ascending order, except by errors: counting continues from the last one.
     if (position < counted_) counted_ = 0, line_ = 1, line_start_ = 0;
     for (; counted_ < position && counted_ < text_.size(); ++counted_) {
       if (text_[counted_] == '\n') ++line_, line_start_ = counted_ + 1;
@@ -220,7 +220,7 @@ class Reader {
   const std::string& name_;
   const ReadLimits& limits_;
   const char* furthest_;
-  std::size_t end_ = 0;  ///< of the token before
+  std::size_t end_ = 0;  ///< end of the previous token
   std::size_t count_ = 0;
   std::vector<Open> open_;
   Json root_;

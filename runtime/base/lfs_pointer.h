@@ -1,4 +1,4 @@
-// Git LFS: a clone without its objects has small texts in the place of large files.
+// Git LFS: a clone without its objects has small text files in place of large files.
 #pragma once
 
 #include <filesystem>
@@ -9,11 +9,11 @@
 
 namespace millrace {
 
-/// The first bytes of each pointer.
+/// The first bytes of every pointer.
 inline constexpr std::string_view kLfsBegin = "version https://git-lfs.github.com/spec/v1";
 
-/// Returns a Problem of the file at `path` if `begin`, its first bytes, are those of a pointer of Git LFS.
-/// Whatever opens files for reading asks: read_file, MappedFile and the readers that open files themselves.
+/// Returns an error for the file at `path` if `begin`, its first bytes, are those of a Git LFS pointer. All
+/// code that opens files for reading calls this: read_file, MappedFile and readers with their own open().
 inline std::optional<Problem> lfs_pointer(const std::filesystem::path& path, std::string_view begin) {
   if (!begin.starts_with(kLfsBegin)) return std::nullopt;
   return Problem{path.string(), "is a pointer of Git LFS, not the file itself",

@@ -10,18 +10,18 @@ namespace millrace {
 
 enum class LogLevel { Debug, Info, Warning, Error };
 
-/// Sets the prefix of all lines, for example "rank3 stage1"; empty: none. `main` calls it before it starts
-/// threads.
+/// Sets the prefix of all lines, for example "rank3 stage1"; empty: none. Must be called before threads
+/// start.
 void set_log_prefix(std::string prefix);
 void set_log_level(LogLevel level);
 
-/// Sets what stands in front of the messages of this thread from now on: "a: " for job a. Empty: nothing.
-/// Jobs that share a process are told apart by it. A thread does not inherit it.
+/// Sets the prefix of this thread's messages: "a: " for job a. Empty: none. It distinguishes jobs that share
+/// a process. New threads do not inherit it.
 void set_job_mark(std::string mark);
 const std::string& job_mark();
 
-/// Writes one line with one write(2), with the options' names as set_option_names says; control characters
-/// are stripped. Thread-safe.
+/// Writes one line with one write(2). Options are named as set_option_names specifies; control characters
+/// other than tabs become spaces. Thread-safe.
 void log_line(LogLevel level, std::string_view message);
 
 inline void log_info(std::string_view m) {

@@ -1,4 +1,4 @@
-// A file in memory, read as it is touched.
+// A memory-mapped file, read on access.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@
 
 namespace millrace {
 
-/// A regular file that is mapped for reading. Its bytes are valid as long as the object lives, also after a
-/// move, and while nobody shortens the file. Move-only.
+/// A regular file mapped for reading. Its bytes are valid for the lifetime of the object, even after a move,
+/// unless the file is truncated. Move-only.
 class MappedFile {
  public:
   MappedFile() = default;  ///< no bytes
-  /// Problem: the file cannot be opened or mapped, is no regular file, or is a pointer of Git LFS.
+  /// Returns an error if the file cannot be opened or mapped, is not a regular file, or is a Git LFS pointer.
   static Result<MappedFile> open(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&&) noexcept;

@@ -1,4 +1,4 @@
-// The place where the masks of dropout are drawn (runtime/layers/dropout_mask.h). LibTorch-free.
+// Where dropout masks are drawn (runtime/layers/dropout_mask.h). LibTorch-free.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 namespace millrace {
 
 enum class MasksFrom {
-  Device,  ///< on the tensors' device: nothing waits, but a GPU drops other elements than the CPU
+  Device,  ///< on the tensors' device: no wait, but a GPU drops other elements than the CPU
   Host,    ///< on the CPU, then copied: the same elements on every device
 };
 constexpr auto names_of(MasksFrom) {

@@ -7,8 +7,8 @@
 
 namespace millrace {
 
-/// Returns the middle value, or the mean of the two middle values; 0 for no values. Other work of the machine
-/// disturbs it less than a mean.
+/// Returns the middle value, or the mean of the two middle values; 0 for no values. It is less sensitive than
+/// a mean to other load on the machine.
 inline double median(std::vector<double> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-/// Returns the number that `text` is. Empty if `text` has anything else in it, or if the number does not fit.
-/// "inf" and "nan" are numbers if Number is a floating type.
+/// Returns `text` as a number. Empty if `text` contains anything else, or if the number does not fit. "inf"
+/// and "nan" are accepted if Number is a floating-point type.
 template <class Number>
 std::optional<Number> number_of(std::string_view text) {
   Number value{};

@@ -11,12 +11,12 @@ enum class OptionNames {
   Flags,   ///< "--clip-norm is -1", for programs with a command line
 };
 
-/// Sets the names in all messages of the process; Fields until then. A program's `main` calls it before it
-/// starts threads.
+/// Sets the naming in all messages of the process; the default is Fields. Must be called before threads
+/// start.
 void set_option_names(OptionNames names);
 
-/// Returns `message`, in which options are written as flags, with the names that are set. A flag begins the
-/// text or follows a space, a quote or a bracket; other text with two dashes stays as it is.
+/// Returns `message`, in which options are written as flags, with the configured naming. A flag starts the
+/// text or follows a space, a quote or a bracket; other text with two dashes is unchanged.
 std::string with_option_names(std::string message);
 
 }  // namespace millrace

@@ -15,7 +15,7 @@ Status make_private_folder(const std::filesystem::path& path) {
   fs::create_directories(parent, ignored);
   struct stat info {};
   if (::stat(parent.c_str(), &info) == 0 && info.st_uid == ::geteuid() && ::mkdir(plain.c_str(), 0700) == 0)
-    ::chmod(plain.c_str(), 0700);  // the umask may have taken the owner's own
+    ::chmod(plain.c_str(), 0700);  // the umask may have removed the owner's own permissions
   return make_writable_folder(path);
 }
 

@@ -15,19 +15,19 @@
 
 namespace millrace {
 
-/// Returns a duration as people read it: "31s", "3m20s", "2h05m".
+/// Returns a duration in short form: "31s", "3m20s", "2h05m".
 std::string short_duration(double seconds);
 
-/// How often progress is shown on stderr: ten times a second on a terminal, every ten seconds elsewhere.
+/// Returns the interval between progress updates on stderr: 0.1 s on a terminal, 10 s elsewhere.
 std::chrono::milliseconds progress_interval();
 
-/// Returns the text of a line that is drawn again and again in the place of what stands there. A terminal
-/// that is too narrow cuts it: a part on a second row would stay there.
+/// Returns the text that redraws a terminal line in place. The text is cut to the terminal's width, because a
+/// part on a second row would remain.
 std::string redrawn(const std::string& text);
 
-/// Says that a command works where nothing can be counted: "reads the run: 12s". A thread of its own writes:
-/// on a terminal every second from the first on, elsewhere every ten seconds. What it drew is removed when it
-/// is destroyed. A child that is forked meanwhile may only start another program.
+/// Shows that a command is working when there is nothing to count: "reads the run: 12s". Its own thread
+/// writes every second on a terminal, from the first second on, and every ten seconds elsewhere. The
+/// destructor removes the text. A child forked meanwhile may only call exec.
 class WorkingLine {
  public:
   explicit WorkingLine(std::string what);
@@ -40,17 +40,17 @@ class WorkingLine {
 
   std::string what_;
   bool terminal_;
-  std::mutex mutex_;  ///< of nothing: what the wait wants
+  std::mutex mutex_;  ///< guards nothing: the wait requires a mutex
   std::condition_variable_any wake_;
   std::jthread thread_;
 };
 
-/// Draws a bar with rate and time left on a terminal, and removes it when destroyed. Elsewhere it logs a
-/// line every ten seconds. Not thread-safe.
+/// Draws a bar with the rate and the remaining time on a terminal, and removes it when destroyed. Elsewhere
+/// it logs a line every ten seconds. Not thread-safe.
 class ProgressLine {
  public:
-  /// `what` stands before the numbers and may be empty. `total` is the number of bytes for show_bytes(). With
-  /// `first` a WorkingLine says that text until show() has something done.
+  /// `what` precedes the numbers and may be empty. `total` is the number of bytes for show_bytes(). A
+  /// non-empty `first` is shown by a WorkingLine until show() reports progress.
   explicit ProgressLine(Clock& clock, std::string what = "", Bytes total = 0, std::string first = "");
   ~ProgressLine() { clear(); }
   ProgressLine(const ProgressLine&) = delete;
@@ -75,7 +75,7 @@ class ProgressLine {
   std::optional<WorkingLine> first_;
 };
 
-/// Returns what `work` does, and says meanwhile that it goes on.
+/// Returns the result of `work`, and shows a WorkingLine meanwhile.
 template <class Work>
 auto while_working(std::string what, Work work) {
   const WorkingLine line(std::move(what));

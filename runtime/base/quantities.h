@@ -1,4 +1,4 @@
-// Sizes, durations and rank lists as people read them; tables, reports and drawings share them.
+// Human-readable sizes, durations and rank lists, shared by tables, reports and drawings.
 #pragma once
 
 #include <optional>
@@ -26,7 +26,7 @@ std::string ranks_text(const std::vector<RankId>& ranks);
 std::string duration_text(double seconds);
 /// The interval of a prediction of `seconds` from a profile whose blocks differ by `spread`
 /// (Measured::spread): "the profile's 3 blocks differ by +-2.0 %: 98 ms to 102 ms, no prediction is closer".
-/// `blocks` 0: not known.
+/// `blocks` 0: unknown.
 std::string interval_text(double seconds, double spread, int blocks = 0);
 
 }  // namespace millrace

@@ -6,9 +6,9 @@
 
 namespace millrace {
 
-/// Returns a seed mixed from a seed, a name and up to two counters. The result must never change, because
-/// checkpoints and initial weights depend on it. The mix is FNV-1a over the name, then SplitMix64 over seed,
-/// hash and counters.
+/// Returns a seed derived from a seed, a name and up to two counters. The result must never change, because
+/// checkpoints and initial weights depend on it. It is FNV-1a over the name, then SplitMix64 over seed, hash
+/// and counters.
 std::uint64_t derive_seed(std::uint64_t seed, std::string_view name, std::uint64_t a = 0,
                           std::uint64_t b = 0);
 

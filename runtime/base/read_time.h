@@ -1,18 +1,18 @@
-// How long threads wait for files.
+// The time that threads spend in file reads.
 #pragma once
 
 #include <chrono>
 
 namespace millrace {
 
-/// The time that this thread has spent in reads of files so far. Page faults of mapped files are not in
-/// it, unless who maps them counts them (BERT's records do).
+/// The time that this thread has spent in file reads so far. Page faults of mapped files are not included,
+/// unless the code that maps them counts them (BERT's records do).
 inline std::chrono::nanoseconds& read_time_of_thread() {
   thread_local std::chrono::nanoseconds time{0};
   return time;
 }
 
-/// Counts its own life as a read.
+/// Counts its own lifetime as a read.
 class CountedRead {
  public:
   CountedRead() : begin_(std::chrono::steady_clock::now()) {}

@@ -1,4 +1,4 @@
-// Wrong input travels as a value: Result<T> holds a T or every Problem that was found.
+// Invalid input is reported as a value: Result<T> holds a T or every Problem that was found.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace millrace {
 
-/// One thing that is wrong with an input: where it was found (`plan.json:3:7`, `--lr`), what is wrong
-/// (found and expected), and what to do about it (may be empty). Options are written as flags (`--lr`);
-/// to_string names them as the reader does.
+/// One error in an input: where it was found (`plan.json:3:7`, `--lr`), what is wrong (found and expected),
+/// and what to do about it (may be empty). Options are written as flags (`--lr`); to_string applies the
+/// configured naming.
 struct Problem {
   std::string where;
   std::string what;
@@ -21,15 +21,15 @@ struct Problem {
 
 using Problems = std::vector<Problem>;
 
-/// `where: what. Hint: hint` on one line each, with the options' names as set_option_names says.
+/// Returns `where: what` and `Hint: hint` on one line each, with options named as set_option_names specifies.
 std::string to_string(const Problem& problem);
 std::string to_string(const Problems& problems);
 inline void append(Problems& to, const Problems& more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-/// A value or the problems that prevented it (never both, never an empty list of problems).
-/// Shaped like std::expected<T, Problems> so that it can be swapped for it.
+/// A value or the errors that prevented it (never both, never an empty list of errors). Shaped like
+/// std::expected<T, Problems>, so that it can be swapped for it.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -63,7 +63,7 @@ class [[nodiscard]] Result {
   std::variant<T, Problems> state_;
 };
 
-/// The value of operations that have none.
+/// The value of operations that return none.
 struct Ok {};
 using Status = Result<Ok>;
 

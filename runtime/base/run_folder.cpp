@@ -26,7 +26,7 @@ namespace millrace {
 namespace {
 namespace fs = std::filesystem;
 
-/// Zeros and empty texts where the file does not say.
+/// Members that the file lacks are zero or empty.
 LockHolder holder_of(const fs::path& path) {
   LockHolder holder;
   const Result<Json> json = read_json(path.string());
@@ -48,7 +48,7 @@ bool has_prefix(const fs::path& path, std::string_view prefix) {
   return path.filename().string().starts_with(prefix);
 }
 
-/// Files and folders of `folder` whose name starts so, in the order of names.
+/// Returns the files and folders in `folder` whose names start with `prefix`, sorted by name.
 std::vector<fs::path> entries(const fs::path& folder, std::string_view prefix) {
   std::vector<fs::path> result;
   std::error_code error;
@@ -59,14 +59,14 @@ std::vector<fs::path> entries(const fs::path& folder, std::string_view prefix) {
   return result;
 }
 
-/// Oldest first, without those that were never finished (.tmp).
+/// Returns the checkpoints, oldest first, without unfinished ones (.tmp).
 std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   std::vector<fs::path> steps = entries(folder / run_files::kCheckpoints, "step-");
   std::erase_if(steps, [](const fs::path& step) { return step.has_extension(); });
   return steps;
 }
 
-/// The first line says whose log it is; steps follow.
+/// The first line identifies the run; steps follow.
 bool has_steps(const fs::path& log) {
   const Result<std::string> text = read_regular_file(log, kGiB);
   return !text || text->find("\"step\":") != std::string::npos;
@@ -109,7 +109,7 @@ Result<RunLock> RunLock::acquire(const fs::path& folder, const std::string& run,
                                          {"host", host_name()}})
                                .dump() +
                            "\n";
-  // Only for the message of whoever comes next: the lock holds without it.
+  // The text is only for the message of the next process that tries the lock: the lock holds without it.
   if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, text.data(), text.size(), 0) < 0)
     log_warning(path.string() + ": " + std::strerror(errno));
   return lock;
@@ -189,7 +189,7 @@ void write_failure(const fs::path& folder, const RunFailure& failure) {
 }
 
 std::optional<RunFailure> failure_of(const fs::path& folder) {
-  using Order = std::tuple<bool, fs::file_time_type, int>;  // only lost its peer, when it was written, rank
+  using Order = std::tuple<bool, fs::file_time_type, int>;  // only lost its peer, write time, rank
   Order first;
   std::optional<RunFailure> root;
   std::error_code error;
@@ -255,13 +255,13 @@ Status remove_earlier_run(const fs::path& folder) {
     if (Status removed = remove_earlier_run(round); !removed) return removed;
     std::error_code ignored;
     for (const char* own : {run_files::kPlan, run_files::kLock}) fs::remove(round / own, ignored);
-    fs::remove(round, ignored);  // if nothing else is in it
+    fs::remove(round, ignored);  // succeeds if it is empty
   }
   std::vector<fs::path> doomed;
   const auto add = [&](const std::vector<fs::path>& more) {
     doomed.insert(doomed.end(), more.begin(), more.end());
   };
-  // The pointer first: what is half deleted is nobody's newest checkpoint.
+  // The pointer is deleted first, so that it never names a half-deleted checkpoint.
   for (const char* checkpoints : {run_files::kCheckpoints, run_files::kBest}) {
     add(entries(folder / checkpoints, "latest"));
     add(entries(folder / checkpoints, "step-"));
@@ -270,7 +270,7 @@ Status remove_earlier_run(const fs::path& folder) {
   for (const RankFiles& files : {run_files::kSteps, run_files::kTrace, run_files::kCounters,
                                  run_files::kStatus, run_files::kFailure, run_files::kFlight})
     add(entries(folder, files.prefix));
-  // Not the folders themselves: agents watch them.
+  // The folders themselves stay, because agents watch them.
   for (const fs::path& own : entries(folder, run_files::kHostCheckpoints.prefix)) add(entries(own, ""));
   doomed.push_back(folder / run_files::kSummary);
   doomed.push_back(folder / run_files::kFailureSummary);

@@ -13,7 +13,7 @@
 namespace millrace {
 namespace {
 
-/// Tells whether a line of a log is of a step before `step`. Heads of runs and broken lines are of none.
+/// Returns whether a log line belongs to a step before `step`. Run headers and broken lines belong to none.
 bool is_before(const Result<Json>& json, std::int64_t step) {
   if (!json) return false;
   const auto is_below = [&](const char* key, std::int64_t end) {
@@ -23,24 +23,23 @@ bool is_before(const Result<Json>& json, std::int64_t step) {
   return is_below("step", step) || is_below("after_step", step + 1);
 }
 
-/// Returns where the last line of `text` ends that is of a step before `step`. Nothing: there is none.
+/// Returns the end of the last line in `text` that belongs to a step before `step`; nothing if there is none.
 std::optional<std::size_t> end_of_lines_before(const std::string& text, std::int64_t step,
                                                const std::string& path) {
-  // An unfinished line at the end does not count.
+  // An unfinished line at the end is ignored.
   for (std::size_t end = text.rfind('\n') + 1; end > 0;) {
     const std::size_t newline = end > 1 ? text.rfind('\n', end - 2) : std::string::npos;
-    const std::size_t begin = newline + 1;  // 0 where there is no line before
+    const std::size_t begin = newline + 1;  // 0 if there is no earlier line
     if (is_before(parse_json(text.substr(begin, end - 1 - begin), path), step)) return end;
     end = begin;
   }
   return std::nullopt;
 }
 
-/// Tells whether an evaluation after `step` steps is among the last lines of `text`.
+/// Returns whether an evaluation after `step` steps is among the last lines of `text`.
 bool ends_evaluated(std::string_view text, std::int64_t step) {
   while (!text.empty()) {
-    const std::size_t begin =
-        text.find_last_of('\n', text.size() - 2) + 1;  // 0 where there is no line before
+    const std::size_t begin = text.find_last_of('\n', text.size() - 2) + 1;  // 0 if there is no earlier line
     const Result<Json> json = parse_json(text.substr(begin, text.size() - 1 - begin), "log");
     const Json* after = json ? json->find("after_step") : nullptr;
     if (!after || after->kind() != Json::Kind::Int || after->as_int() != step) return false;
@@ -51,8 +50,8 @@ bool ends_evaluated(std::string_view text, std::int64_t step) {
   return false;
 }
 
-/// Warns of whole lines that are no JSON. Only a damaged disk or an editor makes them: a rank that was killed
-/// leaves at most a part of its last line.
+/// Warns of complete lines that are not JSON. Only a damaged disk or an editor causes them: a killed rank
+/// leaves at most a partial last line.
 void warn_of_damage(std::string_view lines, const std::string& path) {
   int damaged = 0;
   for (std::size_t at = 0, end; (end = lines.find('\n', at)) != std::string_view::npos; at = end + 1)
@@ -66,13 +65,13 @@ void warn_of_damage(std::string_view lines, const std::string& path) {
 
 bool cut_log_from(const std::filesystem::path& path, std::int64_t step) {
   std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);  // an error for a FIFO, too
+  const std::uintmax_t size = std::filesystem::file_size(path, error);  // also returns an error for a FIFO
   if (error) return false;
   std::ifstream file(path, std::ios::binary);
   std::optional<std::size_t> end;
   std::uintmax_t from = size;
   bool evaluated = false;
-  // The first line of a tail may lack its beginning. It is no JSON then, and no step's.
+  // The first line of a tail may be incomplete. It is then not JSON, and belongs to no step.
   for (std::uintmax_t window = 64 * 1024; !end && from > 0; window *= 4) {
     from = size > window ? size - window : 0;
     std::string tail(size - from, '\0');

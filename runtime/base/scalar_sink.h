@@ -1,4 +1,4 @@
-// Where the numbers of a run go while it trains, beside the step log.
+// Destinations for a run's metrics during training, in addition to the step log.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,25 @@
 
 namespace millrace {
 
-/// Numbers of one step with their names.
+/// Named numbers of one step.
 using Scalars = std::vector<std::pair<std::string, double>>;
 
 /// Returns the numbers in a line of the step log. Booleans are 0 and 1.
 Scalars scalars_of(const Json& line);
 
-/// Takes the numbers of steps in order. Not thread-safe.
+/// Receives the numbers of steps in order. Not thread-safe.
 class ScalarSink {
  public:
   virtual ~ScalarSink() = default;
-  /// Takes numbers of `step`, which counts from 0 over resumes. One step may come several times, with other
-  /// names: an evaluation belongs to the step that it follows. `unix_s`: seconds since 1970 when the step
-  /// ended. What was taken before is in the file, or will be within one step. A Problem: the disk fails.
+  /// Writes numbers of `step`, which keeps counting across resumes. A step may be written several times, with
+  /// other names: an evaluation belongs to the step that it follows. `unix_s`: seconds since 1970 at the end
+  /// of the step. Earlier numbers are in the file, or will be within one step. Returns an error if the disk
+  /// fails.
   virtual Status write(std::int64_t step, double unix_s, const Scalars& values) = 0;
 };
 
-/// Opens a sink for a run that begins with the step `from`. A sink that holds that step or later ones of an
-/// earlier attempt drops them. Throws ConfigError.
+/// Opens a sink for a run that starts at step `from`. A sink that holds that step or later ones of an earlier
+/// attempt drops them. Throws ConfigError on failure.
 using OpenScalarSink = std::function<std::unique_ptr<ScalarSink>(std::int64_t from)>;
 
 }  // namespace millrace

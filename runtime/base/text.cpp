@@ -6,7 +6,7 @@
 namespace millrace {
 
 void append_number(std::string& to, double value) {
-  char text[32];  // the longest takes 24
+  char text[32];  // the longest number needs 24
   to.append(text, std::to_chars(text, text + sizeof text, value).ptr);
 }
 

@@ -24,7 +24,7 @@ bool parse_finite(std::string_view text, double& value) {
   return parse_whole(text, value) && std::isfinite(value);
 }
 
-/// Without an exponent: a range is for people.
+/// Prints a number without an exponent, for ranges in messages.
 std::string shown(double number) {
   char text[400];
   const auto [end, error] = std::to_chars(text, text + sizeof text, number, std::chars_format::fixed);

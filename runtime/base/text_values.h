@@ -1,4 +1,4 @@
-// Reads numbers and sizes out of a whole text, in a range. Without hexadecimal, infinities and NaN.
+// Parses numbers and sizes from a whole text, within a range. Hexadecimal, infinities and NaN are rejected.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace millrace {
 
 Result<std::int64_t> integer_from(std::string_view text, std::int64_t minimum, std::int64_t maximum);
 Result<double> number_from(std::string_view text, double minimum, double maximum);
-/// "8GiB", "500MB", "16e9B". A number without a unit is a Problem: its writer may have meant bytes or GiB.
+/// "8GiB", "500MB", "16e9B". A number without a unit is an error, because bytes or GiB may be meant.
 Result<Bytes> bytes_from(std::string_view text);
 Result<std::vector<double>> numbers_from(std::string_view text);  ///< comma-separated
 Result<std::vector<std::int64_t>> integers_from(std::string_view text, std::int64_t minimum,

@@ -14,7 +14,8 @@
 
 namespace millrace {
 
-/// One of a list that only grows: a handler walks it at any moment. Whoever takes `path` out owns the text.
+/// A node of a list that only grows, because a handler may traverse it at any time. The code that takes
+/// `path` out owns the text.
 struct UnfinishedFile::Entry {
   std::atomic<bool> taken{true};
   std::atomic<char*> path{nullptr};
@@ -25,15 +26,16 @@ struct UnfinishedFile::Entry {
 namespace {
 
 std::atomic<void*> first_entry{nullptr};
-std::atomic<const char*> interrupt_note{nullptr};  // one that was replaced stays: a handler may write it
+// a replaced note is not freed, because a handler may be writing it
+std::atomic<const char*> interrupt_note{nullptr};
 std::atomic<pid_t> ending_process{0};              // the process whose handler runs
-constexpr int kMillisecondsForOtherThreads = 200;  // to create the files that they have registered
+constexpr int kMillisecondsForOtherThreads = 200;  // time to create the files that they have registered
 static_assert(std::atomic<char*>::is_always_lock_free && std::atomic<void*>::is_always_lock_free);
 
 }  // namespace
 
-/// Removes the files of `process`. Returns false if one of them does not exist yet: its thread is about to
-/// create it. Calls what is safe in a handler, and no more.
+/// Removes the files of `process`. Returns false if one of them does not exist yet, because its thread is
+/// about to create it. Calls only async-signal-safe functions.
 bool UnfinishedFile::remove_all(pid_t process) {
   bool all_existed = true;
   for (auto* entry = static_cast<Entry*>(first_entry.load()); entry; entry = entry->next) {
@@ -46,8 +48,8 @@ bool UnfinishedFile::remove_all(pid_t process) {
   return all_existed;
 }
 
-/// The other threads run on meanwhile. None of them registers another file, and those that they have
-/// registered are waited for. The thread that was interrupted may hold such a file itself: hence the limit.
+/// The other threads keep running meanwhile. They cannot register another file, and the handler waits for the
+/// files that they have registered. The interrupted thread may itself hold such a file, hence the time limit.
 /// SA_RESETHAND: the raised signal ends the process.
 void remove_unfinished_files(int signal) {
   const pid_t process = ::getpid();
@@ -63,8 +65,8 @@ void remove_unfinished_files(int signal) {
 
 namespace {
 
-/// Installs the handler for signals that have none. A program that handles its signals unwinds, and so
-/// removes its files.
+/// Installs the handler for signals without a handler. A program that handles its signals unwinds its stack,
+/// which removes its files.
 void handle_signals() {
   struct sigaction action {};
   action.sa_handler = remove_unfinished_files;
@@ -82,7 +84,7 @@ void handle_signals_once() {
   std::call_once(once, handle_signals);
 }
 
-/// Holds a thread for ever whose process is being ended by a signal: it may create no further file.
+/// Blocks a thread forever while a signal ends its process, so that it creates no further file.
 void wait_if_ending() {
   while (ending_process.load() == ::getpid()) ::pause();
 }

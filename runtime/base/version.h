@@ -1,4 +1,4 @@
-// The version of millrace, as --version, results and the installed package give it.
+// The version of millrace, as reported by --version, results and the installed package.
 #pragma once
 
 #define MILLRACE_VERSION_MAJOR 0

@@ -1,4 +1,4 @@
-// The hint that goes with a write that failed.
+// The hint for a failed write.
 #pragma once
 
 #include <cerrno>

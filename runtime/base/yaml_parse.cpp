@@ -22,7 +22,7 @@ struct Rejected {
 
 Json plain_scalar(const std::string& text) {
   if (text.empty() || text == "null" || text == "Null" || text == "NULL" || text == "~") return Json();
-  // YAML 1.2, section 10.3.2; Python's writers say True.
+  // YAML 1.2, section 10.3.2; Python's writers emit True.
   if (text == "true" || text == "True" || text == "TRUE") return Json(true);
   if (text == "false" || text == "False" || text == "FALSE") return Json(false);
   const char *begin = text.data(), *end = begin + text.size();
