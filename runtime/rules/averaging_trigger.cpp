@@ -8,7 +8,7 @@ bool AveragingTrigger::evaluated(double loss, std::int64_t steps, std::int64_t u
   std::vector<double>& losses = state_.losses;
   const bool begins = losses.size() > patience_ && loss > losses.front();
   losses.push_back(loss);
-  // The first two become the least of them. A loss that is not finite is no loss to come back to.
+  // The first two are replaced by their minimum. A loss that is not finite is not a baseline.
   if (losses.size() > patience_ + 1) {
     if (!(losses[1] >= losses[0])) losses[0] = losses[1] == losses[1] ? losses[1] : losses[0];
     losses.erase(losses.begin() + 1);

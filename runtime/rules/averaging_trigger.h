@@ -1,4 +1,4 @@
-// When a run of NT-ASGD begins to average its weights. LibTorch-free.
+// The step at which an NT-ASGD run starts to average its weights. LibTorch-free.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +10,20 @@ namespace millrace {
 
 /// The state of an AveragingTrigger, for checkpoints.
 struct AveragingState {
-  std::vector<double> losses;  ///< the least of all but the newest, then the newest, oldest first
-  std::int64_t from = -1;      ///< updates done when averaging began; -1: it has not
-  std::int64_t evaluated = 0;  ///< steps done at the newest evaluation, until it has begun
+  std::vector<double> losses;  ///< the minimum of all but the newest, then the newest, oldest first
+  std::int64_t from = -1;      ///< updates done when averaging started; -1: not started
+  std::int64_t evaluated = 0;  ///< steps done at the newest evaluation before averaging starts
   bool operator==(const AveragingState&) const = default;
 };
 
-/// Non-monotonically triggered averaging (arXiv 1708.02182, algorithm 1): it begins when the loss of an
-/// evaluation is above the least of all but the newest `patience` before it. Every rank has one of each job
-/// and tells it the same, so all agree. Not thread-safe.
+/// Non-monotonically triggered averaging (arXiv 1708.02182, algorithm 1). It starts when an evaluation's loss
+/// exceeds the minimum of all losses but the newest `patience` before it. Every rank has one trigger per job
+/// and feeds it the same losses, so all ranks agree. Not thread-safe.
 class AveragingTrigger {
  public:
   explicit AveragingTrigger(std::size_t patience) : patience_(patience) {}
-  /// Takes the loss of an evaluation, with the steps and the updates done so far. Returns true if averaging
-  /// begins now. Callers call it after each evaluation.
+  /// Records the loss of an evaluation, with the steps and updates done so far. Returns true if averaging
+  /// starts now. Must be called after each evaluation.
   bool evaluated(double loss, std::int64_t steps, std::int64_t updates);
 
   bool has_begun() const { return state_.from >= 0; }

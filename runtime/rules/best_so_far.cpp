@@ -17,7 +17,7 @@ constexpr KnownMetric kMetrics[] = {{"loss", false}, {"nll", false},     {"perpl
                                     {"auc", true},   {"mean_iou", true}, {"part", true},
                                     {"dice", true},  {kBleuMetric, true}};
 
-/// Returns "dice" for "dice_2", the metric of one class, and "part" for "part2", that of one part.
+/// Returns "dice" for "dice_2", the metric of one class, and "part" for "part2", the metric of one part.
 std::string_view family_of(std::string_view name) {
   const std::string_view family = name.substr(0, name.find_last_not_of("0123456789") + 1);
   if (family.size() == name.size()) return name;

@@ -13,13 +13,13 @@ namespace millrace {
 /// The best value of a metric among the evaluations of a run. Checkpoints keep it.
 struct BestSoFar {
   std::string metric;
-  double value = std::numeric_limits<double>::quiet_NaN();  ///< NaN: there is none yet
+  double value = std::numeric_limits<double>::quiet_NaN();  ///< NaN: none yet
   std::int64_t step = -1;                                   ///< steps done at that evaluation
-  std::int64_t since = 0;                                   ///< evaluations since, none of which was better
+  std::int64_t since = 0;                                   ///< evaluations after the best one
   bool operator==(const BestSoFar&) const = default;
 };
 
-/// `--early-stop METRIC:N`: a run ends when N evaluations in a row were not better than the best.
+/// `--early-stop METRIC:N`: a run ends after N consecutive evaluations that did not improve the best value.
 struct EarlyStop {
   std::string metric;
   std::int64_t patience = 0;
@@ -27,16 +27,16 @@ struct EarlyStop {
 Result<EarlyStop> early_stop_from(const std::string& text);
 std::string to_string(const EarlyStop& stop);
 
-/// The name that BLEU scores have. They are no part of an evaluation.
+/// The name of BLEU scores, which are not part of an evaluation.
 inline constexpr std::string_view kBleuMetric = "bleu";
 
-/// Finds out whether higher or lower values of a metric are better. The metric of one of several heads is
-/// called HEAD.METRIC. A Problem lists the metrics that are known.
+/// Returns whether higher values of a metric are better. With several heads, a metric is called HEAD.METRIC.
+/// Returns an error that lists the known metrics if the metric is unknown.
 Result<bool> higher_is_better(std::string_view metric);
-/// The same, for flags: returns `metric` if it is known.
+/// Returns `metric` if it is known, else the same error; for flags.
 Result<std::string> known_metric(const std::string& metric);
 
-/// Takes the value after `step` steps. Returns whether it is the best so far; NaN never is. The metric must
+/// Records the value after `step` steps. Returns whether it is the best so far; NaN never is. The metric must
 /// be known.
 bool take(BestSoFar& best, double value, std::int64_t step);
 

@@ -7,7 +7,7 @@
 namespace millrace {
 namespace {
 
-/// The rate from which an exponential warm-up begins, as a share of the base (MLPerf GNMT).
+/// The initial rate of an exponential warm-up, as a share of the base rate (MLPerf GNMT).
 constexpr double kWarmUpStart = 0.01;
 
 double warmup_steps(const LearningRateOptions& o) {
@@ -15,7 +15,7 @@ double warmup_steps(const LearningRateOptions& o) {
 }
 
 double gnmt_rate(const LearningRateOptions& o, double t, double total) {
-  // A share of the steps is rounded down to whole steps, as in the reference.
+  // A share of the steps is rounded down to a whole step, as in the reference.
   const double remain = o.remain > 1 ? o.remain : std::floor(o.remain * total);
   if (t < remain) return o.base;
   const double interval = o.decay_interval > 0
@@ -52,7 +52,7 @@ double policy_rate(const LearningRateOptions& o, double t, double total) {
   return o.base;
 }
 
-/// The rate while it warms up; nothing after.
+/// Returns the rate during warm-up; nothing afterwards.
 std::optional<double> warmup_rate(const LearningRateOptions& o, std::int64_t step) {
   const double w = warmup_steps(o), from_one = double(step + 1);
   if (!o.count_from && o.warmup == WarmUp::Linear)

@@ -17,14 +17,15 @@ namespace millrace {
 ///   exponential  base gamma^(t / N)                     linear       end + (base - end) (1 - t / N)
 ///   cosine       end + (base - end) (1 + cos(pi t / N)) / 2
 ///   gnmt         base to step r, then base gamma^(1 + floor((t - r) / interval)), at most gamma^decays
-/// t = step, and an exponential warm-up's is step + 1. With count_from c, t = step + c for both, and warm-up
-/// lasts while t < w: 1 is NVIDIA's and MLPerf's count (BERT, GNMT), 0 that of MLPerf's first BERT.
-/// after_warmup: t - w and N - w instead. decay_start s: t - s and N - s, and the base rate until then.
-/// Sources: PipeDream's drivers, MLPerf GNMT and BERT, NVIDIA's DLRM, PyTorch.
+/// t = step; for an exponential warm-up it is step + 1. With count_from c, t = step + c for both, and warm-up
+/// lasts while t < w. c = 1 is the count of NVIDIA and MLPerf (BERT, GNMT), c = 0 that of MLPerf's first
+/// BERT. With after_warmup, t - w and N - w replace t and N. With decay_start s, t - s and N - s replace
+/// them, and the base rate holds before s. Sources: PipeDream's drivers, MLPerf GNMT and BERT, NVIDIA's DLRM,
+/// PyTorch.
 double learning_rate(const LearningRateOptions& options, std::int64_t step);
 Problems validate(const LearningRateOptions& options);
 
-/// Returns whether the rate depends on the number of steps of the run.
+/// Returns whether the rate depends on the run's number of steps.
 bool needs_total(const LearningRateOptions& options);
 
 }  // namespace millrace

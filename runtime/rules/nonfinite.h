@@ -1,4 +1,5 @@
-// Options for numbers that are NaN or infinite: what a run looks at, and what it does. LibTorch-free.
+// Options for numbers that are NaN or infinite: the values that a run checks, and its reaction.
+// LibTorch-free.
 #pragma once
 
 #include <array>
@@ -9,14 +10,14 @@
 
 namespace millrace {
 
-/// What follows on a loss or a gradient that is not finite: the run ends (exit code 6), the step leaves the
-/// weights as they are, or the run goes back to its newest checkpoint.
+/// The reaction to a loss or gradient that is not finite. The run ends (exit code 6), the step leaves the
+/// weights unchanged, or the run returns to its newest checkpoint.
 enum class OnNonfinite { Stop, Skip, Rollback };
 constexpr auto names_of(OnNonfinite) {
   return std::to_array<std::string_view>({"stop", "skip", "rollback"});
 }
 
-/// What is looked at in each step; each holds those before it.
+/// The values checked in each step; each choice includes the previous ones.
 enum class FiniteCheckOf { Loss, Gradients, Activations };
 constexpr auto names_of(FiniteCheckOf) {
   return std::to_array<std::string_view>({"loss", "gradients", "activations"});
@@ -27,15 +28,15 @@ struct NonfiniteOptions {
   FiniteCheckOf check = FiniteCheckOf::Loss;
 };
 
-/// The facts of a run that NonfiniteOptions must fit.
+/// The properties of a run that NonfiniteOptions must fit.
 struct NonfiniteRun {
-  bool asynchronous = false;  ///< no step ends at the same time on all stages
-  bool scales_loss = false;   ///< steps whose gradient is not finite are skipped anyway
+  bool asynchronous = false;  ///< stages do not finish a step at the same time
+  bool scales_loss = false;   ///< steps whose gradient is not finite are skipped in any case
   bool several_jobs = false;  ///< a job array, or jobs in rounds
-  bool saves = false;         ///< there will be checkpoints
+  bool saves = false;         ///< the run saves checkpoints
 };
 
-/// Finds options that do not go with the run.
+/// Returns an error for each option that conflicts with the run.
 Problems validate(const NonfiniteOptions& options, const NonfiniteRun& run);
 
 }  // namespace millrace

@@ -8,13 +8,13 @@
 namespace millrace {
 namespace {
 
-constexpr double kGreatestScale = 0x1p100;  // a gradient of float32 times it is still a number for a while
+constexpr double kGreatestScale = 0x1p100;  // a float32 gradient times this scale usually remains finite
 
 bool in_range(double scale) {
   return scale > 0 && scale <= kGreatestScale;
 }
 
-/// Returns the value that a tensor of float32 would hold.
+/// Returns the value rounded to float32.
 double rounded(double value) {
   return static_cast<double>(static_cast<float>(value));
 }

@@ -13,7 +13,7 @@ constexpr char kRates[] = "Learning rate";
 constexpr char kPrecision[] = "Precision";
 constexpr std::int64_t kMostSteps = into::kAny / 1024;
 
-/// "sgd 0.9, rmsprop 0": the defaults of all rules that have the number.
+/// Returns "sgd 0.9, rmsprop 0": the default of each rule that has the number.
 std::string defaults_of(const RuleNumber& number) {
   std::string text;
   for (const RuleEntry& entry : rule_table()) {
@@ -34,7 +34,7 @@ std::string rules_with(const RuleSwitch& option) {
   return text;
 }
 
-/// "bias,norm"; "none": no kind.
+/// Parses "bias,norm"; "none": no group.
 Result<std::vector<ParameterGroup>> groups_from(const std::string& list) {
   if (list == "none") return std::vector<ParameterGroup>();
   std::vector<ParameterGroup> groups;

@@ -1,5 +1,5 @@
-// The one description of update rules, clipping, learning rates and precision as settings: flags, keys of job
-// files, what checkpoints record. LibTorch-free.
+// The single description of update rules, clipping, learning rates and precision as settings: flags, keys of
+// job files, and values recorded in checkpoints. LibTorch-free.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace millrace {
 
-/// Rates that were given in epochs, until the data says how long an epoch is. 0 or empty: not given.
+/// Learning-rate lengths given in epochs, until the data defines the length of an epoch. 0 or empty: not
+/// given.
 struct RateInEpochs {
   std::int64_t warmup = 0;
   std::int64_t step_size = 0;
@@ -22,7 +23,7 @@ struct RateInEpochs {
 };
 LearningRateOptions in_steps(LearningRateOptions rate, const RateInEpochs& epochs,
                              std::int64_t steps_per_epoch);
-/// Things given both in steps and in epochs.
+/// Returns an error for each length given both in steps and in epochs.
 Problems conflicts(const LearningRateOptions& rate, const RateInEpochs& epochs);
 
 std::vector<Flag> rule_flags(RuleOptions& rule, ClipOptions& clip);

@@ -21,7 +21,7 @@ bool has_switch(const RuleEntry& entry, std::string_view flag) {
   return std::ranges::find(entry.switches, flag) != entry.switches.end();
 }
 
-/// "sgd, rmsprop": the rules for which `has` is true.
+/// Returns "sgd, rmsprop": the rules for which `has` is true.
 template <class Has>
 std::string rules_with(Has has) {
   std::string names;

@@ -1,5 +1,5 @@
-// The one table of update rules: names, numbers with their defaults, state tensors. Flags, memory, refusals,
-// checkpoints and help read it. LibTorch-free.
+// The single table of update rules: names, numbers with their defaults, state tensors. Flags, memory
+// estimates, error checks, checkpoints and help use it. LibTorch-free.
 #pragma once
 
 #include <optional>
@@ -12,14 +12,14 @@
 
 namespace millrace {
 
-/// A number that rules have: its flag and its place in the options.
+/// A numeric option of rules: its flag and its member in the options.
 struct RuleNumber {
   std::string_view flag;  ///< "weight-decay"
   std::optional<double> RuleOptions::*member;
   double least, most;
   std::string_view help;
 };
-/// A switch that rules have.
+/// A boolean option of rules.
 struct RuleSwitch {
   std::string_view flag;  ///< "nesterov"
   bool RuleOptions::*member;
@@ -28,7 +28,7 @@ struct RuleSwitch {
 const std::vector<RuleNumber>& rule_numbers();
 const std::vector<RuleSwitch>& rule_switches();
 
-/// A state tensor as large as the parameters; in checkpoints "rule/NAME/parameter".
+/// A state tensor as large as the parameters; saved in checkpoints as "rule/NAME/parameter".
 struct RuleState {
   enum class When { Always, WithMomentum, Amsgrad, Centered, Averaged };
   std::string_view name;
@@ -37,34 +37,34 @@ struct RuleState {
 
 struct RuleEntry {
   UpdateRuleKind kind;
-  std::string_view summary;                                  ///< one line with its source
+  std::string_view summary;                                  ///< one line, with its source
   std::vector<std::pair<std::string_view, double>> numbers;  ///< flag, default
   std::vector<std::string_view> switches;                    ///< flags
   std::vector<RuleState> states;
-  std::vector<ParameterGroup> no_decay;  ///< by default
-  double clip_norm = 0;                  ///< by default; 0: none
+  std::vector<ParameterGroup> no_decay;  ///< the default
+  double clip_norm = 0;                  ///< the default; 0: none
 };
 const std::vector<RuleEntry>& rule_table();
 const RuleEntry& entry_of(UpdateRuleKind kind);
 
-/// Returns the number as given, else the rule's own; 0 if the rule has no such number.
+/// Returns the given number, else the rule's default; 0 if the rule has no such number.
 double value_of(const RuleOptions& options, std::optional<double> RuleOptions::*member);
 std::vector<ParameterGroup> no_decay_of(const RuleOptions& options);
-/// Returns the greatest norm of the gradient; 0: gradients are not clipped by it.
+/// Returns the maximum gradient norm; 0: gradients are not clipped by norm.
 double clip_norm_of(const RuleOptions& rule, const ClipOptions& clip);
-/// Returns the names of the state tensors that the rule keeps with `options`.
+/// Returns the names of the rule's state tensors with `options`.
 std::vector<std::string_view> states_of(const RuleOptions& options);
 
-/// Finds numbers and switches that the rule does not have, values outside their range, and combinations
-/// without a meaning.
+/// Returns an error for each number or switch that the rule lacks, for values out of range, and for
+/// meaningless combinations.
 Problems validate(const RuleOptions& options);
 Problems validate(const RuleOptions& rule, const ClipOptions& clip, bool asynchronous);
 
-/// The tensors that a rule keeps beside weights and gradients, by a name for the planner: "sgd" 0, "momentum"
-/// 1, "adam" 2, "adam+amsgrad" 3, ...
+/// The tensors that a rule keeps in addition to weights and gradients, with a name for the planner: "sgd" 0,
+/// "momentum" 1, "adam" 2, "adam+amsgrad" 3, ...
 struct RuleMemory {
   std::string name;
-  int tensors = 0;  ///< as large as the parameters
+  int tensors = 0;  ///< number of tensors as large as the parameters
 };
 std::vector<RuleMemory> rule_memories();
 
