@@ -26,7 +26,7 @@ constexpr const char* kUnfinished = ".tmp.";  // and the run behind it
 constexpr const char* kSealBegin = ",\n \"sha256\": \"";
 constexpr const char* kSealEnd = "\"\n}\n";
 
-/// Returns the hash at the end of the manifest, if it is the hash of the text before it.
+/// Returns the hash at the end of the manifest if it matches the text before it.
 std::optional<std::string> seal_of(std::string_view text) {
   const std::size_t begin = std::string_view(kSealBegin).size(), end = std::string_view(kSealEnd).size();
   if (text.size() < begin + 64 + end) return std::nullopt;
@@ -37,14 +37,14 @@ std::optional<std::string> seal_of(std::string_view text) {
   return hash;
 }
 
-/// Tells whether `name` is one that we give to shards. Such a name cannot lead out of the folder.
+/// Returns whether `name` is a valid shard name. Such a name cannot refer to a path outside the folder.
 bool is_shard_name(const std::string& name) {
   return !name.empty() && name.size() <= 64 && name[0] != '.' && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
   });
 }
 
-/// Tells whether `run` may be a part of a folder's name (unfinished_step_name) and a line of `latest`.
+/// Returns whether `run` may be part of a folder name (unfinished_step_name) and a line of `latest`.
 bool is_run_name(const std::string& run) {
   return run.size() <= 64 && std::ranges::all_of(run, [](char c) {
            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -67,7 +67,7 @@ ShardEntry shard_from(const Json& entry, Problems& problems) {
 }
 
 /// Returns the step folders in `folder`, newest first. A folder that was being replaced (see replace_folder)
-/// stands for the missing one.
+/// substitutes for a missing one.
 std::vector<fs::path> step_folders(const fs::path& folder) {
   std::vector<fs::path> result;
   std::error_code error;
@@ -82,13 +82,14 @@ std::vector<fs::path> step_folders(const fs::path& folder) {
   return result;
 }
 
-/// Tells whether a save gives files this name. Files that a save did not finish have the suffix kUnfinished.
+/// Returns whether a save writes files of this name. Unfinished files have the suffix kUnfinished.
 bool is_name_of_save(const std::string& name) {
   return name == kManifest || name.find(kUnfinished) != std::string::npos ||
          (name.starts_with("stage") && name.ends_with(".safetensors"));
 }
 
-/// Deletes the folder of a save. If it has files that no save writes, these stay: it moves to `STEP.kept`.
+/// Deletes the folder of a save. Files in it that a save does not write are kept: the folder moves to
+/// `STEP.kept`.
 std::error_code remove_saved(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> saved;
@@ -108,7 +109,7 @@ std::error_code remove_saved(const fs::path& folder) {
   return error;
 }
 
-/// Removes this run's oldest checkpoints. Checkpoints that cannot be read or are another run's stay.
+/// Removes this run's oldest checkpoints. Checkpoints that are unreadable or belong to another run are kept.
 void prune(const fs::path& folder, const std::string& run, const Retention& keep) {
   if (keep.newest == 0) return;
   int kept = 0;
@@ -120,8 +121,8 @@ void prune(const fs::path& folder, const std::string& run, const Retention& keep
   }
 }
 
-/// Moves the checkpoints that `run` saved after `step`, and later ones that cannot be read, into a folder of
-/// their own in `folder`.
+/// Moves the checkpoints that `run` saved after `step`, and later unreadable ones, into a separate folder in
+/// `folder`.
 Status set_aside_later(const fs::path& folder, const std::string& run, std::int64_t step) {
   std::vector<fs::path> later = step_folders(folder);
   std::erase_if(later, [&](const fs::path& one) {
@@ -130,7 +131,7 @@ Status set_aside_later(const fs::path& folder, const std::string& run, std::int6
   });
   if (later.empty()) return Ok{};
   std::error_code error;
-  int number = 1;  // above those of earlier branches: prune_branches() deletes the oldest
+  int number = 1;  // above the numbers of earlier branches: prune_branches() deletes the oldest
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     if (const auto taken = run_files::kAbandoned.rank_of(entry.path().filename().string()))
       number = std::max(number, *taken + 1);
@@ -251,7 +252,7 @@ Result<Latest> read_latest(const fs::path& folder) {
   const std::vector<std::string> lines = split(*text, '\n');
   constexpr std::string_view kStep = "step-";
   const Problem torn{path.string(), "does not name a checkpoint", {}};
-  // Only whole lines count: a file that was cut off would name an earlier step, or none.
+  // Only complete lines count: a truncated file would name an earlier step, or none.
   if (lines.size() < 3 || !lines[0].starts_with(kStep)) return torn;
   const std::string_view number = std::string_view(lines[0]).substr(kStep.size());
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
@@ -293,7 +294,7 @@ Result<CheckpointChoice> checkpoints_at(const std::string& path) {
       const std::string run = run_of(step);
       return !run.empty() && run != latest->run;
     });
-    // Later checkpoints are of a save that ended before it updated `latest`, or are about to be moved aside
+    // Later checkpoints come from a save that ended before it updated `latest`, or will be moved aside
     // (go_on_from).
     const auto is_later = [&](const fs::path& step) { return step_of(step) > latest->step; };
     if (!std::ranges::all_of(all, is_later)) std::erase_if(all, is_later);
@@ -330,14 +331,14 @@ Status publish_checkpoint(const fs::path& folder, const fs::path& temporary, con
                      "is --output-dir on a file system that all hosts share?"};
   }
   if (Status written = write_file_atomically(temporary / kManifest, manifest); !written) return written;
-  // Every file was synced as it was written; this finds what --resume would refuse.
+  // Every file was synced when it was written; this check finds everything that --resume would reject.
   if (const Result<OpenedStep> back = open_saved_step(temporary, shards); !back)
     return Problem{temporary.string(),
                    "cannot be read back, so it is not published: " + to_string(back.problems()),
                    "earlier checkpoints stay as they are"};
   if (Status placed = replace_folder(temporary, folder / step_name(head->step)); !placed) return placed;
   if (Status written = write_latest(folder, {step_name(head->step), head->run}); !written) return written;
-  remove_saved(temporary);  // the folder that was replaced
+  remove_saved(temporary);  // the replaced folder
   prune(folder, head->run, keep);
   return Ok{};
 }
@@ -398,7 +399,7 @@ Status go_on_from(const fs::path& folder, const std::string& run, std::int64_t s
     }
   }
   sync_folder(folder);
-  std::string newest;  // names of steps sort as their numbers do
+  std::string newest;  // step names sort in numeric order
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     const bool is_step = name.starts_with("step-") && name.size() == step_name(step).size();

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <openssl/evp.h>
 #include <unistd.h>
-// XXH3 is compiled in, because LibTorch may bring the symbols of another version.
+// XXH3 is compiled in, because LibTorch may export symbols of another version.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

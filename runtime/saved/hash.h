@@ -21,10 +21,10 @@ struct Hash128 {
   std::string hex() const;  ///< 32 digits, as xxh128sum prints them
 };
 
-/// Reads what hex() returns; nothing: it is no hash.
+/// Parses the result of hex(); nothing if it is not a hash.
 std::optional<Hash128> hash_from(const std::string& hex);
 
-/// The size and hash by which a file is recognised as the one that was written.
+/// The size and hash that identify a file's content.
 struct FileDigest {
   std::int64_t bytes = 0;
   Hash128 hash;  ///< XXH3-128 of the whole file
@@ -50,7 +50,7 @@ Hash128 xxh3(const void* data, std::size_t bytes);
 /// Returns the SHA-256 of `text` as 64 hexadecimal digits, as sha256sum prints them.
 std::string sha256(std::string_view text);
 
-/// Returns the digest of a file of any size, read in pieces. A file that cannot be read is a Problem.
+/// Returns the digest of a file of any size, read in pieces. Returns an error if the file cannot be read.
 Result<FileDigest> digest_of_file(const std::filesystem::path& path);
 
 }  // namespace millrace

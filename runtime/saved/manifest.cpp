@@ -21,7 +21,7 @@ Json json_of(const LossScaleState& state) {
                        {"skipped_in_a_row", state.skipped_in_a_row}});
 }
 
-/// Reads a count. One below `least` is a Problem.
+/// Reads a count. A count below `least` is an error.
 std::int64_t count(ObjectReader& in, const char* key, std::int64_t least = 0) {
   const std::int64_t value = in.integer(key);
   if (value < least)
@@ -51,8 +51,8 @@ LossScaleState loss_scale_from(const Json& json, Problems& problems) {
   return state;
 }
 
-/// Reads a job's AveragingState. `step` is the job's own. A checkpoint that does not record `evaluated` has
-/// seen all evaluations up to that step.
+/// Reads a job's AveragingState. `step` is the job's own step count. If `evaluated` is absent, all
+/// evaluations up to that step have been recorded.
 AveragingState averaging_from(const Json& json, std::int64_t step, Problems& problems) {
   ObjectReader in(json, problems);
   AveragingState state;

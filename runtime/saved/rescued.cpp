@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 constexpr RankFiles kParts{"rank", ".json"};
 constexpr const char* kStages = "stages";  // in the manifest of a part: how many the model has
 
-/// What does not depend on who wrote it.
+/// Returns the members that are the same in every rank's part.
 Json common(const Json& manifest) {
   Json result = Json::object();
   for (const auto& [key, value] : manifest.members())
@@ -25,10 +25,11 @@ Json common(const Json& manifest) {
   return result;
 }
 
-/// Publishes the parts in `folder`. Problem: they are not the whole model, or not of one run.
+/// Publishes the parts in `folder`. Returns an error if they are not the whole model, or come from different
+/// runs.
 Status publish_parts(const fs::path& checkpoints, const fs::path& folder) {
   std::optional<Json> manifest;
-  std::map<std::string, std::pair<fs::path, FileDigest>> shards;  // by the name in the checkpoint
+  std::map<std::string, std::pair<fs::path, FileDigest>> shards;  // keyed by the name in the checkpoint
   std::vector<fs::path> others;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {

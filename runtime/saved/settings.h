@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-/// The settings that decide a run, by the names of the flags: ("lr", "0.01"), ("microbatch", "8"), ...
+/// The settings that determine a run, keyed by flag name: ("lr", "0.01"), ("microbatch", "8"), ...
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 inline void append(Settings& settings, const Settings& more) {

@@ -41,12 +41,13 @@ std::string header_of(const std::vector<TensorShape>& tensors) {
   return text;
 }
 
-/// The first bytes may also be the length of a safetensors header, whose first byte then says what it is.
+/// Returns whether byte 8 starts a JSON header. The bytes before it, a safetensors header's length, may look
+/// like a pickle.
 bool is_header(std::string_view file) {
   return file.size() > 8 && file[8] == '{';
 }
 
-/// Tells a pickle by its first bytes.
+/// Returns whether the first bytes are those of a pickle.
 bool is_pickle(std::string_view file) {
   return file[0] == '\x80' && file[1] >= 2 && file[1] <= 5 && !is_header(file);
 }
@@ -102,7 +103,7 @@ class TensorFileWriter::Output {
   }
 
  private:
-  /// A file or link that is there under this name is not written through.
+  /// Creates a new file. An existing file or link of this name is not written through.
   static int fresh(const std::string& path) {
     ::unlink(path.c_str());
     return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
@@ -182,7 +183,7 @@ Result<TensorFile> TensorFile::open(const std::string& path) {
   return file;
 }
 
-/// Reads names, types, shapes and places.
+/// Reads names, types, shapes and offsets.
 Status TensorFile::read_header() {
   const std::string_view file = file_.bytes();
   std::uint64_t length;
@@ -237,8 +238,8 @@ Status TensorFile::read_header() {
   return Ok{};
 }
 
-/// Refuses holes and overlaps between the bytes of tensors. The header may name tensors in another order than
-/// their bytes have.
+/// Returns an error for holes and overlaps between the bytes of tensors. The header may list tensors in
+/// another order than their data.
 Status TensorFile::check_places() const {
   const std::uint64_t payload_bytes = file_.bytes().size() - payload_;
   std::vector<std::string> by_place = names_;

@@ -10,7 +10,7 @@ constexpr std::string_view kAnywhere[] = {"_orig_mod.", "_fsdp_wrapped_module.",
 constexpr std::string_view kInFront[] = {"module.", "model."};
 constexpr std::string_view kAveraged = "n_averaged";  // torch.optim.swa_utils.AveragedModel
 
-/// Returns the name without those of kAnywhere, which it adds to `found` once.
+/// Returns the name without the wrappers in kAnywhere, and adds each removed wrapper to `found` once.
 std::string without_inner(std::string_view name, std::string& found) {
   std::string rest(name);
   for (const std::string_view wrapper : kAnywhere) {
