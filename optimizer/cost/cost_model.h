@@ -237,10 +237,10 @@ class CostModel {
   /// Returns whether `train --sync-batch-norm` accepts such a plan (check_replicas_meet). Returns true if the
   /// profile was made without that option.
   bool replicas_can_meet(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
+  enum class Stash { Exact, Bound };
   /// Returns how much each stage holds at most. The numbers are exact for one stage per rank in a fixed
   /// order. For other schedules they are lower bounds. So they are with `Stash::Bound`, which is quick,
   /// except for schedules that may not exist for the shape.
-  enum class Stash { Exact, Bound };
   Result<StashCounts> stash(ScheduleKind kind, const PipelineShape& shape, Stash wanted = Stash::Exact);
   /// Returns the peak bytes of each stage's fullest rank, the same as estimate() does, without a simulation.
   Result<std::vector<Bytes>> peaks(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
