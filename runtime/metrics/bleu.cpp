@@ -16,7 +16,7 @@ TokenRules rules_of(BleuCompat compat) {
   return compat == BleuCompat::MultiBleu ? TokenRules::MultiBleu : TokenRules::Sacrebleu2;
 }
 
-/// Perl scripts lower-case bytes.
+/// Returns whether the program lower-cases bytes, as the Perl scripts do.
 bool lowers_ascii_only(BleuCompat compat) {
   return compat == BleuCompat::MultiBleu || compat == BleuCompat::Mteval;
 }
@@ -29,7 +29,8 @@ std::int64_t picked_length(std::int64_t hypothesis, std::int64_t best, std::int6
   return distance < old_distance ? length : best;
 }
 
-/// Precisions, penalty and score from sums of `Number`; operations in sacreBLEU's order and precision.
+/// Computes precisions, penalty and score from sums of `Number`, with sacreBLEU's order of operations and
+/// precision.
 template <class Number>
 Bleu computed(double hyp_len, double ref_len, std::span<const Number> correct, std::span<const Number> total,
               const BleuOptions& options) {
@@ -39,7 +40,7 @@ Bleu computed(double hyp_len, double ref_len, std::span<const Number> correct, s
   bleu.precisions.assign(orders, 0);
   bleu.ratio = ref_len > 0 ? hyp_len / ref_len : 0;
   if (hyp_len < ref_len) bleu.bp = hyp_len > 0 ? std::exp(1 - ref_len / hyp_len) : 0;
-  // sacreBLEU 2 and multi-bleu.perl smooth nothing where nothing matches.
+  // sacreBLEU 2 and multi-bleu.perl do not smooth if nothing matches.
   if (options.compat != BleuCompat::Sacrebleu1210 && !mteval &&
       std::ranges::all_of(correct, [](Number count) { return count == 0; }))
     return bleu;
@@ -56,7 +57,7 @@ Bleu computed(double hyp_len, double ref_len, std::span<const Number> correct, s
       all += static_cast<Number>(value);
     }
     if (all == 0) {
-      if (mteval) {  // as if all of none were right
+      if (mteval) {  // precision 0 of 1
         bleu.precisions[n] = 100;
         logarithms += std::log(100.);
         continue;
@@ -163,7 +164,7 @@ const std::vector<std::string_view>& BleuCounter::tokens_of(std::string_view seg
     lower_ = lowers_ascii_only(options_.compat) ? to_lower_ascii(segment) : to_lower(segment);
     segment = lower_;
   }
-  // multi-bleu.perl knows white space of ASCII only, which the tokeniser leaves out by itself.
+  // multi-bleu.perl knows only ASCII white space, which the tokenizer removes itself.
   return tokenizer_(options_.compat == BleuCompat::MultiBleu ? segment : without_trailing_space(segment));
 }
 

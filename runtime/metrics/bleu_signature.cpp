@@ -36,7 +36,7 @@ std::vector<std::pair<std::string, std::string>> signature_items(const BleuOptio
   add("eff", "e", options.orders == Orders::Effective ? "yes" : "no");
   add("tok", "tok", to_string(options.tokens));
   add("smooth", "s", smoothing_text(options));
-  // Not sacreBLEU's keys: it keeps silent about both.
+  // These keys are not sacreBLEU's, which reports neither setting.
   if (options.max_order != 4) add("order", "n", std::to_string(options.max_order));
   if (options.reference_length == ReferenceLength::Shortest) add("reflen", "r", "shortest");
   add("impl", "impl", facts.implementation);

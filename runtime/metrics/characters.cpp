@@ -59,7 +59,7 @@ std::uint16_t classes_of(utf8proc_int32_t code) {
   return classes;
 }
 
-/// Two bytes for each code point, made when first asked for.
+/// Returns two bytes for each code point, made on the first call.
 const std::uint16_t* classes_of_all() {
   static const std::vector<std::uint16_t> classes = [] {
     std::vector<std::uint16_t> all(kNumCodePoints);
@@ -90,8 +90,7 @@ void append_utf8(std::string& text, char32_t code) {
   }
 }
 
-/// Unicode's Final_Sigma: something cased before it and nothing cased after it, skipping what is
-/// case-ignorable.
+/// Unicode's Final_Sigma: a cased character before it and none after it, ignoring case-ignorable ones.
 bool ends_a_word(std::string_view text, std::size_t sigma) {
   std::uint16_t before = 0;
   for (std::size_t i = sigma; i > 0;) {

@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-// & last: what it makes is not decoded again.
+// & is last, so that its result is not decoded again.
 constexpr std::pair<std::string_view, std::string_view> kEntities[] = {
     {"&bar;", "|"},   {"&#124;", "|"}, {"&lt;", "<"},  {"&gt;", ">"},  {"&bra;", "["}, {"&ket;", "]"},
     {"&quot;", "\""}, {"&apos;", "'"}, {"&#91;", "["}, {"&#93;", "]"}, {"&amp;", "&"}};
@@ -52,7 +52,7 @@ bool is_double_quote(const Character& c) {
   return is_one_of(c, U"„“");
 }
 
-/// Han, kana, Hangul and the like: no space between their words.
+/// Han, kana, Hangul and similar scripts have no space between their words.
 bool is_cjk(const Character& c) {
   constexpr std::pair<char32_t, char32_t> kBlocks[] = {{0x1100, 0x11FF}, {0x2E80, 0xA4CF},  {0xA840, 0xA87F},
                                                        {0xAC00, 0xD7AF}, {0xF900, 0xFAFF},  {0xFE30, 0xFE4F},
@@ -67,7 +67,7 @@ Character last_of(std::string_view word) {
   return character_at(word, i);
 }
 
-/// `'m` after a word.
+/// Returns whether the word is a contraction such as `'m` after a word.
 bool is_contraction(std::string_view word, std::string_view before) {
   return word.size() > 1 && word[0] == '\'' && (character_at(word, 1).classes & kAlphabetic) &&
          !before.empty() && (last_of(before).classes & (kAlphabetic | kDigit));
@@ -76,7 +76,7 @@ bool is_contraction(std::string_view word, std::string_view before) {
 /// The sides on which a word has spaces.
 enum class Space { Both, NotAfter, NotBefore };
 
-/// Quotes come in pairs: the first of its kind stands before a word, the next one behind one.
+/// Pairs quotes: the first of a kind opens, the next one closes.
 class QuotePairs {
  public:
   Space space_of(std::string_view quote, std::string_view before) {
@@ -108,7 +108,7 @@ std::string detokenize(std::string_view words) {
   QuotePairs quotes;
   std::string result;
   std::string_view before;
-  bool space = false;  // wanted by what stands before
+  bool space = false;  // the previous word requests a space
   for (const std::string_view word : words_of(text)) {
     Space own = Space::Both;
     if (is_cjk(character_at(word, 0))) {

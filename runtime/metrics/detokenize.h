@@ -1,5 +1,5 @@
-// Turns a model's words into text as PipeDream's and MLPerf's GNMT scripts do before they score: join BPE's
-// pieces, then Moses' detokenizer with its rules for English, on any language.
+// Detokenizes a model's output as the GNMT scripts of PipeDream and MLPerf do before scoring. It joins BPE
+// pieces, then applies Moses' English detokenizer to any language.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace millrace {
 
-/// Words of subword units: `new@@ est` is `newest`; <s>, <\s> and <pad> go, white space at both ends too.
+/// Joins subword units: `new@@ est` becomes `newest`. Removes <s>, <\s>, <pad>, and white space at both ends.
 std::string join_subwords(std::string_view words);
 
-/// Words between spaces as written text: XML's entities and ` @-@ ` decoded, no space before `, . ? ! : ; % )
-/// ] }`, nor after `( [ { ¿ ¡` and currency signs, quotes in pairs, contractions joined (`I 'm`). UTF-8 in,
-/// UTF-8 out.
+/// Converts space-separated words to text. XML entities and ` @-@ ` are decoded. There is no space before `,
+/// . ? ! : ; % ) ] }`, nor after `( [ { ¿ ¡` and currency signs. Quotes are paired, contractions joined (`I
+/// 'm`). Input and output are UTF-8.
 std::string detokenize(std::string_view words);
 
 }  // namespace millrace

@@ -17,7 +17,7 @@ std::size_t mixed(std::uint64_t key) {
   return key ^ key >> 32;
 }
 
-/// Twice the places; what is in the table moves.
+/// Doubles the number of slots; entries are moved.
 template <class Entry, class Hash>
 void grow(std::vector<Entry>& table, std::uint32_t generation, Hash hash) {
   std::vector<Entry> larger(table.size() * 2);
@@ -37,7 +37,7 @@ NgramMatcher::NgramMatcher(int max_order) : max_order_(max_order), words_(256), 
 }
 
 void NgramMatcher::start_sentence() {
-  if (++generation_ == 0) {  // after 2^32 sentences old places would look like new ones
+  if (++generation_ == 0) {  // after 2^32 sentences, old slots would look current
     std::ranges::fill(words_, Word{});
     std::ranges::fill(edges_, Edge{});
     generation_ = 1;
@@ -114,7 +114,7 @@ void NgramMatcher::match(std::span<const std::string_view> words, std::span<std:
   for (std::size_t start = 0; start < ids_.size(); ++start) {
     const std::size_t end = std::min(ids_.size(), start + static_cast<std::size_t>(max_order_));
     std::uint32_t at = 0;
-    // A word more than an n-gram that no reference has is one that none has either.
+    // An n-gram that no reference has cannot be a prefix of one that a reference has.
     for (std::size_t i = start; i < end && ids_[i] != kUnknown; ++i) {
       const Edge& edge = place_of(key_of(at, ids_[i]));
       if (edge.generation != generation_) break;

@@ -1,5 +1,5 @@
-// How many n-grams of a hypothesis its references have, clipped: exact (n-grams are compared, not hashes),
-// linear in the number of words times the order.
+// Counts the n-grams of a hypothesis that occur in its references, clipped. Exact (n-grams are compared, not
+// hashes), in time linear in words x order.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,22 @@
 
 namespace millrace {
 
-/// One sentence after the other; its tables stay allocated. Not thread-safe.
+/// Matches one sentence after another; its tables stay allocated. Not thread-safe.
 class NgramMatcher {
  public:
   explicit NgramMatcher(int max_order);
 
-  /// Forgets the references of the sentence before.
+  /// Forgets the previous sentence's references.
   void start_sentence();
   void add_reference(std::span<const std::string_view> words);
-  /// Adds to correct[n - 1], for every n-gram of `words`, min(its count, its most frequent count in one
-  /// reference). Once a sentence, after its references. `correct` has `max_order` entries at least.
+  /// For every n-gram of `words`, adds to correct[n - 1] the minimum of its count and its largest count in
+  /// one reference. Call it once per sentence, after its references are added. `correct` has at least
+  /// `max_order` entries.
   void match(std::span<const std::string_view> words, std::span<std::int64_t> correct);
 
  private:
-  // N-grams of the references are a tree: a node is an n-gram, an edge a word more. Both tables are open
-  // addressing in a power of two of places; a place of another generation is free.
+  // The references' n-grams form a tree: a node is an n-gram, an edge appends a word. Both hash tables use
+  // open addressing with a power of two of slots; a slot of another generation is free.
   struct Word {
     std::uint32_t generation = 0;
     std::uint32_t id = 0;
@@ -34,12 +35,12 @@ class NgramMatcher {
   struct Edge {
     std::uint32_t generation = 0;
     std::uint32_t node = 0;
-    std::uint64_t key = 0;  // node above, word
+    std::uint64_t key = 0;  // parent node, word
   };
   struct Node {
-    std::uint32_t reference = 0;  // that `count` is of
+    std::uint32_t reference = 0;  // the reference that `count` belongs to
     std::int32_t count = 0;
-    std::int32_t most = 0;  // in one reference
+    std::int32_t most = 0;  // largest count in one reference
     std::int32_t found = 0;
   };
 
@@ -55,7 +56,7 @@ class NgramMatcher {
   std::string letters_;
   std::vector<Word> words_;
   std::vector<Edge> edges_;
-  std::vector<Node> nodes_;  // the root first
+  std::vector<Node> nodes_;  // root first
   std::vector<std::uint32_t> ids_;
 };
 

@@ -1,6 +1,6 @@
 // NumPy's default generator, bit for bit: SeedSequence, PCG64 (XSL-RR 128/64) and the bounded draws of
-// Generator.choice and Generator.integers. For results that are to equal a Python program's; all else takes
-// RandomStream. O'Neill, PCG (2014); Lemire, Fast random integer generation in an interval (2019).
+// Generator.choice and Generator.integers. Use it only for results that must equal a Python program's,
+// otherwise RandomStream. O'Neill, PCG (2014); Lemire, Fast random integer generation in an interval (2019).
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ class NumpyRandom {
   explicit NumpyRandom(std::uint64_t seed);
 
   std::uint64_t next_64();
-  std::uint32_t next_32();  ///< halves of a next_64, the lower one first
+  std::uint32_t next_32();  ///< the halves of a next_64, the lower one first
 
-  /// The next of choice(bound, size=..., replace=True). 0 < bound <= 2^32; draws nothing for 1.
+  /// Returns the next value of choice(bound, size=..., replace=True). 0 < bound <= 2^32; draws nothing for 1.
   std::uint32_t below(std::uint64_t bound);
-  /// The next of integers(2, size=..., dtype=bool), one such array for each generator.
+  /// Returns the next value of integers(2, size=..., dtype=bool). Each generator supports one such array.
   bool coin();
 
  private:

@@ -6,8 +6,8 @@
 
 namespace millrace {
 
-/// Replaces every occurrence of `from` from left to right. Replacements are not searched again. `from` is not
-/// empty.
+/// Replaces every occurrence of `from`, left to right. Replacements are not searched again. `from` must not
+/// be empty.
 inline void replace_all(std::string& text, std::string_view from, std::string_view to) {
   std::size_t at = text.find(from);
   if (at == std::string::npos) return;

@@ -15,7 +15,7 @@ Bleu score_of_all(std::span<const BleuStatistics> sentences, const BleuOptions& 
   return score_bleu(sum, options);
 }
 
-/// The statistics of the sentences as a table of `Number`, 2 + 2 max_order columns.
+/// The statistics of all sentences as a table of `Number` with 2 + 2 max_order columns.
 template <class Number>
 std::vector<Number> table_of(std::span<const BleuStatistics> sentences, int max_order) {
   std::vector<Number> table;
@@ -44,7 +44,7 @@ std::vector<double> resampled_scores(std::span<const BleuStatistics> sentences, 
   return scores;
 }
 
-/// NumPy's sum, in its order: p-values compare with a mean.
+/// Adds in the order of NumPy's sum, because p-values compare with a mean.
 double pairwise_sum(std::span<const double> values) {
   if (values.size() < 8) {
     double sum = 0;
@@ -72,7 +72,7 @@ double mean_of(std::span<const double> values) {
 
 ConfidenceInterval interval_of(std::vector<double> scores) {
   std::ranges::sort(scores);
-  const std::size_t cut = scores.size() / 40;  // 2.5 % of each side
+  const std::size_t cut = scores.size() / 40;  // 2.5 % on each side
   return {mean_of(scores), 0.5 * (scores[scores.size() - cut - 1] - scores[cut])};
 }
 
@@ -135,8 +135,8 @@ std::vector<SystemResult> paired_randomization(std::span<const std::vector<BleuS
     NumpyRandom random(resampling.seed);
     std::vector<double> differences;
     for (int trial = 0; trial < resampling.samples; ++trial) {
-      // The first pseudo-system has the baseline's sentences where the coin says so; the second one has the
-      // rest.
+      // The first pseudo-system has the baseline's sentences where the coin is true; the second one has the
+      // others.
       std::vector<std::int64_t> first = own, second(columns);
       for (std::size_t s = 0; s < system.size(); ++s) {
         const std::int64_t mask = -static_cast<std::int64_t>(random.coin());

@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-// ---- 13a: on bytes. All it looks for is ASCII, and no byte of another character is.
+// ---- 13a: on bytes. It searches for ASCII only, and bytes of other characters are never ASCII.
 
 constexpr std::array<bool, 256> split_off_by_13a() {
   std::array<bool, 256> table{};
@@ -38,7 +38,7 @@ void split_off_punctuation(const std::string& text, std::string& out) {
   }
 }
 
-/// Every pair of neighbours for which `found` holds is written as "A B " (`After`) or " A B" (`Before`).
+/// Writes each pair of neighbours for which `found` is true as "A B " (`After`) or " A B" (`Before`).
 enum class Pad { Before, After };
 template <Pad kPad, class Found>
 void pad_pairs(const std::string& text, std::string& out, Found found) {
@@ -85,7 +85,7 @@ void tokenize_13a(std::string_view segment, std::string& text, std::string& next
 
 // ---- intl: on characters
 
-/// Does what pad_pairs does, over characters.
+/// Does the same as pad_pairs, on characters.
 template <Pad kPad, class Found>
 void pad_characters(std::string_view text, std::string& out, Found found) {
   out.clear();
@@ -117,8 +117,7 @@ void tokenize_international(std::string_view segment, TokenRules rules, std::str
                             std::string& next) {
   const bool old = rules == TokenRules::Sacrebleu1210;
   const auto is_number = [=](const Character& c) { return (c.classes & (old ? kDigit : kNumber)) != 0; };
-  // 1.2.10 lists its punctuation between the brackets of an expression, where the backslash escapes its
-  // neighbour.
+  // 1.2.10 lists its punctuation in a bracket expression, in which the backslash escapes the next character.
   const auto is_punctuation = [=](const Character& c) {
     return (c.classes & kPunctuation) && !(old && c.code == '\\');
   };
@@ -152,7 +151,7 @@ void BleuTokenizer::split(std::string_view text) {
   };
   while (i < text.size()) {
     const auto byte = static_cast<unsigned char>(text[i]);
-    // White space starts with one of these bytes; anything else need not be looked up.
+    // White space starts with one of these bytes; other bytes need no lookup.
     const bool maybe = byte <= ' ' || byte == 0xC2 || (byte >= 0xE1 && byte <= 0xE3);
     if (!maybe) {
       ++i;

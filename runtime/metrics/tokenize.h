@@ -1,5 +1,5 @@
-// The tokenisers of BLEU. Each is the sequence of substitutions that defines it, pass by pass: what a
-// substitution has consumed is not looked at again by the same pass.
+// BLEU's tokenizers. Each is the sequence of substitutions that defines it, pass by pass: a pass does not
+// examine text that it has already substituted.
 #pragma once
 
 #include <string>
@@ -11,30 +11,30 @@
 namespace millrace {
 
 enum class BleuTokens {
-  Mteval13a,      ///< "13a": mteval-v13a's, for ASCII punctuation; the default of WMT
-  International,  ///< "intl": mteval-v14's, by Unicode categories
-  Characters,     ///< "char": every character that is no white space
-  None,           ///< "none": words as they stand
+  Mteval13a,      ///< "13a": the tokenizer of mteval-v13a, for ASCII punctuation; WMT's default
+  International,  ///< "intl": the tokenizer of mteval-v14, by Unicode categories
+  Characters,     ///< "char": every character that is not white space
+  None,           ///< "none": words unchanged
 };
 constexpr auto names_of(BleuTokens) {
   return std::to_array<std::string_view>({"13a", "intl", "char", "none"});
 }
 
-/// The program whose rules hold where programs differ.
+/// The program whose rules apply where programs differ.
 enum class TokenRules {
   Sacrebleu2,     ///< numbers are \p{N}
-  Sacrebleu1210,  ///< intl: numbers are \d, and a backslash is no punctuation
-  MultiBleu,      ///< white space is ASCII's (Perl on bytes)
+  Sacrebleu1210,  ///< intl: numbers are \d, and a backslash is not punctuation
+  MultiBleu,      ///< white space is ASCII only (Perl on bytes)
 };
 
-/// Keeps its buffers from text to text. One for each thread.
+/// Reuses its buffers between texts. Use one per thread.
 class BleuTokenizer {
  public:
   explicit BleuTokenizer(BleuTokens tokens, TokenRules rules = TokenRules::Sacrebleu2)
       : tokens_(tokens), rules_(rules) {}
 
-  /// The tokens of one segment, valid UTF-8, in order. They are valid until the next call, and as long as
-  /// `segment` is.
+  /// Returns the tokens of one segment, which is valid UTF-8, in order. They are valid until the next call
+  /// and for the lifetime of `segment`.
   const std::vector<std::string_view>& operator()(std::string_view segment);
 
  private:
@@ -42,7 +42,7 @@ class BleuTokenizer {
 
   BleuTokens tokens_;
   TokenRules rules_;
-  std::string text_, next_;  // what the last pass made, what the next one makes
+  std::string text_, next_;  // result of the last pass, result of the next one
   std::vector<std::string_view> words_;
 };
 
