@@ -17,7 +17,7 @@
 namespace millrace {
 namespace {
 
-constexpr std::chrono::milliseconds kCacheBudget{500};  // of each of the two looks at the cache
+constexpr std::chrono::milliseconds kCacheBudget{500};  // for each of the two checks of the page cache
 constexpr int kSector = 512;                            // bytes
 
 Json number(std::uint64_t value) {
@@ -47,7 +47,7 @@ Json as_json(const NetworkCounts& network) {
                        {"errors", number(network.errors)}});
 }
 
-/// Seconds that each core was busy, and that it waited for a disk.
+/// Returns the seconds that each core was busy, and that it waited for a disk.
 Json as_json(const std::vector<CpuTicks>& all) {
   Json busy = Json::array(), waiting = Json::array();
   for (std::size_t core = 1; core < all.size(); ++core) {

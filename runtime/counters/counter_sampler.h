@@ -1,4 +1,4 @@
-// Counters of a process and its host, sampled by a thread beside a run, into a file of lines. LibTorch-free.
+// A thread that samples counters of a process and its host during a run, into a file of lines. LibTorch-free.
 #pragma once
 
 #include <chrono>
@@ -18,35 +18,37 @@
 namespace millrace {
 
 struct CounterOptions {
-  std::chrono::milliseconds interval{1000};  ///< from one sample to the next; 0: no counters
-  bool host = false;                         ///< also of the host: processors, memory, disks, networks, GPUs
-  std::vector<std::string> data;             ///< files and folders: how much of them the kernel's cache holds
+  std::chrono::milliseconds interval{1000};  ///< time between samples; 0: no counters
+  /// also sample the host: processors, memory, disks, networks, GPUs
+  bool host = false;
+  /// files and folders whose share in the kernel's page cache is reported
+  std::vector<std::string> data;
   KernelCounts kernel{};
 
   bool any() const { return interval.count() > 0; }
 };
 
-/// The first line of the file: whose counters these are.
+/// The first line of the file: identifies the sampled processes.
 struct CounterHeader {
   std::string run;
   int rank = 0;
-  int ranks = 1;  ///< in this process: the others are its threads, from `rank` on
-  /// StepLogHeader's.
+  int ranks = 1;  ///< ranks in this process: threads, numbered from `rank` on
+  /// As in StepLogHeader.
   std::int64_t clock_ns = 0, unix_ns = 0, clock_offset_ns = 0;
 };
 
-/// Samples from its construction to finish() or destruction, at both moments too. A file that cannot be read
-/// is named in the sample's `missing`, and counted. A disk that is full costs lines, which are counted.
+/// Samples from construction to finish() or destruction, including both moments. A counter file that cannot
+/// be read is listed in the sample's `missing`, and counted. A full disk loses lines, which are counted.
 class CounterSampler {
  public:
-  /// Throws ConfigError if the file cannot be made. `append`: a run goes on, and so does its file.
+  /// Throws ConfigError if the file cannot be created. `append`: a resumed run continues the file.
   CounterSampler(const std::filesystem::path& file, const CounterHeader& header, CounterOptions options,
                  bool append);
   ~CounterSampler();
   CounterSampler(const CounterSampler&) = delete;
   CounterSampler& operator=(const CounterSampler&) = delete;
 
-  /// Takes the last sample, looks at the cache again and ends the file.
+  /// Takes the last sample, checks the page cache again and closes the file.
   void finish();
 
  private:
@@ -60,11 +62,11 @@ class CounterSampler {
   LineFile file_;
   CounterOptions options_;
   std::int64_t samples_ = 0, skipped_ = 0, lost_ = 0;
-  std::map<std::string, std::int64_t> missed_;  // samples by what they lack
-  std::map<std::string, std::string> reasons_;  // the first one of each
-  std::mutex mutex_;                            // of wake_
+  std::map<std::string, std::int64_t> missed_;  // number of samples, by missing counter
+  std::map<std::string, std::string> reasons_;  // the first reason for each
+  std::mutex mutex_;                            // guards wake_
   std::condition_variable_any wake_;
-  std::jthread thread_;  // last: it uses all the others
+  std::jthread thread_;  // declared last: it uses all other members
 };
 
 }  // namespace millrace

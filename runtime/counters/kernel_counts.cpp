@@ -20,7 +20,8 @@ Problem not_as_expected(const fs::path& file) {
   return {file.string(), "is not as Linux writes it", {}};
 }
 
-/// The numbers among the words of `line` from word `first` on; a word that is no number ends them.
+/// Returns the numbers among the words of `line`, starting at word `first`; stops at the first word that is
+/// not a number.
 std::vector<std::uint64_t> numbers_in(std::string_view line, std::size_t first) {
   std::vector<std::uint64_t> numbers;
   std::size_t word = 0;
@@ -36,7 +37,7 @@ std::vector<std::uint64_t> numbers_in(std::string_view line, std::size_t first) 
   return numbers;
 }
 
-/// The value behind "NAME:" in lines of "NAME: VALUE [kB]".
+/// Returns the value after "NAME:" in lines of "NAME: VALUE [kB]".
 std::uint64_t value_of(const std::string& text, std::string_view name) {
   for (const std::string& line : split(text, '\n')) {
     if (!line.starts_with(name) || line.size() <= name.size() || line[name.size()] != ':') continue;
@@ -72,7 +73,7 @@ Result<std::vector<CpuTicks>> KernelCounts::cpu() {
     if (numbers.size() < 4) return not_as_expected(file);
     CpuTicks ticks;
     std::copy_n(numbers.begin(), std::min<std::size_t>(numbers.size(), 10), ticks.of);
-    // Guests' time is counted twice: in user and nice as well.
+    // The kernel counts guest time twice: also in user and nice.
     ticks.of[CpuTicks::User] -= std::min(ticks.of[CpuTicks::User], ticks.of[CpuTicks::Guest]);
     ticks.of[CpuTicks::Nice] -= std::min(ticks.of[CpuTicks::Nice], ticks.of[CpuTicks::GuestNice]);
     all.push_back(ticks);
@@ -144,8 +145,8 @@ Result<ProcessCounts> KernelCounts::process(const std::string& process) {
   if (!text) return text.problems();
   const std::size_t open = text->find('('), close = text->rfind(')');
   if (open == std::string::npos || close == std::string::npos) return not_as_expected(file);
-  // proc(5): state is the third field, and the first behind the name. The numbers begin with the fourth, of
-  // which some are negative.
+  // proc(5): state is the third field, and the first after the name. The numbers start with the fourth field;
+  // some of them are negative.
   const std::vector<std::string> words = words_of(text->substr(close + 1), ' ');
   if (words.size() < 22) return not_as_expected(file);
   bool is_known = true;

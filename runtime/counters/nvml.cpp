@@ -7,7 +7,7 @@
 namespace millrace {
 namespace {
 
-// The parts of nvml.h that are used; its ABI is stable (functions with another form get a new name).
+// The parts of nvml.h that are used; its ABI is stable (changed functions get a new name).
 using Device = void*;
 struct Utilization {
   unsigned gpu, memory;
@@ -39,7 +39,7 @@ class Library {
   }
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
-  // Never unloaded: the driver's threads may run in it.
+  // Never unloaded: the driver's threads may be executing in it.
 
   std::map<std::string, double> fields() const {
     std::map<std::string, double> fields;

@@ -1,4 +1,4 @@
-// Asks NVIDIA's driver about the GPUs. Its library is loaded at the first question, and may be absent.
+// Queries NVIDIA's driver about the GPUs. Its library is loaded on the first query, and may be absent.
 // LibTorch-free.
 #pragma once
 
@@ -7,12 +7,12 @@
 
 namespace millrace {
 
-/// Returns a value by field, over all GPUs: gpu_utilization, memory_utilization (per cent, mean of the
-/// GPUs), fb_used_bytes (sum), pcie_tx_bytes_per_s, pcie_rx_bytes_per_s (sums), power_w (sum). Empty
-/// without the library or a GPU. Fields that a GPU does not know are left out. Not thread-safe.
+/// Returns values by field, over all GPUs: gpu_utilization, memory_utilization (percent, mean of the GPUs),
+/// fb_used_bytes (sum), pcie_tx_bytes_per_s, pcie_rx_bytes_per_s (sums), power_w (sum). Empty without the
+/// library or a GPU. Fields that a GPU does not support are left out. Not thread-safe.
 std::map<std::string, double> nvml_fields();
 
-/// True if samples of it are put together by their maximum, else by their mean.
+/// Returns whether samples of the field are aggregated by their maximum instead of their mean.
 bool is_peak_field(const std::string& field);
 
 }  // namespace millrace

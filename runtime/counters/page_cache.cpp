@@ -25,8 +25,8 @@ void each_opened(const std::vector<std::string>& files, Use use) {
   }
 }
 
-/// Calls `use` for each regular file among `paths` and below them, until it returns false. Returns whether
-/// all were named.
+/// Calls `use` for each regular file among `paths` and in the folders among them, until it returns false.
+/// Returns whether all files were visited.
 bool each_file(const std::vector<std::string>& paths, const std::function<bool(const std::string&)>& use) {
   std::error_code error;
   for (const std::string& path : paths) {
@@ -46,8 +46,8 @@ struct Pages {
   std::size_t bytes = 0, pages = 0, cached = 0;
 };
 
-/// The pages of the part of a file that begins at `from`, which is a multiple of a page; no pages: they could
-/// not be looked at.
+/// Returns the pages of a file part that starts at `from`, a multiple of the page size; no pages if they
+/// could not be checked.
 Pages pages_of(int fd, std::size_t from, std::size_t bytes) {
   static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   Pages found;

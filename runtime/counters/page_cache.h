@@ -1,4 +1,4 @@
-// The kernel's cache of files: what of them it holds, and how to fill it or drop them from it. Linux.
+// The kernel's page cache: which parts of files it holds, and how to fill it or drop files from it. Linux.
 // LibTorch-free.
 #pragma once
 
@@ -9,29 +9,30 @@
 
 namespace millrace {
 
-/// The regular files among `paths` and below those that are folders, sorted. What cannot be read is left out.
+/// Returns the regular files among `paths` and in the folders among them, sorted. Unreadable files are left
+/// out.
 std::vector<std::string> files_below(const std::vector<std::string>& paths);
 
 /// Reads all files once.
 void warm_cache(const std::vector<std::string>& files);
-/// Asks the kernel to drop their pages, which needs no root. Pages that a process maps, or that are not on
-/// the disk yet, stay: what is not written is written first.
+/// Requests that the kernel drop the files' pages, which needs no root. Dirty pages are written first. Pages
+/// that a process maps stay.
 void drop_cache(const std::vector<std::string>& files);
 
-/// Share of these files' pages that the kernel has in memory (mincore): of up to 64 files, evenly chosen, the
-/// first 64 MB. -1 where none could be looked at. Where it does not have to tell (files of other users), it
-/// says that all are.
+/// Returns the share of these files' pages that is in memory (mincore). It checks at most 64 files, evenly
+/// chosen, and the first 64 MB of each. Returns -1 if none could be checked. For files of other users the
+/// kernel may report that all pages are resident.
 double cached_share(const std::vector<std::string>& files);
 
-/// How much of some files is in the kernel's cache.
+/// The part of some files that is in the kernel's page cache.
 struct CacheResidency {
-  std::int64_t files = 0, bytes = 0;  ///< that were looked at
-  std::int64_t resident_bytes = 0;    ///< of them
-  std::int64_t unreadable = 0;        ///< files that could not be looked at
-  bool is_whole = true;               ///< false: the time was over, and there is more
+  std::int64_t files = 0, bytes = 0;  ///< that were checked
+  std::int64_t resident_bytes = 0;    ///< of the checked bytes
+  std::int64_t unreadable = 0;        ///< files that could not be checked
+  bool is_whole = true;               ///< false: the budget ran out before all files were checked
 };
-/// Looks at the files among `paths` and below them, in the order of their folders, until `budget` is over. It
-/// reads nothing of them.
+/// Checks the files among `paths` and in the folders among them, in folder order, until `budget` runs out. It
+/// does not read the files.
 CacheResidency cache_residency(const std::vector<std::string>& paths, std::chrono::milliseconds budget);
 
 }  // namespace millrace
