@@ -1,5 +1,5 @@
-// The only file of this folder with CUDA's headers. Work goes to the current device's default stream. The
-// caching allocator, cuBLAS and cuDNN are LibTorch's.
+// The only file in this folder that includes CUDA headers. Work is issued on the current device's default
+// stream. The caching allocator, cuBLAS and cuDNN are LibTorch's.
 #include "runtime/device/cuda_device.h"
 
 #include <ATen/Context.h>
@@ -21,7 +21,8 @@ class CudaMark final : public DeviceMark {
  public:
   explicit CudaMark(c10::DeviceIndex device) {
     const c10::cuda::CUDAGuard guard(device);
-    // The event is timed, and a wait for it sleeps: a rank's host thread shares its core with the loader.
+    // The event records its time, and a wait for it sleeps: a rank's host thread shares its core with the
+    // loader.
     C10_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync));
     C10_CUDA_CHECK(cudaEventRecord(event_, c10::cuda::getCurrentCUDAStream(device)));
   }
@@ -29,7 +30,7 @@ class CudaMark final : public DeviceMark {
   CudaMark& operator=(const CudaMark&) = delete;
   ~CudaMark() override { static_cast<void>(cudaEventDestroy(event_)); }
   void wait() override { C10_CUDA_CHECK(cudaEventSynchronize(event_)); }
-  // The runner asks after every action, so the answer must not ask the device.
+  // The runner queries after every action, so the query must not access the device.
   bool is_reached() const override { return false; }
   double seconds_since(const DeviceMark& earlier) const override {
     float milliseconds = 0;
@@ -60,7 +61,7 @@ class CudaDevice final : public Device {
 
   at::Tensor upload(at::Tensor host) override {
     if (!host.defined() || host.device() == where()) return host;
-    // The host allocator keeps page-locked memory until the copies that read it are done.
+    // The host allocator keeps page-locked memory until the copies that read it are complete.
     if (host.device().is_cpu() && !host.is_pinned()) host = host.pin_memory();
     return host.to(where(), /*non_blocking=*/true);
   }
@@ -75,7 +76,7 @@ class CudaDevice final : public Device {
   DeviceMemory memory() const override {
     using c10::CachingAllocator::StatType;
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(index_);
-    // A block may be up to a MiB larger than the tensor in it: what was asked for is what tensors hold.
+    // A block may be up to 1 MiB larger than its tensor: the requested bytes are counted.
     const auto& asked = stats.requested_bytes[static_cast<std::size_t>(StatType::AGGREGATE)];
     const auto& reserved = stats.reserved_bytes[static_cast<std::size_t>(StatType::AGGREGATE)];
     return {.current = asked.current, .peak = asked.peak, .taken = reserved.peak, .total = total_};
@@ -110,7 +111,7 @@ Result<std::shared_ptr<Device>> make_cuda_device(int local_rank) {
   }
   try {
     at::globalContext().lazyInitDevice(at::kCUDA);
-    // TensorFloat-32 is switched off: it would round the inputs of every convolution to 10 bits.
+    // TensorFloat-32 is disabled: it would round the inputs of every convolution to 10 bits.
     at::globalContext().setAllowTF32CuDNN(false);
     at::globalContext().setAllowTF32CuBLAS(false);
     return std::shared_ptr<Device>(

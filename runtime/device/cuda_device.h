@@ -11,8 +11,8 @@ namespace millrace {
 /// Returns the number of GPUs that this process may use (CUDA_VISIBLE_DEVICES); 0 without a driver.
 int num_cuda_devices();
 
-/// Makes the device of GPU `local_rank` modulo the number of GPUs. Problem: no GPU is visible, or CUDA cannot
-/// start on it.
+/// Makes the device for GPU `local_rank` modulo the number of GPUs. Returns an error if no GPU is visible, or
+/// if CUDA cannot start on it.
 Result<std::shared_ptr<Device>> make_cuda_device(int local_rank);
 
 }  // namespace millrace

@@ -21,7 +21,7 @@ std::string gib(double bytes) {
                                  : printed("%.1f GiB", bytes / (1 << 30));
 }
 
-/// Tells whether the limit of the address space (ulimit -v) leaves less than 64 MiB.
+/// Returns whether the address-space limit (ulimit -v) leaves less than 64 MiB.
 bool is_short_of_address_space() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return false;
@@ -31,7 +31,7 @@ bool is_short_of_address_space() {
   return used + (64u << 20) > limit.rlim_cur;
 }
 
-/// oneDNN says this whatever the reason; a lack of memory is one.
+/// oneDNN reports this text for any failure, including a lack of memory.
 bool is_primitive_failure(const std::string& text) {
   return text.find("could not create a primitive") != std::string::npos;
 }

@@ -22,14 +22,14 @@ namespace millrace {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // LibTorch's gAlignment
-// Bytes of freed memory that may be kept beyond the greatest amount that was ever live.
+// Bytes of freed memory that may be cached beyond the peak of live bytes.
 constexpr std::int64_t kCachedBytes = std::int64_t{64} << 20;
-// A free block may serve a tensor of half its size. If every microbatch has other lengths, a step would else
-// ask for new sizes again and again, and touch fresh pages.
+// A free block may serve a tensor of half its size. If lengths differ between microbatches, steps would
+// otherwise keep requesting new sizes and touch fresh pages.
 constexpr int kLargerClasses = 8;
 
 /// Returns the size class of a block. Blocks of one class are interchangeable. Sizes grow in eighths of a
-/// power of two: at most 1/8 is lost.
+/// power of two, so at most 1/8 is wasted.
 int size_class(std::size_t bytes) {
   bytes = std::max(bytes, std::size_t{64});
   const int exponent = std::bit_width(bytes - 1) - 1;  // 2^exponent < bytes <= 2^(exponent + 1)
@@ -83,16 +83,16 @@ class HostAllocator final : public c10::Allocator {
   }
 
  private:
-  /// The header in front of every block, in a cache line of its own.
+  /// The header before every block, in its own cache line.
   struct Header {
     int size_class;
-    std::int64_t asked;  ///< the bytes that count as live: those of the tensor in the block
+    std::int64_t asked;  ///< the bytes that count as live: the size of the tensor in the block
   };
   static Header& header_of(void* data) {
     return *reinterpret_cast<Header*>(static_cast<char*>(data) - kAlignment);
   }
 
-  /// Takes a block of a size class. `bytes` is what counts as live.
+  /// Takes a block of a size class. `bytes` is the size that counts as live.
   void* take(int index, std::int64_t bytes) {
     {
       std::lock_guard lock(mutex_);
@@ -144,7 +144,7 @@ class HostAllocator final : public c10::Allocator {
     std::free(block);
   }
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   static constexpr int kClasses = 8 * 64;
   std::array<std::vector<void*>, kClasses> free_;
   HostMemory memory_;
