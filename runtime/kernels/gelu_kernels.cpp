@@ -1,5 +1,5 @@
-// This file is compiled with -ffp-contract=off. The multiplications and additions that ATen's build contracts
-// are written as such.
+// This file is compiled with -ffp-contract=off. Multiply-adds that ATen's build contracts are written
+// explicitly.
 #include "runtime/kernels/gelu_kernels.h"
 
 #include <cmath>
@@ -77,8 +77,8 @@ MILLRACE_AVX512 void run(const float* from, float* y, float* derivative, std::in
   }
 }
 
-/// Tells whether the kernel has the bits of ATen's vector kernel, which ATen takes for tensors that are dense
-/// but not contiguous (basic_layers.cpp, Gelu).
+/// Returns whether the kernel has the bits of ATen's vector kernel. ATen uses that kernel for tensors that
+/// are dense but not contiguous (basic_layers.cpp, Gelu).
 bool is_atens() {
   const at::NoGradGuard no_grad;
   constexpr std::int64_t kCount = 1 << 12;

@@ -10,9 +10,9 @@ namespace millrace {
 /// bits. kMostGeluElements: ATen shares larger tensors among threads.
 constexpr std::int64_t kGeluElements = 32, kMostGeluElements = 1 << 14;
 
-/// Tells whether this processor and this build have the kernel, and whether it gives the bits of this
-/// LibTorch's vector kernels (at::gelu and at::gelu_backward of form "none"). That is tried once, on numbers
-/// of all magnitudes. Thread-safe.
+/// Returns whether this processor and this build have the kernel, and whether it gives the bits of this
+/// LibTorch's vector kernels (at::gelu and at::gelu_backward of form "none"). The comparison runs once, on
+/// numbers of all magnitudes. Thread-safe.
 bool has_gelu_kernel();
 
 /// Computes y = x cdf(x) and, unless it is null, derivative = cdf(x) + x pdf(x). `count` is a multiple of

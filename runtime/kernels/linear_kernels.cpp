@@ -30,7 +30,7 @@
 
 #include "runtime/kernels/vector_products.h"
 
-// The BLAS function of LibTorch, which builds with MKL export; null in other builds.
+// The BLAS function that LibTorch's MKL builds export; null in other builds.
 extern "C" __attribute__((weak)) void sgemm_(const char* trans_a, const char* trans_b, const int* m,
                                              const int* n, const int* k, const float* alpha, const float* a,
                                              const int* lda, const float* b, const int* ldb,
@@ -39,45 +39,44 @@ extern "C" __attribute__((weak)) void sgemm_(const char* trans_a, const char* tr
 namespace millrace {
 namespace {
 
-// A product of more multiplications is left to ATen, whose overhead is then below 1 %.
+// Products with more multiplications use ATen, whose overhead is then below 1 %.
 constexpr std::int64_t kMostMultiplications = 1 << 23;
 constexpr std::size_t kAlignment = 64;  // bytes; the alignment of LibTorch's tensors
 // The sizes for which vector_products.h is faster than BLAS (docs/benchmarks.md).
-// Small matrices: up to kMostRowsOfSmall rows. Up to kMostRowsByCopy rows it is faster to read a transposed
-// copy than to transpose.
+// Small matrices: up to kMostRowsOfSmall rows. Up to kMostRowsByCopy rows, reading a transposed copy is
+// faster than transposing.
 // Other matrices: forwards with enough rows to fill vectors. Also weight gradients that do not fit into the
-// second cache beside the other data, if BLAS would copy both matrices for their number of rows. kLargest
-// bounds the memory of a trial.
+// L2 cache with the other data, if BLAS would copy both matrices for their number of rows. kLargest bounds
+// the memory of a trial.
 constexpr std::int64_t kMostRowsOfSmall = 48, kMostRowsOfSmallOuter = 40, kMostRowsByCopy = 8;
 constexpr std::int64_t kMostRows = 112, kLeastRowsOfOuter = 41;
 constexpr std::int64_t kLeastOuter = 1 << 19, kLargest = 1 << 25;
-// at::sum adds columns up in blocks of kRowsOfBlock rows. From kMostRowsOfSums rows on it has more than two
+// at::sum adds columns in blocks of kRowsOfBlock rows. From kMostRowsOfSums rows on, it has more than two
 // levels.
 constexpr std::int64_t kRowsOfBlock = 16, kMostRowsOfSums = 256;
 
-// Elements of a weight gradient that are computed before they are added: they fill a part of the second
-// cache.
+// Elements of a weight gradient that are computed before they are added: they fill a part of the L2 cache.
 constexpr std::int64_t kOfBlock = 1 << 18;
 constexpr std::int64_t kLeastRowsOfBlock = 64;
 
-/// Returns the order in which LibTorch's BLAS adds, which is found once by a trial. nullopt: it is no known
-/// order, or there are no vector products. Other sizes may still differ, so each is tried as well.
+/// Returns the summation order of LibTorch's BLAS, found once by a trial. nullopt: the order is unknown, or
+/// there are no vector products. Other sizes may still differ, so each size is tried as well.
 std::optional<SumOrder> order_of_blas();
 
 enum class Order { Plain, Transposed };
 
-/// Computes c [m, n] = beta c + a [m, k] b, with matrices by rows. b is [k, n], or [n, k] if it is
+/// Computes c [m, n] = beta c + a [m, k] b, with row-major matrices. b is [k, n], or [n, k] if it is
 /// transposed.
 void product(const float* a, const float* b, Order order, float beta, float* c, std::int64_t m,
              std::int64_t k, std::int64_t n) {
-  // BLAS stores matrices by columns: c^T = b^T a^T.
+  // BLAS is column-major: c^T = b^T a^T.
   const int rows = static_cast<int>(m), inner = static_cast<int>(k), columns = static_cast<int>(n);
   const float one = 1;
   sgemm_(order == Order::Plain ? "N" : "T", "N", &columns, &rows, &inner, &one, b,
          order == Order::Plain ? &columns : &inner, a, &inner, &beta, c, &columns);
 }
 
-/// Computes y = bias + x weight^T. `copy` is the transposed weight, or null if it is not to be read.
+/// Computes y = bias + x weight^T. `copy` is the transposed weight, or null if it must not be read.
 void forward_into(By by, const float* x, const float* weight, const float* copy, const float* bias, float* y,
                   std::int64_t rows, std::int64_t in, std::int64_t out) {
   if (by == By::Vectors) {
@@ -105,7 +104,7 @@ void add_weight_gradient(By by, const float* x, const float* grad, float* sum, s
   sgemm_("N", "T", &n, &m, &k, &one, x, &n, grad, &m, &one, sum, &n);
 }
 
-/// sum [columns] += the sum over rows of grad, in the order of at::sum: blocks of rows one after the other.
+/// sum [columns] += the sum over rows of grad, in the order of at::sum: block of rows after block of rows.
 void add_column_sums(const float* grad, float* sum, std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kWidth = 64;
   for (std::int64_t c = 0; c < columns; c += kWidth) {
@@ -150,7 +149,7 @@ void transpose(const float* from, float* to, std::int64_t rows, std::int64_t col
   }
 }
 
-/// A matrix of numbers in [-1, 1), in memory that does not count as that of tensors.
+/// A matrix of numbers in [-1, 1), in memory that is not counted as tensor memory.
 class Trial {
  public:
   Trial(std::int64_t rows, std::int64_t columns) : rows_(rows), columns_(columns) {
@@ -166,7 +165,7 @@ class Trial {
       data()[i] = float(static_cast<std::int32_t>(seed)) * 0x1p-31F;
     }
   }
-  /// Moves the numbers to `offset` floats after an address at which a tensor may begin.
+  /// Moves the numbers to `offset` floats after an address at which tensors may start.
   void move_to(std::int64_t offset) {
     std::memmove(memory_.get() + offset, data(), bytes());
     offset_ = offset;
@@ -189,11 +188,11 @@ class Trial {
   std::unique_ptr<float[], Free> memory_;
 };
 
-/// The number of elements of each row and column that are compared. Edges of a matrix may be added up in
-/// another order than its middle, and two orders agree by chance in about every second element.
+/// The number of elements of each row and column that are compared. A matrix's edges may be summed in another
+/// order than its middle, and two orders agree by chance in about every second element.
 constexpr std::int64_t kCompared = 64;
-/// Offsets, in floats, at which matrices are tried. A BLAS may add in another order if memory lies otherwise,
-/// as a job's part of an array's tensor does.
+/// Offsets, in floats, at which matrices are tried. A BLAS may use another order at other alignments, such as
+/// those of a job's part of an array's tensor.
 constexpr std::array<std::int64_t, 4> kOffsets{1, 4, 8, 2};
 
 std::optional<SumOrder> order_of_blas() {
@@ -213,7 +212,7 @@ std::optional<SumOrder> order_of_blas() {
   return found;
 }
 
-/// Tells which of two implementations gave ATen's bits in all trials.
+/// Whether each of two implementations gave ATen's bits in all trials.
 struct Same {
   bool blas = true, vectors = true;
   By best(bool vectors_are_faster) const {
@@ -284,7 +283,7 @@ LinearKernels small_tried(std::int64_t rows, std::int64_t in, std::int64_t out) 
   return found;
 }
 
-/// Computes sum [out, in] += grad^T x, with each element's product complete before it is added. It goes in
+/// Computes sum [out, in] += grad^T x, with each element's product complete before it is added. It processes
 /// blocks of rows of the sum that stay in the cache, so that only the sum itself goes through memory.
 void add_by_aten_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& sum) {
   const std::int64_t out = sum.size(0), in = std::max<std::int64_t>(1, sum.size(1));
@@ -319,7 +318,7 @@ bool outer_is_same(std::int64_t rows, std::int64_t in, std::int64_t out) {
   return dw.same(own_dw);
 }
 
-/// Tells whether a tensor begins at the alignment of trials. At other addresses a BLAS may add in another
+/// Returns whether a tensor has the alignment of the trials. At other addresses a BLAS may add in another
 /// order.
 bool is_aligned(const at::Tensor& t) {
   return reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAlignment == 0;
@@ -329,16 +328,16 @@ bool is_taken(const at::Tensor& t) {
   return t.scalar_type() == at::kFloat && t.device().is_cpu() && t.is_contiguous();
 }
 
-/// Returns the kernels for a product of these tensors. All are ATen if one of the tensors does not suit a
-/// direct call.
+/// Returns the kernels for a product of these tensors. All are ATen if a tensor does not permit a direct
+/// call.
 LinearKernels kernels_for(const at::Tensor& rows, std::int64_t in, std::int64_t out,
                           const at::Tensor& other) {
-  // Autograd records ATen's functions only.
+  // Autograd records only ATen functions.
   if (c10::GradMode::is_enabled() || !is_taken(rows) || !is_taken(other)) return {};
   return linear_kernels(rows.size(0), in, out);
 }
 
-/// Tells whether is_taken() holds for each job's part.
+/// Returns whether is_taken() is true for each job's part.
 bool each_is_taken(const at::Tensor& t) {
   if (t.scalar_type() != at::kFloat || !t.device().is_cpu()) return false;
   std::int64_t dense = 1;
@@ -349,14 +348,14 @@ bool each_is_taken(const at::Tensor& t) {
   return true;
 }
 
-/// Returns the kernels for each of B jobs, as kernels_for().
+/// Returns the kernels for each of B jobs, like kernels_for().
 LinearKernels kernels_for_each(const at::Tensor& rows, std::int64_t in, std::int64_t out,
                                const at::Tensor& other) {
   if (c10::GradMode::is_enabled() || !each_is_taken(rows) || !each_is_taken(other)) return {};
   return linear_kernels(rows.size(1), in, out);
 }
 
-// The least number of multiplications that is worth waking a thread.
+// The smallest number of multiplications for which a thread is woken.
 constexpr std::int64_t kOfAThread = 1 << 16;
 
 template <class OfJob>
@@ -374,7 +373,7 @@ using Sizes = std::tuple<std::int64_t, std::int64_t, std::int64_t, int>;
 bool is_small(std::int64_t rows, std::int64_t in, std::int64_t out) {
   return sgemm_ && in * out <= kLargestTransposed && rows * in * out <= kMostMultiplications;
 }
-/// Tells for a product that is not small whether its forward gains by vector products.
+/// Returns whether the forward of a product that is not small gains from vector products.
 bool forward_gains(std::int64_t rows, std::int64_t in, std::int64_t out) {
   return order_of_blas() && rows > kMostRowsByCopy && rows <= kMostRows && in * out <= kLargest;
 }
@@ -393,7 +392,7 @@ LinearKernels tried(const Sizes& sizes) {
   return found;
 }
 
-/// Returns tried(sizes), which is computed once for all threads.
+/// Returns tried(sizes), computed once for all threads.
 LinearKernels found_for(const Sizes& sizes) {
   static std::mutex mutex;
   static std::map<Sizes, LinearKernels> known;
@@ -410,7 +409,7 @@ LinearKernels found_for(const Sizes& sizes) {
 LinearKernels linear_kernels(std::int64_t rows, std::int64_t in, std::int64_t out) {
   if (std::min({rows, in, out}) < 1 || (!is_small(rows, in, out) && !forward_gains(rows, in, out))) return {};
   const Sizes sizes{rows, in, out, at::get_num_threads()};
-  // Each layer asks three times for each microbatch. Sizes that this thread asked for before need no lock.
+  // Each layer queries three times per microbatch. Sizes that this thread has seen need no lock.
   thread_local std::array<std::pair<Sizes, LinearKernels>, 64> recent{};
   auto& [known, kernels] = recent[static_cast<std::size_t>(rows + 7 * in + 31 * out) % recent.size()];
   if (known != sizes) {
@@ -534,8 +533,8 @@ void add_linear_gradients_of_jobs_(const at::Tensor& x, const at::Tensor& grad, 
   } else if (!x.device().is_cpu() && x.scalar_type() == weight_sum.scalar_type()) {
     weight_sum.baddbmm_(grad.transpose(1, 2), x);
   } else {
-    // The product is made and then added: on the CPU ATen would go job by job if it added into tensors that
-    // lie apart.
+    // The product is computed and then added: on the CPU, ATen would run job by job if it added into tensors
+    // that are not adjacent.
     weight_sum.add_(at::bmm(grad.transpose(1, 2), x));
   }
   if (kernels.column_sums) {

@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-/// The words of `Lanes` counters at a time, word by word.
+/// Returns the words of `Lanes` counters at a time, word by word.
 template <int Lanes>
 struct Words {
   std::uint32_t of[4][Lanes];
@@ -60,7 +60,7 @@ std::array<std::uint32_t, 4> philox(std::uint64_t counter, std::uint64_t key) {
 }
 
 void draw_mask(float* values, std::int64_t count, double p, float kept, std::uint64_t key) {
-  const double of_all = std::round((1 - p) * 0x1p32);  // of 2^32 words
+  const double of_all = std::round((1 - p) * 0x1p32);  // out of 2^32 words
   if (of_all < 1)
     std::fill_n(values, count, 0.0F);
   else

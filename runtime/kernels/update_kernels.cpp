@@ -1,4 +1,4 @@
-// This file is compiled with -ffp-contract=off: std::fma stands where ATen rounds once, and elsewhere no
+// This file is compiled with -ffp-contract=off: std::fma is used where ATen rounds once, and no other
 // operations may be contracted.
 #include "runtime/kernels/update_kernels.h"
 
@@ -220,7 +220,7 @@ MILLRACE_INLINE void add_times(T* __restrict values, const T* __restrict others,
   for (std::int64_t i = 0; i < count; ++i) values[i] = std::fma(others[i], factor, values[i]);
 }
 
-/// Adds the squares of `kCount` runs of `count` values each. The processor works on the runs at once.
+/// Adds the squares of `kCount` runs of `count` values each. The processor interleaves the runs.
 template <int kCount, class T>
 MILLRACE_INLINE void add_squares(const T* const (&values)[kCount], std::int64_t count,
                                  double (&sums)[kCount]) {
@@ -267,7 +267,7 @@ bool has_update_kernels() {
   return MILLRACE_HAS_FMA;
 }
 
-// No templates, because GCC makes no clones of templates for several processors.
+// Macros instead of templates, because GCC cannot clone templates for several processors.
 #define MILLRACE_KERNEL(name, work, Block)                        \
   MILLRACE_WIDEST_VECTORS void name(const Block<float>& block) {  \
     work(block);                                                  \

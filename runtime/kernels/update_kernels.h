@@ -1,19 +1,19 @@
-// Computes updates of runs of elements in one pass over memory, or in two if roots are drawn between.
-// Results are rounded as ATen's kernels of LibTorch 2.11 round on x86 with FMA. So an update gives the same
-// bits by either; tests/train/update_rules_test.cpp compares them. LibTorch-free.
+// Computes updates of runs of elements in one pass over memory, or in two with square roots between them.
+// Results are rounded like those of ATen's kernels in LibTorch 2.11 on x86 with FMA. Both therefore give the
+// same bits, which tests/train/update_rules_test.cpp verifies. LibTorch-free.
 #pragma once
 
 #include <cstdint>
 
 namespace millrace {
 
-/// Tells whether the kernels are compiled for a processor with FMA. Without FMA they would be slow.
+/// Returns whether the kernels are compiled for a processor with FMA. Without FMA they would be slow.
 bool has_update_kernels();
 
 /// The parameters of SGD on a run of elements. For all blocks in this header: pointers are to `count`
-/// elements each, float or double, and do not overlap. What `gradient` holds afterwards means nothing.
-/// Numbers are rounded to T where they are used, as ATen's are. The functions only write to their block,
-/// and are thread-safe.
+/// elements each, float or double, and do not overlap. `gradient` has unspecified contents afterwards.
+/// Numbers are rounded to T where they are used, like ATen's. The functions write only to their block, and
+/// are thread-safe.
 template <class T>
 struct SgdBlock {
   T *weights, *gradient;
@@ -42,7 +42,7 @@ struct AdamBlock {
 void update(const AdamBlock<float>& block);
 void update(const AdamBlock<double>& block);
 
-/// Adadelta. The caller calls prepare(), replaces `roots` by their square roots, and calls finish().
+/// Adadelta. The caller calls prepare(), replaces `roots` by their square roots, then calls finish().
 template <class T>
 struct AdadeltaBlock {
   T *weights, *gradient, *square, *delta;
@@ -82,7 +82,7 @@ void update(const AsgdBlock<float>& block);
 void update(const AsgdBlock<double>& block);
 
 /// LAMB's step before decay, which replaces the gradient. The caller calls prepare(), replaces `roots` by
-/// their square roots, and calls finish().
+/// their square roots, then calls finish().
 template <class T>
 struct LambBlock {
   T *gradient, *average, *square;
@@ -101,11 +101,11 @@ void finish(const LambBlock<double>& block);
 void add_multiple(float* values, const float* others, std::int64_t count, double factor);
 void add_multiple(double* values, const double* others, std::int64_t count, double factor);
 
-/// Returns the sum of squares in double. It is added in a fixed number of lanes, so its order is the same
-/// on every machine.
+/// Returns the sum of squares in double. It has a fixed number of partial sums, so its order is the same on
+/// every machine.
 double square_sum(const float* values, std::int64_t count);
 double square_sum(const double* values, std::int64_t count);
-/// The sums of squares of two runs. Each has the same bits as square_sum() gives.
+/// The sums of squares of two runs. Each has the same bits as square_sum().
 struct SquaresOfTwo {
   double first = 0, second = 0;
 };

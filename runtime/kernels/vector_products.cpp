@@ -22,15 +22,15 @@ namespace millrace {
 #ifdef MILLRACE_VECTORS
 namespace {
 
-constexpr std::int64_t kCached = 1 << 17;  // floats of b: a part of the second cache
-// Up to so many rows matrices are read in place. More rows that lie a power of two of bytes apart would push
-// each other out of the first cache.
+constexpr std::int64_t kCached = 1 << 17;  // floats of b: a part of the L2 cache
+// Matrices with at most this many rows are read in place. With more rows, a power of two of bytes apart, rows
+// would evict each other from the L1 cache.
 constexpr std::int64_t kMostUnpacked = 40;
 constexpr std::size_t kAlignment = 64;  // bytes
 constexpr std::int64_t kLine = 16;      // floats of a cache line
-constexpr int kSteps = 4;               // steps of a sum between two looks ahead
+constexpr int kSteps = 4;               // steps of a sum between two prefetches
 
-/// The memory of a thread for panels. It only grows.
+/// A thread's memory for panels. It only grows.
 class Room {
  public:
   float* of(std::int64_t floats) {
@@ -52,9 +52,9 @@ class Room {
   std::int64_t size_ = 0;
 };
 
-/// Return the length of the next block of a sum of k products, of which `left` are left. block_by_columns()
-/// has the blocks of x W, and block_by_rows() those of x W^T, whose right matrix lies by rows.
-/// SumOrder::Of192 has the same blocks for both.
+/// Return the length of the next block of a sum of k products, `left` of which remain. block_by_columns() has
+/// the blocks of x W. block_by_rows() has those of x W^T, whose right matrix is row-major. SumOrder::Of192
+/// has the same blocks for both.
 std::int64_t block_of_192(std::int64_t left, std::int64_t k) {
   constexpr std::int64_t kBlock = 192;
   return std::min(left, k <= kBlock ? k : k < 2 * kBlock ? k / 2 : kBlock);
@@ -71,7 +71,7 @@ std::int64_t block_by_rows(SumOrder order, std::int64_t left, std::int64_t k) {
   return k < 2 * kBlock ? block_by_columns(order, left, k) : std::min(kBlock, left);
 }
 
-/// The least number of multiplications that is worth waking a thread.
+/// The smallest number of multiplications for which a thread is woken.
 constexpr std::int64_t kOfAThread = 1 << 18;
 std::int64_t grain(std::int64_t multiplications) {
   return std::max<std::int64_t>(1, kOfAThread / std::max<std::int64_t>(1, multiplications));
@@ -158,7 +158,7 @@ namespace avx2 {
 #define MILLRACE_VECTOR __attribute__((target("avx2,fma")))
 #define MILLRACE_OPERATION MILLRACE_VECTOR inline __attribute__((always_inline))
 using Vector = __m256;
-using Mask = const std::int32_t*;  // 8 words, negative where a float takes part
+using Mask = const std::int32_t*;  // 8 words, negative for each active float
 constexpr std::int64_t kLane = 8;
 constexpr int kRows = 4;  // 12 of the 16 registers hold sums
 constexpr int kRowsByTwo = 6, kRowsByOne = 12;

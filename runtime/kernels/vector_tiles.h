@@ -1,25 +1,25 @@
-// The loops of vector_products.cpp for one kind of vector registers. That file includes this one once for
-// each kind, in a namespace of its own, after it has defined there
+// The loops of vector_products.cpp for one kind of vector registers. That file includes this one once per
+// kind, each time in another namespace, after it has defined
 //   MILLRACE_VECTOR  the attribute that lets the compiler use those instructions,
-//   Vector, Mask     a register of kLane floats; which floats of one take part,
-//   kLane, kRows     its floats; the rows of a tile whose 3 kRows sums fit into the registers,
-//   kRowsByTwo, kRowsByOne  the same for tiles of two vectors and of one vector beside each other,
+//   Vector, Mask     a register of kLane floats; the active floats of one,
+//   kLane, kRows     floats per register; the rows of a tile whose 3 kRows sums fit into the registers,
+//   kRowsByTwo, kRowsByOne  the rows of a tile that is two vectors wide and one vector wide,
 //   load, load_part, store, store_part, set1, zero, fma, add, mask_of, all, turn_over.
-// There is no guard against including it twice: being included twice is its purpose.
+// There is no include guard, because the file is meant to be included twice.
 
 #define MILLRACE_VECTOR_INLINE MILLRACE_VECTOR inline __attribute__((always_inline))
 
 constexpr std::int64_t kPanel = 3 * kLane;  // columns of a tile
-constexpr std::int64_t kAhead = kPanel;     // floats of a look ahead
+constexpr std::int64_t kAhead = kPanel;     // floats per prefetch
 
 inline std::int64_t vectors_of(std::int64_t columns) {
   return (columns + kLane - 1) / kLane;
 }
 
-/// Memory after the current tile that is prefetched while the tile is summed: kAhead floats at every look.
+/// Memory after the current tile, prefetched while the tile is summed: kAhead floats per prefetch.
 struct Ahead {
   const float* at;
-  std::int64_t row;  ///< floats between two looks
+  std::int64_t row;  ///< floats between two prefetches
 };
 
 template <_mm_hint Near>
@@ -29,11 +29,11 @@ MILLRACE_VECTOR_INLINE void look(Ahead& ahead) {
   ahead.at += ahead.row;
 }
 
-/// Reads elements [r, q] of a left matrix that lies by rows. A pointer serves three rows: with more pointers
-/// than there are registers the compiler would read them again at every step.
+/// Reads elements [r, q] of a row-major left matrix. A pointer serves three rows: with more pointers than
+/// registers, the compiler would reload them at every step.
 template <int R>
 struct ByRows {
-  static constexpr bool kTogether = true;  // several steps are taken without moving the pointers
+  static constexpr bool kTogether = true;  // several steps are taken before the pointers advance
   static constexpr int kThree = 3, kPointers = (R + kThree - 1) / kThree;
   MILLRACE_VECTOR_INLINE ByRows(const float* a, std::int64_t row) : bytes(row * std::int64_t(sizeof(float))) {
 #pragma GCC unroll 6
@@ -54,7 +54,7 @@ struct ByRows {
   const float* at[kPointers];
   std::int64_t bytes;
 };
-/// Reads elements [r, q] of a left matrix that lies by columns, `column` floats apart.
+/// Reads elements [r, q] of a column-major left matrix with columns `column` floats apart.
 struct ByColumns {
   static constexpr bool kTogether = false;
   MILLRACE_VECTOR_INLINE float get(int r, int) const { return at[r]; }
@@ -66,8 +66,8 @@ struct ByColumns {
   std::int64_t column;
 };
 
-/// Computes sums [R, V vectors] += a [R, q] b [q, V vectors]. Unless `Whole`, the last vector has the columns
-/// of `last`.
+/// Computes sums [R, V vectors] += a [R, q] b [q, V vectors]. Unless `Whole`, the last vector has only the
+/// columns in `last`.
 template <bool Whole, int R, int V, class Left>
 MILLRACE_VECTOR_INLINE void add_step(Vector (&sums)[R][V], const Left& a, int q, const float* b, Mask last) {
   Vector columns[V];
@@ -158,12 +158,12 @@ MILLRACE_VECTOR void add_rows_by_columns(SumOrder order, const float* w, std::in
   }
 }
 
-/// The number of outputs that are transposed together. It is whole tiles of each size and whole vectors.
+/// The number of outputs that are transposed together: a multiple of each tile size and of the vector length.
 constexpr std::int64_t kTurned = 48;
 static_assert(kTurned % kRowsByTwo == 0 && kTurned % kRowsByOne == 0 && kTurned % kLane == 0);
 
 /// Rows of a result [rows, n] and of their initial values, which are `added_row` floats apart; 0: all rows
-/// have the same.
+/// share the same values.
 struct Outputs {
   const float* added;
   std::int64_t added_row;
@@ -205,7 +205,7 @@ MILLRACE_VECTOR void outputs(SumOrder order, const float* x, const float* w, std
 }
 
 /// The arguments of c [m, V vectors] = a [m, k] b [k, V vectors], plus add [V vectors] unless it is null. The
-/// last vector has the columns of `last`.
+/// last vector has only the columns in `last`.
 struct Panel {
   const float *a, *b, *add;
   float* c;
@@ -245,7 +245,7 @@ MILLRACE_VECTOR void multiply_panel(const Panel& p) {
 }
 
 /// The arguments of c [kRows, V vectors] += a^T b for a [k, kRows], b [k, V vectors]. Only the first `rows`
-/// rows of c are written; they are `row` floats apart. The last vector has the columns of `last`.
+/// rows of c are written; they are `row` floats apart. The last vector has only the columns in `last`.
 struct Tile {
   ByColumns a;
   const float* b;
@@ -273,8 +273,8 @@ MILLRACE_VECTOR void add_tile(const Tile& t) {
   }
 }
 
-/// Returns the number of columns of the next panel. Of four vectors that are left it takes two and two,
-/// because a single vector does not keep the arithmetic units busy.
+/// Returns the number of columns of the next panel. The last four vectors are split into two and two, because
+/// a single vector does not keep the arithmetic units busy.
 inline std::int64_t width_of(std::int64_t left) {
   return left == kPanel + kLane ? 2 * kLane : std::min(kPanel, left);
 }

@@ -1,6 +1,6 @@
-// Compiles a function for several vector widths; the widest that the machine has is chosen when the program
-// starts. Sanitizers start later than that choice, so their builds go without. The attribute is for functions
-// that are no templates, because GCC makes no clones of templates.
+// Compiles a function for several vector widths; the widest that the machine supports is chosen at program
+// start. Sanitizers start after that choice, so their builds omit it. The attribute must not be used on
+// templates, which GCC does not clone.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
