@@ -46,9 +46,9 @@ class AdaptiveLogSoftmax final : public ForwardLayer {
     const at::Tensor labels = inputs[1].reshape({-1});    // [N]
     const at::Tensor counted = labels.ne(o_.ignored);     // [N]
     check_range(labels, counted);
-    // index in the head's output: the label, or its cluster
+    // index in the head's output: the label, or that of its cluster
     at::Tensor place = at::where(counted, labels, 0);
-    std::vector<at::Tensor> members;  // by cluster: the rows whose labels it has
+    std::vector<at::Tensor> members;  // by cluster: the rows whose labels are in it
     for (std::size_t i = 0; i < o_.cutoffs.size(); ++i) {
       const at::Tensor here = labels.ge(ends_[i]).logical_and(labels.lt(ends_[i + 1]));
       place = at::where(here, ends_[0] + static_cast<std::int64_t>(i), place);
@@ -66,7 +66,7 @@ class AdaptiveLogSoftmax final : public ForwardLayer {
   }
 
  private:
-  /// Returns the spec of a weight that starts as that of torch's Linear without bias.
+  /// Returns the spec of a weight with the initial values of torch's Linear without bias.
   static ParameterSpec weight(std::string name, std::int64_t out, std::int64_t in) {
     return {
         .name = std::move(name), .shape = {out, in}, .init = Init::Uniform, .a = 1 / std::sqrt(double(in))};

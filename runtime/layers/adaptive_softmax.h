@@ -11,24 +11,25 @@ namespace millrace {
 
 struct AdaptiveSoftmaxOptions {
   std::int64_t in = 1, classes = 1;
-  /// Ascending class numbers above 0 and below `classes`. The classes below the first cutoff are the frequent
-  /// ones. Each pair of neighbours, the last one with `classes`, bounds a cluster of rare classes.
+  /// Ascending class numbers above 0 and below `classes`. Classes below the first cutoff are the frequent
+  /// ones. Each pair of adjacent cutoffs, and the last cutoff with `classes`, bounds a cluster of rare
+  /// classes.
   std::vector<std::int64_t> cutoffs;
   double divisor = 4;           ///< cluster i (from 0) reads floor(in / divisor^(i + 1)) features
-  std::int64_t ignored = -100;  ///< a label with this value does not count
+  std::int64_t ignored = -100;  ///< labels with this value are ignored
 };
-/// Returns the number of features of cluster `cluster`; 0: the divisor is too large for so many clusters.
+/// Returns the number of features of `cluster`; 0: the divisor is too large for that many clusters.
 std::int64_t cluster_features(const AdaptiveSoftmaxOptions& options, std::size_t cluster);
 
-/// x [..., in], labels int64 [...] -> the logarithm of each label's probability [...], 0 for ignored labels.
-/// The layer computes torch.nn.AdaptiveLogSoftmaxWithLoss and has its parameters: head.weight [cutoffs[0] +
+/// x [..., in], labels int64 [...] -> the log-probability of each label [...], 0 for ignored labels. The
+/// layer computes torch.nn.AdaptiveLogSoftmaxWithLoss and has its parameters: head.weight [cutoffs[0] +
 /// clusters, in], tail.i.0.weight [features, in], tail.i.1.weight [classes of the cluster, features]. A
-/// cluster is computed for its own labels alone. Throws DataError if a label is beyond `classes`.
+/// cluster is computed only for its own labels. Throws DataError if a label is not below `classes`.
 LayerPtr adaptive_log_softmax(const AdaptiveSoftmaxOptions& options);
 
-/// Ends a model with the logarithms of adaptive_log_softmax(). Inputs: logarithms [...], labels int64 [...].
-/// Metrics: loss and nll, which are equal; perplexity is shown too. There is no accuracy, because the most
-/// likely class is not known. `smoothing` is not used.
+/// The loss head for the log-probabilities of adaptive_log_softmax(). Inputs: log-probabilities [...], labels
+/// int64 [...]. Metrics: loss and nll, which are equal, and perplexity. There is no accuracy, because the
+/// most likely class is unknown. `smoothing` is not used.
 HeadPtr label_likelihood_head(const TokenLossOptions& options = {});
 
 }  // namespace millrace

@@ -34,7 +34,7 @@ class NormalNoise final : public Layer {
     shape.insert(shape.end(), sample_.begin(), sample_.end());
     return shape;
   }
-  /// Draws on the CPU whatever the device, so that the numbers are the same everywhere.
+  /// Draws on the CPU for every device, so that the numbers are the same everywhere.
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext& context, Saved*) const override {
     const at::Tensor& like = inputs[0];
@@ -72,7 +72,7 @@ class LeakyRelu final : public Layer {
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool>) const override {
-    // With a positive slope the output has the input's sign.
+    // With a positive slope, the output has the input's sign.
     return {at::leaky_relu_backward(grad, saved.tensors[0], slope_, /*self_is_result=*/true)};
   }
 

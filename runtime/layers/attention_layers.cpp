@@ -38,7 +38,7 @@ at::Tensor project(const at::Tensor& x, const at::Tensor& weight) {
 }
 
 /// The score of padding, as in GNMT's code. Its exp is 0, and a sentence without tokens still gives finite
-/// numbers.
+/// values.
 constexpr double kNever = -65504;
 
 class BahdanauAttention final : public Layer {
@@ -92,8 +92,8 @@ class BahdanauAttention final : public Layer {
     return context.transpose(0, 1).contiguous();
   }
 
-  /// Returns the gradients of the inputs. Leaves queries, keys and the gradients of q, k and the direction,
-  /// with v and g, to backward_weight.
+  /// Returns the gradients of the inputs. Saves queries, keys and the gradients of q, k and the direction for
+  /// backward_weight, with v and g.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
     const auto& s = saved.tensors;
@@ -106,7 +106,7 @@ class BahdanauAttention final : public Layer {
                                      .to(narrow)
                                      .masked_fill(s[2], 0);
     std::vector<at::Tensor> parts;
-    // Sums over the tiles are in float32 at the least.
+    // Sums over the tiles are at least float32.
     at::Tensor of_k = at::zeros(k.sizes(), k.options().dtype(wide));
     at::Tensor of_direction = at::zeros(direction.sizes(), direction.options().dtype(wide));
     for_each_tile(q, k, [&](std::int64_t first, std::int64_t count) {
@@ -147,7 +147,7 @@ class BahdanauAttention final : public Layer {
   }
 
  private:
-  /// Elements of one tile of the tanh tensor: 1 MiB in float32, so that it stays in a core's second cache.
+  /// Elements of one tile of the tanh tensor: 1 MiB in float32, which fits in a core's L2 cache.
   static constexpr std::int64_t kTile = 1 << 18;
 
   template <class Do>
@@ -232,7 +232,7 @@ class SelfAttention final : public Layer {
     if (mask.defined()) used = at::mul(used, mask);
     at::Tensor of_used = at::bmm(of_output, v.transpose(1, 2));
     if (mask.defined()) of_used.mul_(mask);
-    // A masked position has probability 0, so the gradient of its score is 0 too.
+    // A masked position has probability 0, so its score's gradient is 0 too.
     const at::Tensor of_scores = at::_softmax_backward_data(of_used.to(wide), probabilities, 2, wide)
                                      .mul_(1 / std::sqrt(double(q.size(2))))
                                      .to(narrow);
@@ -251,7 +251,7 @@ class SelfAttention final : public Layer {
   }
 
  private:
-  /// split(): [B, T, heads * D] -> [B * heads, T, D], contiguous; joined() goes back.
+  /// split(): [B, T, heads * D] -> [B * heads, T, D], contiguous; joined() is the inverse.
   at::Tensor split(const at::Tensor& x) const {
     const std::int64_t batch = x.size(0), steps = x.size(1), features = x.size(2) / o_.heads;
     return x.reshape({batch, steps, o_.heads, features})
@@ -279,7 +279,7 @@ BahdanauMemory::BahdanauMemory(const at::Tensor& encoded, const at::Tensor& sour
 
 BahdanauMemory::Look BahdanauMemory::look(const at::Tensor& queries,
                                           const at::Tensor& sentence_of_row) const {
-  // A few rows are computed at a time, so that the tanh tensor [r, S, H] stays in a core's cache.
+  // A few rows are computed at a time, so that the tanh tensor [r, S, H] fits in a core's cache.
   constexpr std::int64_t kTile = 1 << 18;
   const at::Tensor projected = project(queries, query_weight_);  // [R, H]
   const std::int64_t rows = queries.size(0), positions = keys_.size(1);

@@ -55,7 +55,7 @@ class AutogradLayer final : public Layer {
 
   void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
     for (std::size_t i = 0; i < grads.size(); ++i) {
-      // A sequence of one step does not use the recurrent weights.
+      // A one-step sequence does not use the recurrent weights.
       if (saved.tensors[i].defined()) grads[i].add_(saved.tensors[i]);
     }
   }

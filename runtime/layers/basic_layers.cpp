@@ -45,7 +45,7 @@
 namespace millrace {
 namespace {
 
-/// Returns the specs of a weight with this fan_in and fan_out, and of its bias.
+/// Returns the specs of a weight with this fan_in and fan_out, and of the bias.
 std::vector<ParameterSpec> weight_and_bias(Shape weight, std::int64_t fan_in, std::int64_t fan_out,
                                            std::int64_t out, bool bias, WeightInit init, double deviation) {
   const double bound = 1 / std::sqrt(double(fan_in));
@@ -131,7 +131,7 @@ class Linear final : public Layer {
   }
 
  private:
-  /// rows() returns [..., F] as [N, F]; restored() goes back, with another last dimension.
+  /// rows() returns [..., F] as [N, F]; restored() is the inverse, with another last dimension.
   static at::Tensor rows(const at::Tensor& x) { return x.dim() == 2 ? x : x.reshape({-1, x.size(-1)}); }
   static at::Tensor restored(const at::Tensor& x, const at::Tensor& like) {
     Shape shape = like.sizes().vec();
@@ -178,7 +178,7 @@ class Convolution : public Layer {
   std::int64_t groups_;
 };
 
-/// Returns what a convolution reads, for messages: "[B, 3, H, W]".
+/// Returns the input shape of a convolution, for messages: "[B, 3, H, W]".
 std::string places_of(std::int64_t channels, std::size_t dimensions) {
   static constexpr const char* kPlaces[] = {", L]", ", H, W]", ", D, H, W]"};
   return "[B, " + std::to_string(channels) + kPlaces[dimensions - 1];
@@ -203,8 +203,7 @@ class PlainConvolution final : public Convolution {
   }
   LayerPtr over_jobs(std::int64_t) const override { return conv_over_jobs(o_); }
   std::vector<ParameterSpec> parameters() const override {
-    // Fans are those of torch.nn.init: they come from the weight's own shape, so fan_out does not know of
-    // groups.
+    // The fans are those of torch.nn.init, computed from the weight's own shape, so fan_out ignores groups.
     Shape shape{o_.out, o_.in / o_.groups};
     std::int64_t area = 1;
     for (const std::int64_t size : by_dimension(o_.kernel)) {
@@ -221,7 +220,8 @@ class PlainConvolution final : public Convolution {
     Shape shape{x[0], o_.out};
     for (std::size_t d = 0; d < dimensions_; ++d) {
       const std::int64_t size = x[d + 2], extent = o_.dilation * (kernel[d] - 1) + 1;
-      // Padding needs enough pixels: the whole image once around (circular), or all but the edge (reflect).
+      // Padding needs enough pixels: the whole image once around (circular), or all pixels but the edge
+      // (reflect).
       const std::int64_t most = o_.padding_mode == PaddingMode::Circular  ? size
                                 : o_.padding_mode == PaddingMode::Reflect ? size - 1
                                                                           : padding[d];
@@ -242,7 +242,7 @@ class PlainConvolution final : public Convolution {
     numbers.back() = of.width;
     return numbers;
   }
-  /// Returns the sizes of the kernel, with the pixels between its elements.
+  /// Returns the sizes of the dilated kernel, in pixels.
   Shape extents() const {
     Shape all = by_dimension(o_.kernel);
     for (std::int64_t& size : all) size = o_.dilation * (size - 1) + 1;
@@ -270,7 +270,7 @@ class ConvTranspose final : public Convolution {
   }
   LayerPtr over_jobs(std::int64_t) const override { return conv_transpose_over_jobs(o_); }
   std::vector<ParameterSpec> parameters() const override {
-    // torch.nn.init takes the second dimension as the inputs, for this weight too.
+    // torch.nn.init uses the second dimension as the input dimension, for this weight too.
     Shape shape{o_.in, o_.out / o_.groups};
     std::int64_t area = 1;
     for (std::size_t d = 0; d < dimensions_; ++d) {
@@ -297,7 +297,7 @@ class ConvTranspose final : public Convolution {
   std::size_t dimensions_;
 };
 
-/// The dimension of the channels in batch normalisation: [B, C, H, W] or [B, ..., C].
+/// The channel dimension in batch normalisation: [B, C, H, W] or [B, ..., C].
 enum class Channels { Second, Last };
 
 class BatchNorm final : public Layer {
@@ -348,8 +348,8 @@ class BatchNorm final : public Layer {
     if (saved) saved->tensors = {x, std::move(mean), std::move(inverse)};
     return last_ ? output.view(inputs[0].sizes()) : output;
   }
-  /// Returns the input's gradient. One kernel gives all three gradients; those of the parameters wait in
-  /// `saved`.
+  /// Returns the input's gradient. One kernel computes all three gradients; those of the parameters are kept
+  /// in `saved`.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
     const at::Tensor given = as_kernel_takes(grad);
@@ -369,7 +369,7 @@ class BatchNorm final : public Layer {
   }
 
  private:
-  /// Returns x as the kernel takes it: [R, C] if the channels are last.
+  /// Returns x in the kernel's layout: [R, C] if the channels are last.
   at::Tensor as_kernel_takes(const at::Tensor& x) const { return last_ ? x.reshape({-1, channels_}) : x; }
   c10::IntArrayRef over_batch() const {
     static constexpr std::int64_t kDimensions[] = {0, 2, 3};
@@ -379,9 +379,9 @@ class BatchNorm final : public Layer {
     return last_ ? values.unsqueeze(0) : values.view({1, -1, 1, 1});
   }
 
-  /// Runs a forward with mean and variance over the microbatches of all replicas. Replicas add up count, sum
-  /// and sum of squares in double, where cancellation does not matter for float32 inputs. Saved: input, mean,
-  /// 1 / deviation, count.
+  /// Runs a forward with mean and variance over the microbatches of all replicas. Replicas sum count, sum and
+  /// sum of squares in double, where cancellation does not matter for float32 inputs. Saved: input, mean, 1 /
+  /// deviation, count.
   at::Tensor forward_together(const at::Tensor& x, std::span<const at::Tensor> p,
                               std::span<at::Tensor> buffers, ReplicaSum& replicas, Saved* saved) const {
     const at::Tensor exact = x.to(at::kDouble);
@@ -410,7 +410,7 @@ class BatchNorm final : public Layer {
   }
 
   /// Computes d/dx = w / deviation x (g - mean(g) - xhat mean(g xhat)), with means over all replicas. The
-  /// gradients of weight and bias are this replica's part, which is later added to those of the others.
+  /// gradients of weight and bias are this replica's part; a later reduction adds those of the others.
   at::Tensor backward_together(const at::Tensor& given, std::span<const at::Tensor> p, Saved& saved,
                                bool needs_input) const {
     const auto dtype = p[0].scalar_type();
@@ -486,13 +486,13 @@ class Gelu final : public Elementwise {
  private:
   // Smaller tensors avoid oneDNN, which ATen calls for contiguous CPU tensors. oneDNN spends 4 us (forward)
   // and 10 us (backward) on its descriptors before it computes. ATen's own vector kernel takes 1 us for 512
-  // elements and is slower from about this size on. ATen uses it for tensors that are dense but not
+  // elements, and is slower from about this size on. ATen uses it for tensors that are dense but not
   // contiguous.
   static constexpr std::int64_t kOneDnnElements = 1 << 15;
   static bool small(const at::Tensor& x) {
     return x.numel() < kOneDnnElements && x.numel() % 2 == 0 && x.device().is_cpu() && x.is_contiguous();
   }
-  /// Tells whether gelu_with_derivative() computes it. For a backward the layer then saves the derivative
+  /// Returns whether gelu_with_derivative() is used. For a backward, the layer then saves the derivative
   /// instead of x.
   bool is_own(const at::Tensor& x) const {
     return form_ == "none" && small(x) && x.scalar_type() == at::kFloat && x.numel() % kGeluElements == 0 &&
@@ -517,13 +517,13 @@ class Gelu final : public Elementwise {
     for (std::int64_t i = 0, count = grad.numel(); i < count; ++i) to[i] = g[i] * d[i];
     return result;
   }
-  /// Returns a view of the same elements at the same places: [2, N/2] transposed.
+  /// Returns a view of the same elements at the same addresses: [2, N/2] transposed.
   static at::Tensor interleaved(const at::Tensor& x) {
     const std::array<std::int64_t, 2> sizes{x.numel() / 2, 2}, strides{1, x.numel() / 2};
     return strided(x, sizes, strides);
   }
-  /// Does what at::as_strided does, which takes half a microsecond to find its kernel. That one is used only
-  /// if autograd records.
+  /// Does the same as at::as_strided, whose dispatch takes half a microsecond. at::as_strided is used only if
+  /// autograd records.
   static at::Tensor strided(const at::Tensor& x, at::IntArrayRef sizes, at::IntArrayRef strides) {
     if (c10::GradMode::is_enabled()) return at::as_strided(x, sizes, strides, x.storage_offset());
     at::Tensor view =
@@ -568,7 +568,7 @@ class Sigmoid final : public Elementwise {
   }
 };
 
-/// The unit that is dropped as a whole.
+/// The unit that is dropped.
 enum class Dropped { Elements, Channels };
 
 class Dropout final : public Elementwise, public MayBeLeftOut {
@@ -622,14 +622,14 @@ class MaxPool2d : public Layer {
   bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
-    // With ceil_mode a single window that does not fit whole is enough.
+    // With ceil_mode, one partial window is enough.
     const std::int64_t least = kernel_ - 2 * padding_ - (ceil_ ? stride_ - 1 : 0);
     if (x.size() != 4 || x[2] < least || x[3] < least)
       throw_bad_shape("max_pool2d", x, "[B, C, H, W] with H, W >= " + std::to_string(least));
     const auto size = [&](std::int64_t n) {
       const std::int64_t left = n + 2 * padding_ - kernel_;
       const std::int64_t windows = (left + (ceil_ ? stride_ - 1 : 0)) / stride_ + 1;
-      // A last window that would begin in the padding after the image does not count (as in torch).
+      // A last window that would start in the padding after the image is not counted (as in torch).
       return ceil_ && (windows - 1) * stride_ >= n + padding_ ? windows - 1 : windows;
     };
     return {x[0], x[1], size(x[2]), size(x[3])};
@@ -648,7 +648,7 @@ class MaxPool2d : public Layer {
   }
 
  protected:
-  /// Returns the greatest values in the windows and their places.
+  /// Returns the maxima of the windows and their indices.
   std::tuple<at::Tensor, at::Tensor> found_in(const at::Tensor& x) const {
     return at::max_pool2d_with_indices(x, {kernel_, kernel_}, {stride_, stride_}, {padding_, padding_},
                                        {1, 1}, ceil_);
@@ -698,7 +698,8 @@ class MaxUnpool2d final : public Layer {
     if (saved) saved->tensors = {inputs[1]};
     if (!at::globalContext().deterministicAlgorithms())
       return at::max_unpool2d(inputs[0], inputs[1], {height_, width_});
-    // LibTorch refuses its kernel then, on every device. This gives the same bits where no place comes twice.
+    // LibTorch rejects its own kernel in this case, on every device. This gives the same bits if all indices
+    // are distinct.
     const at::Tensor result =
         at::zeros({inputs[0].size(0), inputs[0].size(1), height_, width_}, inputs[0].options());
     result.flatten(2).scatter_(2, inputs[1].flatten(2), inputs[0].flatten(2));

@@ -1,6 +1,6 @@
-// The layers of most models. Each is one function that returns an immutable layer. Parameter names and shapes
-// are PyTorch's. Shapes: B is the microbatch, C channels, H W height and width, F features. Further image
-// layers are in image_layers.h.
+// The layers of most models. Each function returns an immutable layer. Parameter names and shapes are
+// PyTorch's. Shapes: B is the microbatch size, C channels, H W height and width, F features. image_layers.h
+// has further image layers.
 #pragma once
 
 #include "runtime/layers/layer.h"
@@ -14,15 +14,15 @@ enum class WeightInit {
   Normal01,        ///< normal, 0.01; bias zero (VGG's classifier)
   KaimingFanIn,    ///< normal, sqrt(2 / fan_in); bias zero (torchvision's DenseNet)
   KaimingUniform,  ///< uniform in +-sqrt(6 / fan_in); bias zero (torchvision's SqueezeNet)
-  ZeroBias,        ///< the weight as PyTorch, bias zero (DenseNet's classifier)
-  Normal,          ///< normal, with the caller's standard deviation; bias as PyTorch (Inception)
+  ZeroBias,        ///< the weight as in PyTorch, bias zero (DenseNet's classifier)
+  Normal,          ///< normal, with the caller's standard deviation; bias as in PyTorch (Inception)
 };
 
-/// [B, ..., in] -> [B, ..., out]. `deviation` is that of WeightInit::Normal.
+/// [B, ..., in] -> [B, ..., out]. `deviation` is for WeightInit::Normal.
 LayerPtr linear(std::int64_t in, std::int64_t out, WeightInit init = WeightInit::PyTorch,
                 double deviation = 0);
 
-/// One number for height and width, or one for each.
+/// One number for both height and width, or one for each.
 struct Extent2 {
   std::int64_t height, width;
   Extent2(std::int64_t both) : height(both), width(both) {}  // NOLINT
@@ -30,7 +30,7 @@ struct Extent2 {
 };
 
 /// The values that a convolution reads beyond the edges: zeros, the image mirrored without its edge, the edge
-/// again, or the other side (torch's padding_mode).
+/// repeated, or the opposite side (torch's padding_mode).
 enum class PaddingMode { Zeros, Reflect, Replicate, Circular };
 
 struct ConvOptions {
@@ -41,8 +41,8 @@ struct ConvOptions {
   bool bias = true;
   WeightInit init = WeightInit::PyTorch;
   std::int64_t groups = 1;    ///< divides `in` and `out`; equal to `in`: depthwise convolution
-  double deviation = 0;       ///< of WeightInit::Normal
-  std::int64_t dilation = 1;  ///< pixels from one element of the kernel to the next
+  double deviation = 0;       ///< for WeightInit::Normal
+  std::int64_t dilation = 1;  ///< distance in pixels between kernel elements
   PaddingMode padding_mode = PaddingMode::Zeros;
 };
 /// Initial values that the caller chooses.
@@ -53,25 +53,25 @@ struct InitialValues {
   double bias_a = 0;
 };
 LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial);
-/// Returns a linear layer whose parameters `weight` and `bias` have other names, for state_dicts that name
-/// them so.
+/// Returns a linear layer whose `weight` and `bias` have other parameter names, for state_dicts that use
+/// them.
 LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial, std::string weight,
                 std::string bias);
 
 LayerPtr conv2d(const ConvOptions& options);  ///< [B, in, H, W] -> [B, out, H', W']
-/// [B, in, L] -> [B, out, L']. It reads only the widths of `kernel` and `padding`. The weight is [out, in /
+/// [B, in, L] -> [B, out, L']. It uses only the widths of `kernel` and `padding`. The weight is [out, in /
 /// groups, width].
 LayerPtr conv1d(const ConvOptions& options);
-/// [B, in, D, H, W] -> [B, out, D', H', W']. Height and width of `kernel` and of `padding` are equal, and
-/// stand for the depth too.
+/// [B, in, D, H, W] -> [B, out, D', H', W']. Height and width of `kernel` and of `padding` must be equal, and
+/// also apply to the depth.
 LayerPtr conv3d(const ConvOptions& options);
 
 struct BatchNormOptions {
   double momentum = 0.1;  ///< weight of the new microbatch in the running statistics
   double epsilon = 1e-5;
-  double weight_deviation = 0;  ///< standard deviation of the initial weights, normal around 1; 0: they are 1
+  double weight_deviation = 0;  ///< standard deviation of the initial weights, normal around 1; 0: all are 1
 };
-/// Batch normalisation of [B, C, H, W] with the statistics of the microbatch.
+/// Batch normalisation of [B, C, H, W] with the microbatch's statistics.
 LayerPtr batch_norm2d(std::int64_t channels, const BatchNormOptions& options = {});
 /// Batch normalisation over the rows of [B, ..., C]: channels are the last dimension.
 LayerPtr batch_norm1d(std::int64_t channels, const BatchNormOptions& options = {});
@@ -81,22 +81,22 @@ enum class GeluForm { Erf, Tanh };
 LayerPtr gelu(GeluForm form = GeluForm::Erf);
 LayerPtr tanh_layer();
 LayerPtr sigmoid_layer();
-/// A last window that does not fit whole is left out or kept (torch's ceil_mode).
+/// Whether a last window that does not fit completely is dropped or kept (torch's ceil_mode).
 enum class LastWindow { LeftOut, Kept };
 LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0,
                     LastWindow last = LastWindow::LeftOut);
-/// Returns the place of each value that max_pool2d takes for the same input and arguments: int64 [B, C, H',
-/// W'], counted in the plane [H, W] (torch's return_indices). It is a layer beside the pooling, and no
+/// Returns the index of each value that max_pool2d selects for the same input and arguments: int64 [B, C, H',
+/// W'], within the plane [H, W] (torch's return_indices). It is a separate layer next to the pooling, and no
 /// gradient flows through it.
 LayerPtr max_pool2d_indices(std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0,
                             LastWindow last = LastWindow::LeftOut);
-/// Values [B, C, H', W'], indices as max_pool2d_indices gives them -> [B, C, height, width]: each value at
-/// its place, zeros elsewhere. If several values have one place, the last one stays.
+/// Values [B, C, H', W'], indices from max_pool2d_indices -> [B, C, height, width]: each value at its index,
+/// zeros elsewhere. If several values have the same index, the last one is kept.
 LayerPtr max_unpool2d(std::int64_t height, std::int64_t width);
 LayerPtr adaptive_avg_pool2d(std::int64_t height, std::int64_t width);
 LayerPtr dropout(double p);    ///< the mask depends on CallContext::random_seed alone
-LayerPtr dropout2d(double p);  ///< [B, C, ...] with whole channels of a sample dropped (torch's Dropout2d)
+LayerPtr dropout2d(double p);  ///< [B, C, ...]; drops whole channels of a sample (torch's Dropout2d)
 LayerPtr flatten();            ///< [B, ...] -> [B, F]
-LayerPtr add();                ///< two inputs of one shape
+LayerPtr add();                ///< two inputs of equal shape
 
 }  // namespace millrace

@@ -12,8 +12,7 @@
 namespace millrace {
 namespace {
 
-/// Returns the indices, among `size` elements, that the elements from -padding to size + padding are read
-/// from.
+/// Returns the source indices, among `size` elements, of the elements from -padding to size + padding.
 at::Tensor places(PaddingMode mode, std::int64_t size, std::int64_t padding, const at::Tensor& like) {
   std::vector<std::int64_t> from;
   for (std::int64_t i = -padding; i < size + padding; ++i) {
@@ -25,8 +24,8 @@ at::Tensor places(PaddingMode mode, std::int64_t size, std::int64_t padding, con
   return at::tensor(from, at::kLong).to(like.device());
 }
 
-/// Returns one number for each dimension after the channels of `x`: for width alone, for height and width, or
-/// for depth too, which is as the height.
+/// Returns one number for each dimension after the channels of `x`: width; height and width; or depth, height
+/// and width, where the depth's number is the height's.
 std::vector<std::int64_t> by_dimension(const at::Tensor& x, const Extent2& of) {
   std::vector<std::int64_t> numbers(static_cast<std::size_t>(x.dim() - 2), of.height);
   numbers.back() = of.width;

@@ -1,4 +1,5 @@
-// One convolution, transposed or not, and its gradients. The layers of single jobs and of job arrays call it.
+// A convolution, optionally transposed, and its gradients. The layers of single jobs and of job arrays use
+// it.
 #pragma once
 
 #include <array>
@@ -11,8 +12,7 @@
 
 namespace millrace {
 
-/// The parameters of a convolution, except the tensors and the groups; a kernel for many jobs has more
-/// groups.
+/// The parameters of a convolution, except tensors and groups; a kernel for many jobs has more groups.
 struct ConvolutionCall {
   explicit ConvolutionCall(const ConvOptions& options);
   explicit ConvolutionCall(const ConvTransposeOptions& options);
@@ -24,15 +24,15 @@ struct ConvolutionCall {
   bool transposed, bias;
 
   /// padded() returns `input` [N, C, (D,) (H,) W] with the edges of `mode`; unpadded() returns the input's
-  /// gradient, given that of padded()'s result. Both return their argument if `mode` is Zeros, as forward()
-  /// adds zeros itself.
+  /// gradient, given that of padded()'s result. Both return their argument if `mode` is Zeros, because
+  /// forward() adds zeros itself.
   at::Tensor padded(const at::Tensor& input) const;
   at::Tensor unpadded(const at::Tensor& grad) const;
   /// Computes the convolution. `input` is the result of padded(), and `weight` has torch.nn's layout.
   /// `bias_values` [O] is read only if `bias`.
   at::Tensor forward(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias_values,
                      std::int64_t groups) const;
-  /// Returns the gradients of input, weight and bias. Those that `mask` does not ask for are undefined.
+  /// Returns the gradients of input, weight and bias; those that `mask` does not request are undefined.
   std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& grad, const at::Tensor& input,
                                                            const at::Tensor& weight, std::int64_t groups,
                                                            std::array<bool, 3> mask) const;

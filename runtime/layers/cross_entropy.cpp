@@ -31,8 +31,8 @@ void check_target(std::int64_t label, std::int64_t classes) {
       "exported one has its classes already");
 }
 
-/// Counts the rows of scores [rows, classes] whose target has the best score, and those whose target is among
-/// the best five. Of equal scores the lower class comes first. A row with a NaN is wrong: its
+/// Counts the rows of scores [rows, classes] whose target has the highest score, and those whose target is
+/// among the five highest. On equal scores the lower class ranks first. A row with a NaN is wrong: its
 /// log-probabilities are all NaN.
 template <class Score>
 void count_top(const Score* score, const std::int64_t* label, std::int64_t rows, std::int64_t classes,
@@ -49,7 +49,7 @@ void count_top(const Score* score, const std::int64_t* label, std::int64_t rows,
   }
 }
 
-/// The same for log-probabilities [rows, classes] in float32 or float64, on the CPU.
+/// Does the same for log-probabilities [rows, classes] in float32 or float64, on the CPU.
 void count_top(const at::Tensor& log_p, const at::Tensor& targets, double& top1, double& top5) {
   const at::Tensor target = targets.contiguous();
   const auto count = [&]<class Score>(const Score* score) {
@@ -61,20 +61,20 @@ void count_top(const at::Tensor& log_p, const at::Tensor& targets, double& top1,
     count(log_p.const_data_ptr<float>());
 }
 
-/// Tells on a device of each row whether its target has the best score, and whether it is among the best
-/// five, as count_top does: bool [rows, 2]. `own` [rows, 1] are the targets' scores.
+/// Returns, on the device, whether each row's target has the highest score, and whether it is among the five
+/// highest, as count_top does: bool [rows, 2]. `own` [rows, 1] are the targets' scores.
 at::Tensor in_top(const at::Tensor& log_p, const at::Tensor& target, const at::Tensor& own) {
   const at::Tensor classes = at::arange(log_p.size(1), target.options());
   // Classes with a higher score, and those with an equal score before the target.
   const at::Tensor better = log_p.gt(own)
                                 .logical_or_(log_p.eq(own).logical_and_(classes.lt(target.unsqueeze(1))))
                                 .sum(1, /*keepdim=*/true)
-                                .add_(own.ne(own), 5);      // NaN: not among the best five
+                                .add_(own.ne(own), 5);      // NaN: not among the five highest
   return better.lt(at::arange(1, 6, 4, target.options()));  // 1 and 5
 }
 
 /// Computes nll_loss_backward with reduction "mean" over `count` rows, times `share`: one number for each
-/// target. It avoids the dispatcher, which for a few rows takes ten times as long as the numbers do.
+/// target. It bypasses the dispatcher, which for a few rows takes ten times as long as the computation.
 at::Tensor gradient_of_nll(const at::Tensor& log_p, const at::Tensor& target, double share, double count) {
   if (!log_p.device().is_cpu()) {
     return at::zeros(log_p.sizes(), log_p.options()).scatter_(1, target.unsqueeze(1), -(share / count));
@@ -93,7 +93,7 @@ at::Tensor gradient_of_nll(const at::Tensor& log_p, const at::Tensor& target, do
   return grad;
 }
 
-/// Computes log-probabilities in float32 at the least, whatever the type of the scores.
+/// Computes log-probabilities in at least float32, for any type of scores.
 at::Tensor log_probabilities(const at::Tensor& scores) {
   return at::_log_softmax(scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat), 1,
                           /*half_to_float=*/false);
@@ -276,11 +276,11 @@ class SoftCrossEntropy final : public Head {
   }
 
  private:
-  /// Returns the share of each class that a sample should have: [B, C]. Rows add up to one.
+  /// Returns the target share of each class: [B, C]. Rows sum to one.
   at::Tensor wanted_of(const at::Tensor& log_p, std::span<const at::Tensor> inputs) const {
     at::Tensor wanted =
         at::full(log_p.sizes(), smoothing_ / static_cast<double>(log_p.size(1)), log_p.options());
-    // Written by index: a row has one element of each column, so that the order of sums does not matter.
+    // Added by index: a row has one element of each column, so the order of sums does not matter.
     const auto add = [&](const at::Tensor& classes, const at::Tensor& amount) {
       const at::Tensor column = classes.unsqueeze(1);
       wanted.scatter_(1, column, wanted.gather(1, column).add_(amount));
@@ -302,7 +302,7 @@ class SoftCrossEntropy final : public Head {
   bool mixed_;
 };
 
-/// Cross-entropy in which a sample counts as its class weighs. Sums are in units of weight.
+/// Cross-entropy in which a sample has its class's weight. Sums are in units of weight.
 class WeightedCrossEntropy final : public Head, public WeighsLabels {
  public:
   WeightedCrossEntropy(double smoothing, std::vector<std::int64_t> units)
@@ -393,7 +393,7 @@ class WeightedCrossEntropy final : public Head, public WeighsLabels {
   at::Tensor weights_;  // float64 [C]: the units
 };
 
-/// A head of scores [B, C] and targets [B] that sees only the rows whose target counts.
+/// A head of scores [B, C] and targets [B] that uses only the rows whose target counts.
 class IgnoringLabels final : public Head, public WeighsLabels {
  public:
   IgnoringLabels(HeadPtr head, std::int64_t ignored, bool counts)
@@ -407,7 +407,7 @@ class IgnoringLabels final : public Head, public WeighsLabels {
     return o.ignored_ == ignored_ && o.counts_ == counts_ && typeid(*o.head_) == typeid(*head_) &&
            head_->like(*o.head_);
   }
-  /// Jobs whose targets count differently are computed one after the other.
+  /// Jobs with different counted targets are computed one after another.
   HeadPtr over_jobs(std::int64_t jobs) const override { return counts_ ? nullptr : head_->over_jobs(jobs); }
   std::string kind() const override { return head_->kind(); }
   std::vector<std::string> metrics() const override { return head_->metrics(); }
@@ -449,7 +449,7 @@ class IgnoringLabels final : public Head, public WeighsLabels {
   }
 
  private:
-  /// Returns the inputs' rows whose target counts; empty: there is none.
+  /// Returns the inputs' rows whose target counts; empty if there are none.
   std::vector<at::Tensor> kept_of(std::span<const at::Tensor> inputs, Saved* saved) const {
     if (saved) saved->inner.resize(1);
     const at::Tensor rows = inputs[1].ne(ignored_).nonzero().squeeze(1);

@@ -23,13 +23,15 @@ namespace millrace {
 namespace {
 
 constexpr double kSmooth = 1e-6;
-constexpr std::int64_t kSlabPlanes = 16;  ///< planes of a volume that are judged at once: bounds the memory
+/// planes of a volume that are evaluated at once: bounds the memory
+constexpr std::int64_t kSlabPlanes = 16;
 
-/// The sums over voxels that loss and metrics of a sample follow from. They add up over parts of a sample.
+/// The sums over voxels that determine a sample's loss and metrics. Sums of parts of a sample can be added.
 struct VoxelSums {
-  at::Tensor cross_entropy;                ///< float64 [B]
-  at::Tensor both, probable, labelled;     ///< float64 [B, C - 1]: of p t, p and t
-  at::Tensor both_highest, highest_count;  ///< the same of the class with the highest score
+  at::Tensor cross_entropy;             ///< float64 [B]
+  at::Tensor both, probable, labelled;  ///< float64 [B, C - 1]: sums of p t, p and t
+  /// as `both` and `probable`, with the class of the highest score instead of p
+  at::Tensor both_highest, highest_count;
 
   void add(const VoxelSums& other) {
     cross_entropy.add_(other.cross_entropy);
@@ -50,7 +52,7 @@ at::Tensor dice_of(const at::Tensor& both, const at::Tensor& all) {
 VoxelSums voxel_sums(const at::Tensor& log_p, const at::Tensor& probabilities, const at::Tensor& target) {
   const std::int64_t voxel[] = {1};
   const auto summed = [&](const at::Tensor& t) { return at::sum(t, voxel, false, at::kDouble); };
-  // A voxel with a NaN has no highest class: argmax would return that of the NaN.
+  // A voxel with a NaN has no highest class: argmax would return the NaN's class.
   const at::Tensor unknown = log_p.select(1, 0).ne(log_p.select(1, 0));
   const at::Tensor highest = at::argmax(log_p, 1).masked_fill_(unknown, -1);
   std::vector<at::Tensor> both, probable, labelled, both_highest, count;
@@ -72,7 +74,7 @@ VoxelSums voxel_sums(const at::Tensor& log_p, const at::Tensor& probabilities, c
       .highest_count = by_class(count)};
 }
 
-/// Returns the sums of the metrics over the samples and their number: float64 [2 + C - 1 + 1].
+/// Returns the sums of the metrics over the samples and the number of samples: float64 [2 + C - 1 + 1].
 at::Tensor metric_sums(const VoxelSums& sums, std::int64_t voxels) {
   const std::int64_t over_classes[] = {1}, over_samples[] = {0};
   const at::Tensor soft = dice_of(sums.both, sums.probable.add(sums.labelled)),
@@ -130,8 +132,8 @@ class DiceCrossEntropy final : public Head {
     return metrics;
   }
 
-  /// With dice = (2 b + e) / d: d(1 - dice) / dp = (2 b + e) / d^2 - 2 t / d, and cross-entropy gives (p - t)
-  /// / voxels for the scores directly.
+  /// With dice = (2 b + e) / d: d(1 - dice) / dp = (2 b + e) / d^2 - 2 t / d. Cross-entropy gives (p - t) /
+  /// voxels for the scores directly.
   std::vector<at::Tensor> backward(Saved& saved, LossScale scale, std::span<const bool>) const override {
     const at::Tensor &p = saved.tensors[0], &target = saved.tensors[1];
     const double classes = double(classes_ - 1), samples = double(p.size(0)), voxels = double(p.size(2));
@@ -176,7 +178,7 @@ class DiceCrossEntropy final : public Head {
   std::int64_t classes_;
 };
 
-/// Joins the windows of one volume after the other.
+/// Joins the windows of one volume after another.
 class Windows final : public Collector {
  public:
   explicit Windows(const DiceCrossEntropy& head) : head_(head) {}
@@ -201,7 +203,7 @@ class Windows final : public Collector {
     return {n[0], n[1], {n[2], n[3], n[4]}, {n[5], n[6], n[7]}};
   }
 
-  /// Checks the window, and starts a volume at the first one.
+  /// Checks the window, and starts a volume at its first window.
   void begin(const VolumeWindow& window, const at::Tensor& scores) {
     bool inside = window.number == 0 || (window.number == taken_ && volume_.sides == window.sides &&
                                          volume_.windows == window.windows);
@@ -279,11 +281,11 @@ class Windows final : public Collector {
   }
 
   const DiceCrossEntropy& head_;
-  VolumeWindow volume_;          ///< the first window of the volume that is under way
-  std::int64_t taken_ = 0;       ///< windows of that volume
+  VolumeWindow volume_;          ///< the first window of the current volume
+  std::int64_t taken_ = 0;       ///< windows of that volume so far
   at::Tensor scores_, weights_;  ///< [C, D, H, W] and [D, H, W]: sums over the windows
   at::Tensor labels_;            ///< [D, H, W]
-  at::Tensor window_weights_;    ///< of one window
+  at::Tensor window_weights_;    ///< weights of one window
 };
 
 std::unique_ptr<Collector> DiceCrossEntropy::collector() const {

@@ -8,11 +8,11 @@
 namespace millrace {
 namespace {
 
-/// Draws a mask with the shape and device of `like`. Each of `seeds` draws an equal number of rows of
+/// Draws a mask with the shape and device of `like`. Each seed of `seeds` draws an equal number of rows of
 /// dimension 0.
 at::Tensor drawn(const at::Tensor& like, double p, std::span<const std::uint64_t> seeds, MasksFrom from) {
   const bool copied = from == MasksFrom::Host && !like.device().is_cpu();
-  // Page-locked memory lets the copy run without a wait.
+  // Page-locked memory makes the copy asynchronous.
   const at::Tensor mask = at::empty(like.sizes(), at::TensorOptions(at::kFloat)
                                                       .device(copied ? at::Device(at::kCPU) : like.device())
                                                       .pinned_memory(copied));

@@ -7,7 +7,7 @@
 namespace millrace {
 namespace {
 
-/// The layer that through_autograd calls. It has a forward only.
+/// The layer that through_autograd calls. It has only a forward.
 class Computed final : public Layer {
  public:
   explicit Computed(const ForwardLayer& layer) : layer_(layer) {}

@@ -1,5 +1,5 @@
-// The kinds of tensors that a layer's forward writes besides its outputs. Saves, rescues, skipped steps,
-// refusals and --check-writes ask here.
+// The kinds of tensors that a layer's forward writes in addition to its outputs. Saves, rescues, skipped
+// steps, error checks and --check-writes use it.
 #pragma once
 
 #include <algorithm>
@@ -8,13 +8,12 @@
 
 namespace millrace {
 
-/// The kinds of tensors that a forward in training writes and later actions read. All others change in
-/// updates alone. An evaluation writes none of them, and a forward that recompute runs again leaves them as
-/// they are.
+/// The kinds of tensors that a training forward writes and later actions read. All others change only in
+/// updates. An evaluation writes none of them, and a recomputed forward leaves them unchanged.
 struct ForwardWrites {
-  bool parameters = false;  ///< those with ParameterSpec::written
+  bool parameters = false;  ///< parameters with ParameterSpec::written
   bool buffers = false;     ///< running statistics
-  bool carried = false;     ///< states for the microbatch that follows (CarriesState)
+  bool carried = false;     ///< states for the following microbatch (CarriesState)
 
   bool any() const { return parameters || buffers || carried; }
   void add(const ForwardWrites& other) {

@@ -89,8 +89,7 @@ class Concat final : public Layer {
     std::vector<at::Tensor> gradients;
     std::int64_t from = 0;
     for (std::size_t i = 0; i < saved.numbers.size(); ++i) {
-      // A dense gradient, as it would be after a message: some kernels add up strided gradients in another
-      // order.
+      // A dense gradient, as after a message: some kernels add strided gradients in another order.
       gradients.push_back(needs[i] ? grad.narrow(1, from, saved.numbers[i]).contiguous() : at::Tensor());
       from += saved.numbers[i];
     }
@@ -120,7 +119,7 @@ class ScaleChannels final : public Layer {
                                          std::span<const bool> needs) const override {
     const at::Tensor &x = saved.tensors[0], &factor = saved.tensors[1];
     const std::int64_t places[] = {2, 3};
-    // A plane of one pixel has nothing to add up.
+    // A plane of one pixel needs no sum.
     const auto summed = [&](at::Tensor t) {
       return t.sizes() == factor.sizes() ? t : at::sum(t, places, true);
     };
@@ -129,7 +128,7 @@ class ScaleChannels final : public Layer {
   }
 };
 
-/// PReLU of one job, or of many: then every tensor begins with the jobs.
+/// PReLU of one job, or of many: every tensor then has a leading job dimension.
 class PRelu final : public Layer {
  public:
   enum class Of { Job, Jobs };
@@ -156,7 +155,7 @@ class PRelu final : public Layer {
     if (saved) saved->tensors = {inputs[0]};
     return at::_prelu_kernel(inputs[0], by_channel(p[0], inputs[0]));
   }
-  /// Returns the input's gradient. One kernel gives both gradients; the weight's waits in `saved`.
+  /// Returns the input's gradient. One kernel computes both gradients; the weight's is kept in `saved`.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool>) const override {
     const at::Tensor weight = by_channel(p[0], grad);
@@ -169,7 +168,7 @@ class PRelu final : public Layer {
   }
 
  private:
-  /// Returns the weight as [1, C or 1, 1, ...], with a dimension of jobs in front if there are several.
+  /// Returns the weight as [1, C or 1, 1, ...], with a leading job dimension if there are several jobs.
   at::Tensor by_channel(const at::Tensor& weight, const at::Tensor& x) const {
     Shape shape(static_cast<std::size_t>(x.dim()), 1);
     if (first_ == 1) shape[0] = weight.size(0);
@@ -178,7 +177,7 @@ class PRelu final : public Layer {
   }
   std::int64_t parameters_;
   double initial_;
-  std::size_t first_;  ///< dimension of the samples
+  std::size_t first_;  ///< index of the sample dimension
 };
 
 class GroupNorm final : public Layer {
@@ -226,7 +225,7 @@ class GroupNorm final : public Layer {
   GroupNormOptions o_;
 };
 
-/// The layer of a function y = f(x) whose derivative follows from x alone.
+/// The layer of a function y = f(x) whose derivative depends on x alone.
 template <class Function>
 class Activation final : public Layer {
  public:

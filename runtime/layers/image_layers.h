@@ -1,4 +1,4 @@
-// Further layers of the image models. Shapes: B is the microbatch, C channels, H W height and width.
+// Further layers of the image models. Shapes: B is the microbatch size, C channels, H W height and width.
 #pragma once
 
 #include "runtime/layers/layer.h"
@@ -13,12 +13,11 @@ LayerPtr avg_pool2d(const AvgPoolOptions& options);  ///< [B, C, H, W] -> [B, C,
 
 LayerPtr concat();  ///< [B, C1, ...], [B, C2, ...], ... -> [B, C1 + C2 + ..., ...]
 
-/// Multiplies [B, C, H, W] by a factor for each channel [B, C, 1, 1] (squeeze and excitation, arXiv
-/// 1709.01507).
+/// Multiplies [B, C, H, W] by one factor per channel [B, C, 1, 1] (squeeze and excitation, arXiv 1709.01507).
 LayerPtr scale_channels();
 
-/// Computes max(x, 0) + weight min(x, 0) for x [B, C, ...]. The parameter weight [parameters] has 1 element
-/// for all channels or one for each (torch.nn.PReLU, arXiv 1502.01852).
+/// Computes max(x, 0) + weight min(x, 0) for x [B, C, ...]. The parameter weight [parameters] has one element
+/// for all channels or one per channel (torch.nn.PReLU, arXiv 1502.01852).
 LayerPtr prelu(std::int64_t parameters = 1, double initial = 0.25);
 
 struct GroupNormOptions {
@@ -28,7 +27,7 @@ struct GroupNormOptions {
 /// Normalises [B, C, ...] over the elements of each sample's `groups` groups of channels (torch.nn.GroupNorm,
 /// arXiv 1803.08494). `groups` divides the channels.
 LayerPtr group_norm(std::int64_t groups, std::int64_t channels, const GroupNormOptions& options = {});
-/// Normalises each channel of a sample by itself, as torch.nn.InstanceNorm does (arXiv 1607.08022). By
+/// Normalises each channel of a sample separately, as torch.nn.InstanceNorm does (arXiv 1607.08022). By
 /// default it has no parameters; it never has running statistics.
 LayerPtr instance_norm(std::int64_t channels, const GroupNormOptions& options = {.affine = false});
 

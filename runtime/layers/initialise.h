@@ -1,4 +1,4 @@
-// Initial values of parameters. They are a function of (seed, parameter name) only, or are given by the
+// Initial values of parameters. They depend only on (seed, parameter name), or are given by the
 // ParameterSpec.
 #pragma once
 

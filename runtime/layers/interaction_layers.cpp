@@ -52,7 +52,7 @@ class DotInteraction final : public Layer {
     if (padding_ > 0) parts.push_back(at::zeros({products.size(0), padding_}, products.options()));
     return at::cat(parts, 1);
   }
-  /// A product of vectors i and j gives each the other one's values.
+  /// The gradient of a product of vectors i and j is the other vector's values.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool> needs) const override {
     const at::Tensor& vectors = saved.tensors[0];
@@ -71,7 +71,7 @@ class DotInteraction final : public Layer {
   }
 
  private:
-  /// Returns the places of the pairs i > j in a row of products, int64 on the device of `like`.
+  /// Returns the indices of the pairs i > j in a row of products, int64 on the device of `like`.
   static at::Tensor places(std::int64_t vectors, const at::Tensor& like) {
     std::vector<std::int64_t> of_pairs;
     for (std::int64_t i = 1; i < vectors; ++i)
@@ -149,8 +149,8 @@ class BinaryCrossEntropy final : public Head {
     return sums_on_device({loss.to(at::kDouble), right}, double(scores.size(0)));
   }
 
-  /// Returns how many samples of each label have a score in each bin: float64 [2 kRocBins], label 0 first. A
-  /// score of NaN counts in the last bin; the loss is NaN then.
+  /// Returns the number of samples by label and score bin: float64 [2 kRocBins], label 0 first. A NaN score
+  /// is counted in the last bin; the loss is NaN then.
   at::Tensor counts_of(std::span<const at::Tensor> inputs) const {
     const at::Tensor scores = scores_of(inputs).to(at::kDouble);
     const at::Tensor bins = (logits_ ? scores : at::logit(scores))

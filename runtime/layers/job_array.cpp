@@ -20,18 +20,16 @@
 namespace millrace {
 namespace {
 
-// A kernel must win by more than the error of a measurement. Where a job's call takes longer than starting it
-// does, the kernel must win by more: a layer that is measured alone finds caches and layouts that it does not
-// find between its neighbours.
+// A kernel must win by more than the measurement error. If a job's call takes longer than its launch, the
+// kernel must win by more: in isolation, a layer finds other caches and layouts than between its neighbours.
 constexpr double kGain = 0.97, kGainOfLongCalls = 0.85;
 constexpr double kLongCall = 300e-6;  // seconds of forward and backward of one job
 constexpr int kMeasurements = 3;
-// Seconds that a job's call keeps each thread busy. A longer call gains nothing from being joined with
-// others. So kernels that only save calls are not tried there: trying would take time, and memory for all
-// jobs at once.
+// Time that a job's call keeps each thread busy. Longer calls gain nothing from being combined. Kernels that
+// only save launches are then not tried: a trial would take time, and memory for all jobs at once.
 constexpr double kNotTried = 2e-3;
 
-/// The clock of choosing_clock(), which has the times for one and for several intra-op threads.
+/// The clock of choosing_clock(), for one and for several intra-op threads.
 class ChoosingClock final : public Clock {
  public:
   TimePoint now() const override {
@@ -48,7 +46,7 @@ class ChoosingClock final : public Clock {
   void notify_all(std::condition_variable& changed) override { changed.notify_all(); }
 };
 
-/// Makes a view without the dispatcher: an array makes B of them for every layer.
+/// Makes a view without the dispatcher: an array makes B views for every layer.
 at::Tensor view_of(const at::Tensor& of, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                    std::int64_t offset) {
   at::Tensor view = at::detail::make_tensor<at::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(of.storage()),
@@ -69,8 +67,8 @@ std::string text_of(std::span<const at::Tensor> inputs, std::size_t per_job, boo
   return text.str();
 }
 
-/// Returns a job's tensor as its own run has it: dense, and at an address where tensors begin. A part of an
-/// array's tensor may begin elsewhere, where a BLAS may add in another order.
+/// Returns a job's tensor as in its own run: dense and aligned. A part of an array's tensor may be aligned
+/// differently, which may change a BLAS's order of summation.
 at::Tensor as_own(const at::Tensor& t) {
   if (!t.defined()) return t;
   constexpr std::uintptr_t kAlignment = 64;  // bytes; the alignment of LibTorch's allocator and of ours
@@ -79,7 +77,7 @@ at::Tensor as_own(const at::Tensor& t) {
   return begins ? t.contiguous() : t.clone(at::MemoryFormat::Contiguous);
 }
 
-/// Puts the i-th tensors of all jobs, `whole` [B, ...], into `all`: together or apart (JobTensors).
+/// Stores the i-th tensors of all jobs, `whole` [B, ...], in `all`: together or apart (JobTensors).
 void put(at::Tensor whole, std::vector<at::Tensor>& all, std::size_t i, bool as_one) {
   if (as_one) {
     all[i] = std::move(whole);
@@ -92,9 +90,9 @@ void put(at::Tensor whole, std::vector<at::Tensor>& all, std::size_t i, bool as_
   for (std::size_t b = 0; b < parts.size(); ++b) all[b * per_job + i] = std::move(parts[b]);
 }
 
-/// Prepares what a layer or head of an array keeps, if it keeps anything. Saved::inner has the Saved of its
-/// kernel, or one for each job. Saved::numbers has 1 first if the kernel runs. It then has 1 or 0 by input of
-/// a job: whether the input came together, so that its gradient may too.
+/// Prepares the data that a layer or head of an array keeps, if any. Saved::inner has the Saved of its
+/// kernel, or one per job. Saved::numbers starts with 1 if the kernel runs. A 1 or 0 for each input of a job
+/// follows: whether the input was together, so that its gradient may be too.
 void keep_jobs(Saved* saved, bool fused, std::size_t jobs) {
   if (!saved) return;
   saved->numbers = {fused};
@@ -110,7 +108,7 @@ bool came_together(const Saved& saved, std::size_t input) {
   return saved.numbers[1 + input] != 0;
 }
 
-/// Runs the jobs as further samples of a layer that folds().
+/// Runs the jobs as additional samples of a layer that folds().
 class FoldedJobs final : public Layer, public OneCall {
  public:
   explicit FoldedJobs(LayerPtr layer) : layer_(std::move(layer)) {}
@@ -140,7 +138,7 @@ class FoldedJobs final : public Layer, public OneCall {
   }
 
  private:
-  /// Tells whether [B, N, ...] lies in memory as [N, B, ...], the result of convolutions over all jobs.
+  /// Returns whether [B, N, ...] is stored as [N, B, ...], the layout of convolutions over all jobs.
   static bool lies_samples_first(const at::Tensor& x) {
     return !x.is_contiguous() && x.dim() > 1 && x.transpose(0, 1).is_contiguous();
   }
@@ -259,7 +257,7 @@ class JobLayer : public MultiLayer {
     Saved* saved;
   };
   std::span<const LayerPtr> jobs() const { return jobs_; }
-  /// Returns the outputs of all jobs, each made by forward(job, OneJob).
+  /// Returns the outputs of all jobs, each computed by forward(job, OneJob).
   template <typename Forward>
   std::vector<at::Tensor> forward_each(std::span<const at::Tensor> inputs,
                                        std::span<const at::Tensor> parameters, const CallContext& context,
@@ -327,8 +325,7 @@ class JobLayer : public MultiLayer {
     if (const auto there = behind(parameters); !there.empty()) return there;
     return room = JobTensors(parameters, parameters_).of_all_jobs();
   }
-  /// Copies tensors back of which a kernel wrote to a copy: the tensors of jobs need not lie at equal
-  /// distances.
+  /// Copies tensors back if a kernel wrote to a copy, because the jobs' tensors were not equally spaced.
   void put_back(std::span<const at::Tensor> whole, std::span<at::Tensor> of_jobs) const {
     for (std::size_t i = 0; i < whole.size(); ++i) {
       for (std::size_t b = 0; b < jobs_.size(); ++b) {
@@ -378,17 +375,16 @@ class JobLayer : public MultiLayer {
     put_back(whole, sums);
   }
 
-  /// Tells whether the kernel runs instead of the loop. When a training microbatch of these shapes comes for
-  /// the first time, it measures both with the tensors at hand.
+  /// Returns whether the kernel runs instead of the loop. For the first training microbatch of these shapes,
+  /// it measures both with the given tensors.
   bool choose(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
               std::span<at::Tensor> buffers, const CallContext& context, bool saves) const {
     if (!kernel_ || context.replicas) return false;
-    // Kernels over all jobs are made for one type. In a lower precision the loop keeps each job's own
-    // rounding.
+    // Kernels over all jobs support one type. In a lower precision, the loop keeps each job's own rounding.
     if (std::ranges::any_of(inputs,
                             [](const at::Tensor& t) { return at::isReducedFloatingType(t.scalar_type()); }))
       return false;
-    // On an accelerator, B small kernels mostly cost the time of starting them.
+    // On an accelerator, the cost of B small kernels is mostly launch overhead.
     if (choices_->mode() == ArrayKernels::Fused || !inputs.front().device().is_cpu()) return true;
     const std::size_t per_job = inputs.size() / jobs_.size();
     const std::uint64_t key = key_of(inputs, per_job, context.training);
@@ -412,7 +408,7 @@ class JobLayer : public MultiLayer {
         return false;
       }
     }
-    for (int i = 0; i <= kMeasurements; ++i) {  // the first one of each is uncounted warm-up
+    for (int i = 0; i <= kMeasurements; ++i) {  // the first of each is warm-up and not counted
       for (const bool fused : {false, true}) {
         const double seconds =
             seconds_of(fused ? Way::Kernel : Way::Loop, inputs, parameters, buffers, context, saves);
@@ -426,15 +422,15 @@ class JobLayer : public MultiLayer {
     return choice.fused;
   }
 
-  /// The ways to compute all jobs. LoopIntoOneSum adds the weight gradients of all jobs in one place, which
-  /// takes little memory.
+  /// The ways to compute all jobs. LoopIntoOneSum adds the weight gradients of all jobs into one buffer,
+  /// which takes little memory.
   enum class Way { Loop, LoopIntoOneSum, Kernel };
   double seconds_of(Way way, std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                     std::span<const at::Tensor> buffers, const CallContext& context, bool saves) const {
     const bool fused = way == Way::Kernel;
     std::vector<at::Tensor> statistics, sums;
     for (const at::Tensor& buffer : buffers) statistics.push_back(buffer.clone());
-    if (saves && !parameters.empty()) {  // gradient sums lie in one storage, as in a stage
+    if (saves && !parameters.empty()) {  // gradient sums share one storage, as in a stage
       std::int64_t of_job = 0, total = 0;
       for (const at::Tensor& p : parameters.first(parameters_)) of_job += p.numel();
       const std::int64_t all = of_job * static_cast<std::int64_t>(jobs_.size());
@@ -489,7 +485,7 @@ class JobLayer : public MultiLayer {
   std::size_t parameters_ = 0, buffers_ = 0;  ///< numbers of parameters and buffers of one job
 };
 
-/// Runs layers that carry states job by job, each from the state that it left: "job0/h", "job0/c", "job1/h",
+/// Runs layers that carry states job by job, each resuming from its own state: "job0/h", "job0/c", "job1/h",
 /// ...
 class CarryingJobs final : public JobLayer, public CarriesState {
  public:
@@ -533,7 +529,7 @@ class JobCollector final : public Collector {
 
  private:
   std::vector<std::unique_ptr<Collector>> jobs_;
-  std::size_t per_job_;  ///< sums
+  std::size_t per_job_;  ///< number of sums
 };
 
 class JobHead final : public Head {
@@ -609,7 +605,7 @@ class JobHead final : public Head {
       std::vector<at::Tensor> found = kernel_->backward(saved.inner[0], scales[0], needs.first(read));
       for (std::size_t i = 0; i < found.size(); ++i) {
         if (!found[i].defined()) continue;
-        // Loss scales are powers of two unless a flag sets others, so nothing is rounded.
+        // Loss scales are powers of two unless a flag sets others, so no rounding occurs.
         for (std::size_t b = 1; b < jobs_.size(); ++b)
           if (scales[b] != scales[0])
             found[i].select(0, static_cast<std::int64_t>(b)).mul_(scales[b].unit / scales[0].unit);
@@ -635,8 +631,8 @@ class JobHead final : public Head {
   }
 
  private:
-  // The greatest number of a job's scores for which the kernel is used. Bringing larger scores together costs
-  // more than calls do. Smaller ones need no measurement: the kernel does the same arithmetic with fewer
+  // The largest number of a job's scores for which the kernel is used. For larger scores, the copy costs more
+  // than the saved calls. Smaller ones need no measurement: the kernel does the same arithmetic with fewer
   // calls.
   static constexpr std::int64_t kMostHeadElements = 1 << 14;
   bool fuses(std::span<const at::Tensor> inputs) const {

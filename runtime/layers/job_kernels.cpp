@@ -21,7 +21,7 @@
 namespace millrace {
 namespace {
 
-/// The base of kernels. It checks no shapes: the layers of the jobs have done so.
+/// The base of kernels. It checks no shapes: the jobs' layers have checked them.
 class Kernel : public Layer {
  public:
   Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
@@ -59,7 +59,7 @@ class LinearOfJobs final : public Kernel, public OneCall {
   }
 };
 
-/// Returns [B, N, C, ...] as [N, B C, ...]; a view if it lies so in memory.
+/// Returns [B, N, C, ...] as [N, B C, ...]; a view if the memory layout allows it.
 at::Tensor channels_of_jobs(const at::Tensor& x) {
   Shape shape(x.sizes().begin() + 1, x.sizes().end());
   shape[1] *= x.size(0);
@@ -74,7 +74,7 @@ at::Tensor apart(const at::Tensor& x, std::int64_t jobs) {
 }
 
 /// Runs the convolutions of all jobs as one. If all jobs share the input, it has B times as many output
-/// channels; a transposed one cannot, because its weight begins with the input's channels. Otherwise it has B
+/// channels. A transposed one cannot, because its weight starts with the input channels. Otherwise it has B
 /// times as many groups.
 class ConvolutionOfJobs final : public Kernel, public OneCall {
  public:
@@ -119,8 +119,8 @@ class ConvolutionOfJobs final : public Kernel, public OneCall {
     shape.front() *= weight.size(0);
     return shape;
   }
-  /// Returns the weights of all jobs side by side, as a copy because they lie apart. It is not kept between
-  /// forward and backward, where it would double the memory of weights.
+  /// Returns the concatenated weights of all jobs, as a copy because they are separate. It is not kept
+  /// between forward and backward, where it would double the memory of weights.
   static at::Tensor side_by_side(const at::Tensor& weight) {
     return weight.reshape(side_by_side_shape(weight));
   }

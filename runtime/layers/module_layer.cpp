@@ -16,8 +16,8 @@
 namespace millrace {
 namespace {
 
-/// A module with its tensors. Parameters that are not trained (requires_grad false) are described, and given,
-/// as buffers.
+/// A module with its tensors. Parameters that are not trained (requires_grad false) are described, and
+/// passed, as buffers.
 struct Instance {
   explicit Instance(ModuleInstance m) : made(std::move(m)) {
     const auto named = made.module->named_parameters();
@@ -129,7 +129,8 @@ class ModuleLayer final : public Layer {
     ParameterSpec spec{.name = name, .shape = tensor.sizes().vec(), .is_buffer = is_buffer};
     spec.is_counter = is_buffer && tensor.scalar_type() == at::kLong && tensor.dim() == 0;
     if (!spec.is_counter) spec.value = tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-    // The kind follows from shape and name, so that biases and norms can be left out of weight decay as in
+    // The kind is derived from shape and name, so that biases and norms can be excluded from weight decay as
+    // usual.
     // usual recipes.
     spec.kind = tensor.dim() > 1         ? ParameterKind::Weight
                 : name.ends_with("bias") ? ParameterKind::Bias
@@ -163,7 +164,7 @@ class ModuleLayer final : public Layer {
     idle_.push_back(std::move(instance));
   }
 
-  /// Makes the module's tensors `own` share the memory of `given`.
+  /// Makes the module's own tensors share the memory of `given`.
   template <class Tensors>
   static void give(std::vector<at::Tensor>& own, const Tensors& given) {
     MILLRACE_CHECK(own.size() == given.size());
@@ -187,7 +188,7 @@ class ModuleLayer final : public Layer {
       const std::lock_guard lock(mutex_);
       if (const auto known = outputs_.find(key); known != outputs_.end()) return known->second;
     }
-    // The new instance is float32; it is given tensors of the run's precision when it is called.
+    // The new instance is float32; it receives tensors of the run's precision when it is called.
     at::ScalarType precision = at::kFloat;
     for (auto input = inputs.rbegin(); input != inputs.rend(); ++input) {
       if (at::isFloatingType(input->dtype)) precision = input->dtype;
@@ -210,7 +211,7 @@ class ModuleLayer final : public Layer {
   std::function<ModuleInstance()> make_;
   ModuleOptions options_;
   std::vector<ParameterSpec> specs_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   mutable std::vector<std::shared_ptr<Instance>> idle_;
   mutable std::map<std::string, std::pair<Shape, at::ScalarType>> outputs_;
 };

@@ -1,4 +1,4 @@
-// Makes a layer of a whole torch::nn::Module.
+// Wraps a whole torch::nn::Module as a layer.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ namespace millrace {
 
 struct ModuleOptions {
   std::string kind = "module";
-  /// Seed of the initial values, which are those that the constructor draws after torch::manual_seed(seed).
-  /// Two layers of one module need two seeds. (Layers that come with millrace start from --seed and the
+  /// Seed of the initial values, which the constructor draws after torch::manual_seed(seed). Two layers of
+  /// the same module need different seeds. (millrace's own layers derive initial values from --seed and the
   /// layer's name instead.)
   std::uint64_t seed = 0;
-  /// Tells whether the forward draws random numbers (dropout). They are then those after torch::manual_seed
-  /// of (job seed, layer name, position of the microbatch), whatever the plan. One thread of a process runs
-  /// such a forward at a time. If nothing is drawn, false is faster.
+  /// Whether the forward draws random numbers (dropout). They are then drawn after torch::manual_seed of (job
+  /// seed, layer name, position of the microbatch), for any plan. Only one thread of a process runs such a
+  /// forward at a time. If nothing is drawn, false is faster.
   bool draws = true;
 };
 
@@ -36,15 +36,15 @@ struct ModuleInstance {
   std::function<at::Tensor(std::span<const at::Tensor> inputs)> forward;
 };
 
-/// Makes a layer of a module with one output. Parameters and buffers have their names in the module (its
-/// state_dict), float32. Gradients are those of LibTorch's autograd.
-/// `make` is called once for the description, and once more for each microbatch that is between forward and
-/// backward: a module holds tensors, whereas a layer is given them. The output's shape is found by running
-/// zeros through the module in evaluation (tokens: the token 0). In training `module->train()` is set.
-/// output_shape() throws ConfigError if the module does not take the inputs.
+/// Wraps a module with one output as a layer. Parameters and buffers have their names in the module (its
+/// state_dict), float32. Gradients are computed by LibTorch's autograd.
+/// `make` is called once for the description, and once more for each microbatch between forward and backward:
+/// a module holds tensors, whereas a layer receives them. The output's shape is found by running the module
+/// on zeros in evaluation mode (tokens: the token 0). In training `module->train()` is set. output_shape()
+/// throws ConfigError if the module does not accept the inputs.
 LayerPtr module_layer(std::function<ModuleInstance()> make, const ModuleOptions& options);
 
-/// Makes a layer of what `make` returns: a module's holder or shared_ptr, whose forward takes one, two or
+/// Wraps the result of `make` as a layer: a module's holder or shared_ptr, whose forward takes one, two or
 /// three tensors and returns one. For example: module_layer([] { return
 /// torch::nn::Sequential(torch::nn::Linear(8, 8), torch::nn::ReLU()); }).
 template <class Make>

@@ -160,7 +160,7 @@ class PointCrossEntropy final : public Head {
     sums[0] +=
         std::get<0>(at::nll_loss_forward(log_p, labels, {}, at::Reduction::Mean, -100)).item<double>() *
         clouds;
-    // A point with a NaN belongs to no part; argmax would return the first one.
+    // A point with a NaN has no part; argmax would return the first one.
     const at::Tensor unknown = log_p.select(1, 0).ne(log_p.select(1, 0));
     count(log_p.argmax(1).masked_fill_(unknown, -1), labels, inputs[0].size(0), sums);
     sums.back() += clouds;
@@ -174,7 +174,7 @@ class PointCrossEntropy final : public Head {
         at::_log_softmax(widened(inputs[0]).reshape({-1, parts_}), 1, /*half_to_float=*/false);  // [N P, K]
     const at::Tensor labels = inputs[1].reshape({-1});
     const at::Tensor unknown = log_p.select(1, 0).ne(log_p.select(1, 0));
-    // Of each point a one in the column of its part, of none in that of an unknown one: [N, P, K].
+    // One-hot rows by part, zeros for a point without a part: [N, P, K].
     const at::Tensor classes = at::arange(parts_, labels.options());
     const auto columns = [&](const at::Tensor& of_points) {
       return of_points.unsqueeze(1).eq(classes).view({clouds, -1, parts_});
@@ -230,7 +230,7 @@ class PointCrossEntropy final : public Head {
     }
   }
 
-  /// Adds the accuracy and IoU of each cloud to `sums`, and the points found and labelled of each part.
+  /// Adds each cloud's accuracy and IoU to `sums`, and each part's predicted and labelled points.
   void count(const at::Tensor& found, const at::Tensor& labels, std::int64_t clouds,
              std::span<double> sums) const {
     const std::int64_t *one = found.const_data_ptr<std::int64_t>(),
@@ -295,7 +295,8 @@ class Orthogonality final : public Head {
     }
     return sums_on_device({at::mean(norm)}, double(t.size(0)));
   }
-  /// Computes d ||T T' - I|| / dT = 2 (T T' - I) T / ||T T' - I||, which is set to 0 where T is orthogonal.
+  /// Computes d ||T T' - I|| / dT = 2 (T T' - I) T / ||T T' - I||, which is defined as 0 where T is
+  /// orthogonal.
   std::vector<at::Tensor> backward(Saved& saved, LossScale scale, std::span<const bool>) const override {
     const at::Tensor &t = saved.tensors[0], &off = saved.tensors[1], &norm = saved.tensors[2];
     const at::Tensor direction = off.div(norm).masked_fill_(norm.eq(0), 0);

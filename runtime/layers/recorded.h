@@ -1,4 +1,4 @@
-// Functions of layers that leave their backward to LibTorch's autograd.
+// Functions for layers whose backward is left to LibTorch's autograd.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,11 +7,11 @@
 
 namespace millrace {
 
-/// Returns `input` as the beginning of a graph. It wants a gradient unless it holds integers.
+/// Returns `input` as a leaf of a graph. It requires a gradient unless it holds integers.
 at::Tensor leaf_of(const at::Tensor& input);
 
-/// Returns the gradients of `leaves`, given that of `output`. They are undefined for leaves that want none or
-/// that `output` does not depend on. The graph is used up.
+/// Returns the gradients of `leaves`, given the gradient of `output`. They are undefined for leaves that
+/// require none or that `output` does not depend on. The graph is consumed.
 std::vector<at::Tensor> gradients_of(const at::Tensor& output, const at::Tensor& grad,
                                      const std::vector<at::Tensor>& leaves);
 

@@ -71,22 +71,23 @@ at::Tensor rows(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
 }
 
-/// A GPU has one operator for all that follows the products of a step. It keeps other tensors of a step than
-/// Kept: the four gates [(jobs) B, 4H] and the state [(jobs,) B, H].
+/// On a GPU, one operator does everything after a step's products. It keeps other tensors than Kept: the four
+/// gates [(jobs) B, 4H] and the state [(jobs,) B, H].
 enum FusedKept : std::size_t { kFusedGates, kFusedState, kFusedKeptPerStep };
 
 bool has_fused_cell(const at::Tensor& x) {
   return x.is_cuda();
 }
 
-/// Runs one step of the fused operator. `state` becomes the one after it. Returns the gates.
+/// Runs one step of the fused operator. Replaces `state` by the next one. Returns the gates.
 at::Tensor fused_cell(const at::Tensor& from_input, const at::Tensor& from_state, LstmState& state) {
   auto [h, c, gates] = at::_thnn_fused_lstm_cell(rows(from_input), rows(from_state), rows(state.c), {}, {});
   state = {h.view(state.c.sizes()), c.view(state.c.sizes())};
   return gates;
 }
 
-/// Gives an undefined state zeros. Returns what the state adds to the gates, shaped like `from_input`.
+/// Replaces an undefined state by zeros. Returns the state's contribution to the gates, shaped like
+/// `from_input`.
 at::Tensor gates_from_state(const at::Tensor& from_input, const at::Tensor& weight_hh, LstmState& state) {
   if (state.h.defined()) return at::matmul(state.h, weight_hh.transpose(-1, -2));
   Shape shape = from_input.sizes().vec();
@@ -95,7 +96,7 @@ at::Tensor gates_from_state(const at::Tensor& from_input, const at::Tensor& weig
   return at::zeros(from_input.sizes(), from_input.options());
 }
 
-/// Does what walk() does, with FusedKept.
+/// Does the same as walk(), with FusedKept.
 at::Tensor walk_fused(const at::Tensor& from_input, const at::Tensor& weight_hh, LstmState& state,
                       std::vector<at::Tensor>* kept) {
   const at::Tensor inputs = from_input.contiguous();
@@ -112,8 +113,8 @@ at::Tensor walk_fused(const at::Tensor& from_input, const at::Tensor& weight_hh,
 }
 
 /// Runs all steps: the inputs' part of the gates [T, (jobs,) B, 4H], weight_hh [(jobs,) 4H, H] -> h [T,
-/// (jobs,) B, H]. It appends each step's Kept tensors to `kept` unless that is null. `state` is the one
-/// before the first step (undefined: zero), and becomes the one after the last. Differentiable.
+/// (jobs,) B, H]. It appends each step's Kept tensors to `kept` unless that is null. `state` is the state
+/// before the first step (undefined: zero), and becomes the state after the last. Differentiable.
 at::Tensor walk(const at::Tensor& from_input, const at::Tensor& weight_hh, LstmState& state,
                 std::vector<at::Tensor>* kept) {
   if (has_fused_cell(from_input)) return walk_fused(from_input, weight_hh, state, kept);
@@ -158,7 +159,7 @@ at::Tensor run(const at::Tensor& x, std::span<const at::Tensor> p, std::vector<a
   return run(x, p, from_zero, kept);
 }
 
-/// Does what gate_gradients() does, with FusedKept.
+/// Does the same as gate_gradients(), with FusedKept.
 at::Tensor fused_gate_gradients(const at::Tensor& grad, const at::Tensor& weight_hh,
                                 std::span<const at::Tensor> kept, const at::Tensor& first) {
   const auto steps = static_cast<std::size_t>(grad.size(0));
@@ -181,8 +182,8 @@ at::Tensor fused_gate_gradients(const at::Tensor& grad, const at::Tensor& weight
   return at::stack(result);
 }
 
-/// Returns the gradient of the gates before their functions [T, (jobs,) B, 4H], from that of the outputs [T,
-/// (jobs,) B, H]. `first` is the state c before the first step; undefined: zero.
+/// Returns the gradient of the gates before their functions [T, (jobs,) B, 4H], given the gradient of the
+/// outputs [T, (jobs,) B, H]. `first` is the state c before the first step; undefined: zero.
 at::Tensor gate_gradients(const at::Tensor& grad, const at::Tensor& weight_hh,
                           std::span<const at::Tensor> kept, const at::Tensor& first = {}) {
   if (has_fused_cell(grad)) return fused_gate_gradients(grad, weight_hh, kept, first);
@@ -222,8 +223,8 @@ at::Tensor input_gradient(const at::Tensor& of_gates, const at::Tensor& weight_i
       .view({of_gates.size(0), of_gates.size(1), weight_ih.size(1)});
 }
 
-/// Adds the weight gradients. `x` and `h` are the inputs and outputs of all steps. `first` is h before them;
-/// undefined: zero.
+/// Adds the weight gradients. `x` and `h` are the inputs and outputs of all steps. `first` is h before the
+/// first step; undefined: zero.
 void add_weight_gradients(const at::Tensor& of_gates, const at::Tensor& x, const at::Tensor& h,
                           std::span<at::Tensor> grads, const at::Tensor& first = {}) {
   const std::int64_t steps = x.size(0);
@@ -266,7 +267,7 @@ class LstmOfJobs final : public Layer {
     }
     return output;
   }
-  /// Leaves to backward_weight what Lstm's does.
+  /// Saves the same tensors for backward_weight as Lstm does.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
     const std::span<const at::Tensor> kept(saved.tensors);
@@ -319,7 +320,7 @@ class Lstm final : public Layer {
     saved->tensors.push_back(output);
     return output;
   }
-  /// Returns the input's gradient. Leaves the gates' gradients, the inputs and the outputs to
+  /// Returns the input's gradient. Saves the gates' gradients, the inputs and the outputs for
   /// backward_weight.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
@@ -379,7 +380,7 @@ class CarriedLstm final : public CarryingLayer {
     }
     return output;
   }
-  /// Returns the inputs' gradients. Leaves the gates' gradients in `saved`, after the tensors that forward
+  /// Returns the inputs' gradients. Appends the gates' gradients to `saved`, after the tensors that forward
   /// saved first.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
@@ -406,8 +407,8 @@ class CarriedLstm final : public CarryingLayer {
   CarriedLstmOptions o_;
 };
 
-/// Returns the order of the rows of [T * B, F] in which each sentence is reversed within its length. The
-/// order is its own inverse.
+/// Returns the row order of [T * B, F] that reverses each sentence within its length. The order is its own
+/// inverse.
 at::Tensor reversing_rows(const at::Tensor& lengths, std::int64_t steps) {
   const std::int64_t batch = lengths.size(0);
   const at::Tensor step = at::arange(steps, lengths.options()).unsqueeze(1);  // [T, 1]

@@ -1,13 +1,13 @@
-// A layer that is called several times in a microbatch, e.g. a discriminator of real and of generated images.
+// A layer that is called several times in a microbatch, e.g. a discriminator on real and on generated images.
 #pragma once
 
 #include "runtime/layers/layer.h"
 
 namespace millrace {
 
-/// Calls a layer several times, one call after the other, with the same parameters. Each call updates the
-/// running statistics. Inputs and outputs are those of the first call, then those of the second, and so on. A
-/// call whose outputs get no gradient has no backward. The layer draws no random numbers.
+/// Calls a layer several times in sequence, with the same parameters. Each call updates the running
+/// statistics. Inputs and outputs are those of the first call, then those of the second, and so on. A call
+/// whose outputs get no gradient has no backward. The layer must not draw random numbers.
 class RepeatedLayer final : public MultiLayer {
  public:
   RepeatedLayer(LayerPtr layer, int calls);
@@ -33,7 +33,7 @@ class RepeatedLayer final : public MultiLayer {
   std::size_t calls_;
 };
 
-/// Returns a RepeatedLayer of `layer`, or `layer` itself if it is called once.
+/// Returns a RepeatedLayer of `layer`, or `layer` itself if `calls` is 1.
 LayerPtr repeated(LayerPtr layer, int calls);
 
 }  // namespace millrace

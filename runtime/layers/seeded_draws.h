@@ -1,4 +1,4 @@
-// Seeds LibTorch's default generator for the time of one call.
+// Seeds LibTorch's default generator for the duration of one call.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -9,9 +9,9 @@
 
 namespace millrace {
 
-/// While such an object lives, operators that are given no generator draw from a stream that begins at `seed`
-/// on `device`. Its end restores the generator's state. All threads share the generator, so only one thread
-/// at a time can have such an object.
+/// During the lifetime of such an object, operators without an explicit generator draw from a stream that
+/// starts at `seed` on `device`. The destructor restores the generator's state. All threads share the
+/// generator, so only one thread at a time can have such an object.
 class SeededDraws {
  public:
   SeededDraws(at::Device device, std::uint64_t seed);

@@ -79,8 +79,8 @@ class Embedding final : public Layer {
                                                  /*scale_grad_by_freq=*/false));
       return;
     }
-    // The bits are the same without a table of the whole vocabulary: the rows of a token are summed first, in
-    // their order.
+    // The bits are the same without a table of the whole vocabulary: a token's rows are summed first, in
+    // order.
     const auto [tokens, places, counts] = at::_unique2(rows, /*sorted=*/true, /*return_inverse=*/true);
     at::Tensor sums = at::zeros({tokens.size(0), o_.features}, grad.options());
     sums.index_add_(0, places, grad.reshape({-1, o_.features}));
@@ -89,8 +89,8 @@ class Embedding final : public Layer {
   }
 
  private:
-  /// Returns the rows `tokens` of `weight`, none longer than max_norm. A scaled row may still be longer by a
-  /// rounding error. It is then scaled again, so that the next reader finds it as it is.
+  /// Returns the rows `tokens` of `weight`, none longer than max_norm. After scaling, a row may still be
+  /// longer by a rounding error. It is then scaled again, so that the next reader does not change it.
   at::Tensor scaled_rows(const at::Tensor& weight, const at::Tensor& tokens) const {
     at::Tensor rows = weight.index_select(0, tokens);
     const at::Tensor all = at::arange(tokens.numel(), tokens.options());
@@ -105,7 +105,7 @@ class Embedding final : public Layer {
     return tokens.device().is_cpu() && kSparse * tokens.numel() <= o_.vocabulary;
   }
 
-  /// the sparse way is taken if the vocabulary has so many tokens for each in the microbatch
+  /// the sparse path is used if the vocabulary has at least this many tokens per token in the microbatch
   static constexpr std::int64_t kSparse = 2;
   EmbeddingOptions o_;
 };
@@ -136,8 +136,8 @@ class LayerNorm final : public Layer {
     if (saved) saved->tensors = {x, std::move(mean), std::move(inverse)};
     return output.to(inputs[0].scalar_type());
   }
-  /// Returns the input's gradient. One kernel gives all three gradients; those of the parameters wait in
-  /// `saved`.
+  /// Returns the input's gradient. One kernel computes all three gradients; those of the parameters are kept
+  /// in `saved`.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
     auto [input, weight, bias] =
@@ -152,8 +152,8 @@ class LayerNorm final : public Layer {
   }
 
  private:
-  /// Returns x as the kernel takes it. Only the CPU's kernel takes a lower precision together with float32
-  /// weights.
+  /// Returns x in a type that the kernel accepts. Only the CPU's kernel accepts a lower precision together
+  /// with float32 weights.
   static at::Tensor as_kernel_takes(const at::Tensor& x) { return x.device().is_cpu() ? x : widened(x); }
 
   std::int64_t features_;

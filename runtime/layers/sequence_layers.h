@@ -1,5 +1,5 @@
-// Layers over tokens and vectors. Parameter names and shapes are PyTorch's. V is the vocabulary, F features,
-// B the microbatch, T positions, P chosen positions.
+// Layers over tokens and vectors. Parameter names and shapes are PyTorch's. V is the vocabulary size, F
+// features, B the microbatch size, T positions, P selected positions.
 #pragma once
 
 #include "runtime/layers/layer.h"
@@ -12,30 +12,30 @@ struct EmbeddingOptions {
   double deviation = 1;       ///< standard deviation of normal initial values, if `range` is 0
   double range = 0;           ///< above 0: initial values are uniform in +-range
   std::int64_t padding = -1;  ///< the row that gets no gradient; -1: none
-  bool zero_padding = true;   ///< the row `padding` starts at zero
+  bool zero_padding = true;   ///< the row `padding` is initially zero
   /// rows with a greater norm are scaled to it before they are read; 0: no row is scaled
   double max_norm = 0;
   double norm_type = 2;  ///< p of that norm
 };
-/// int64 [...] in [0, V) -> [..., F]. With a `max_norm`, training writes scaled rows to the weights until
-/// none is longer, as torch.nn.Embedding does. No gradient goes through the scaling. Evaluation reads the
-/// same rows and writes nothing. The jobs of an array are then called one after the other.
+/// int64 [...] in [0, V) -> [..., F]. With a `max_norm`, training writes rescaled rows to the weights until
+/// none exceeds it, as torch.nn.Embedding does. No gradient flows through the scaling. Evaluation reads the
+/// same rows and writes nothing. With a `max_norm`, the jobs of an array are called one after another.
 LayerPtr embedding(const EmbeddingOptions& options);
 
 LayerPtr layer_norm(std::int64_t features, double epsilon = 1e-5);  ///< normalises over the last dimension
 
-/// Adds weight[:T] to x [B, T, F], with T at most `positions`. The parameter weight [positions, F] starts
-/// normal with `deviation`.
+/// Adds weight[:T] to x [B, T, F], with T at most `positions`. The parameter weight [positions, F] is
+/// initially normal with standard deviation `deviation`.
 LayerPtr learned_positions(std::int64_t positions, std::int64_t features, double deviation);
 /// Returns scale * x [B, T, F] plus sines and cosines of the position (arXiv 1706.03762, section 3.5), for
-/// any T. F is even.
+/// any T. F must be even.
 LayerPtr sinusoidal_positions(std::int64_t features, double scale);
 
 /// Multiplies x [T, B, F] by one dropout mask [1, B, F] for all steps (variational dropout, arXiv
 /// 1512.05287).
 LayerPtr locked_dropout(double p);
-/// x [..., F], tokens int64 [...] in [0, vocabulary) -> x without the rows of those tokens that a mask
-/// [vocabulary] drops everywhere. It drops whole rows of the embedding that x came from (arXiv 1708.02182,
+/// x [..., F], tokens int64 [...] in [0, vocabulary) -> x with zeros in the rows of all dropped tokens,
+/// chosen by a mask [vocabulary]. It drops whole rows of the embedding that produced x (arXiv 1708.02182,
 /// section 4.3).
 LayerPtr row_dropout(std::int64_t vocabulary, double p);
 

@@ -21,8 +21,9 @@ inline std::string text_of(const Shape& shape) {
   throw ConfigError(layer + " got input " + text_of(found) + ", expected " + expected);
 }
 
-/// Says that a normalisation in training has one value for each of its `groups` means, whose variance is 0;
-/// empty: it has more. PyTorch refuses the same ("Expected more than 1 value per channel when training").
+/// Returns an error text if a normalisation in training has only one value for each of its `groups` means, so
+/// that the variance is 0; otherwise empty. PyTorch rejects the same ("Expected more than 1 value per channel
+/// when training").
 inline std::string problem_of_statistics(c10::IntArrayRef input, std::int64_t groups) {
   if (c10::multiply_integers(input) > groups) return {};
   return "normalises input " + text_of(input.vec()) + " in training, with one value for each mean";

@@ -1,4 +1,4 @@
-// For heads: what Head::forward_on_device returns, in few operators and without a wait.
+// For heads: computes the result of Head::forward_on_device, with few operators and without a wait.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// Returns [each of `means` times samples, samples] in float64. `means` are numbers on one device, at least
+/// Returns [each of `means` times samples, samples] in float64. `means` are scalars on one device, at least
 /// one.
 inline at::Tensor sums_on_device(const std::vector<at::Tensor>& means, double samples) {
   const auto count = static_cast<std::int64_t>(means.size());

@@ -16,10 +16,10 @@
 namespace millrace {
 namespace {
 
-/// Tells whether argmax finds the greatest of `scores` [n] at `at`: of equal scores the first.
+/// Returns whether argmax of `scores` [n] is `at`: of equal scores the first.
 template <class Score>
 bool is_greatest(const Score* scores, std::int64_t n, std::int64_t at) {
-  constexpr std::int64_t kBlock = 256;  // one block decides most rows; the loop inside becomes vector code
+  constexpr std::int64_t kBlock = 256;  // one block decides most rows; the inner loop is vectorized
   const Score own = scores[at];
   for (std::int64_t from = 0; from < n; from += kBlock) {
     const std::int64_t end = std::min(n, from + kBlock), before = std::clamp(at, from, end);
@@ -39,11 +39,11 @@ void find_right(const at::Tensor& scores, const at::Tensor& labels, double* righ
     right[i] = is_greatest(row, scores.size(1), label[i]);
 }
 
-/// Returns float64 [N]: 1 where the label's score is the greatest of its row, the first of equal ones.
+/// Returns float64 [N]: 1 where the label's score is the row's maximum (the first of equal scores).
 at::Tensor right_ones(const at::Tensor& scores, const at::Tensor& labels) {
   if (!scores.is_cpu()) {
     const at::Tensor own = scores.gather(1, labels.unsqueeze(1)).squeeze(1);
-    // argmax finds a NaN, whose label does not count as right.
+    // argmax finds a NaN, whose label does not count as correct.
     return scores.argmax(1).eq(labels).logical_and_(own.eq(own)).to(at::kDouble);
   }
   at::Tensor right = at::empty({scores.size(0)}, at::kDouble);
@@ -55,8 +55,7 @@ at::Tensor right_ones(const at::Tensor& scores, const at::Tensor& labels) {
   return right;
 }
 
-/// Returns the number of rows that are computed together. On a CPU they stay in a core's cache over all
-/// passes.
+/// Returns the number of rows per block. On a CPU, a block stays in a core's cache over all passes.
 std::int64_t rows_of_block(const at::Tensor& scores) {
   constexpr std::int64_t kElements = 1 << 16;
   return scores.is_cpu() ? std::max<std::int64_t>(1, kElements / scores.size(1)) : scores.size(0);
@@ -72,7 +71,7 @@ void for_blocks(const at::Tensor& scores, Work&& work) {
 /// Sums of each row of scores s, with log p_j = s_j - greatest - log_sum.
 struct RowSums {
   at::Tensor greatest, log_sum;  ///< [N, 1]
-  at::Tensor mean;               ///< [N, 1]: mean of s - greatest; undefined unless asked for
+  at::Tensor mean;               ///< [N, 1]: mean of s - greatest; undefined unless requested
 };
 
 RowSums sums_of_rows(const at::Tensor& scores, bool with_mean) {
@@ -95,7 +94,7 @@ RowSums sums_of_rows(const at::Tensor& scores, bool with_mean) {
 class TokenCrossEntropy final : public Head {
  public:
   /// With `jobs` 0 it is the head of one job. Otherwise inputs have a leading dimension of `jobs`, and sums
-  /// are those of the jobs one after the other.
+  /// are job by job.
   explicit TokenCrossEntropy(const TokenLossOptions& options, std::int64_t jobs = 0)
       : o_(options), jobs_(jobs) {}
   bool like(const Head& other) const override {
@@ -151,13 +150,13 @@ class TokenCrossEntropy final : public Head {
   }
 
  private:
-  /// Sums up a term for each label [N]: returns one number, or one for each job [B].
+  /// Sums a term per label [N]: returns one number, or one per job [B].
   at::Tensor sum(const at::Tensor& terms) const {
     return jobs_ > 0 ? terms.view({jobs_, -1}).sum(1) : terms.sum();
   }
 
-  /// Returns float64 [4], for B jobs [4 B] job by job: smoothed loss, negative log-likelihood, labels
-  /// predicted right, labels that count.
+  /// Returns float64 [4], for B jobs [4 B] job by job: smoothed loss, negative log-likelihood, correctly
+  /// predicted labels, counted labels.
   at::Tensor sums_of(std::span<const at::Tensor> inputs, Saved* saved) const {
     const at::Tensor& scores = inputs[0];
     const at::Tensor flat = scores.reshape({-1, scores.size(-1)})
