@@ -1,5 +1,5 @@
-// Models in whose loss samples weigh as their labels say: some classes weigh more than others, or some labels
-// are ignored.
+// Models in whose loss the labels determine the samples' weights: some classes have larger weights, or some
+// labels are ignored.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@ namespace millrace {
 struct LayeredModel;
 class WeighsLabels;
 
-/// The labels of a model whose heads weigh samples by them.
+/// The labels that determine the sample weights in a model's heads.
 struct WeighedLabels {
   int field = 0;                             ///< index in LayeredModel::fields
-  int count = 0;                             ///< index in LayeredModel::counts of what the samples weigh
+  int count = 0;                             ///< index in LayeredModel::counts of the samples' weight
   std::int64_t classes = 0;                  ///< for messages
-  std::shared_ptr<const WeighsLabels> head;  ///< null: labels do not decide
+  std::shared_ptr<const WeighsLabels> head;  ///< null: labels do not determine weights
 };
 
-/// Returns the index of the field whose classes can be weighed: the integer labels of cross-entropy, which
-/// all heads of `model` read. Problem: the model ends otherwise.
+/// Returns the index of the field whose classes can be weighted: the integer labels of cross-entropy, which
+/// all heads of `model` read. Returns an error if the model's heads are of other kinds.
 Result<int> labels_to_weigh(const LayeredModel& model);
 
-/// Gives the heads of `model` a weight for each class. Batches then need a count more, which the data set of
-/// data/loading/weighed_dataset.h supplies. Problems: a number of weights that is not that of the classes, a
-/// weight that is negative or not finite, no weight above zero, labels_to_weigh().
+/// Gives the heads of `model` a weight for each class. Batches then need one more count, which the data set
+/// of data/loading/weighed_dataset.h supplies. Returns an error if the number of weights is not that of the
+/// classes, if a weight is negative or not finite, if no weight is positive, or as labels_to_weigh() does.
 Status weigh_classes(LayeredModel& model, std::span<const double> weights);
 
-/// Returns the labels that decide what samples weigh in `model`, or would after count_labels().
+/// Returns the labels that determine sample weights in `model`, now or after count_labels().
 WeighedLabels weighed_labels(const LayeredModel& model);
 
-/// Makes microbatches weigh as many as labels of them count, in the heads that can ignore labels. Batches
-/// then need a count more, as with weigh_classes(). Needs a head that weighed_labels() finds and that weighs
-/// by samples.
+/// Makes the weight of a microbatch the number of its counted labels, in the heads that can ignore labels.
+/// Batches then need one more count, as with weigh_classes(). Requires a head that weighed_labels() finds and
+/// that weighs by samples.
 void count_labels(LayeredModel& model);
 
 }  // namespace millrace

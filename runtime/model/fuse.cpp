@@ -17,7 +17,8 @@ std::string of_job(const std::string& name, std::size_t job) {
   return name + "@" + std::to_string(job);
 }
 
-/// Compares two models. Problems name what `other` (job `job`) has that an array with `first` cannot have.
+/// Compares two models. Errors name each property of `other` (job `job`) that cannot be in an array with
+/// `first`.
 class Comparison {
  public:
   Comparison(const LayeredModel& first, const LayeredModel& other, std::size_t job)
@@ -88,7 +89,7 @@ class Comparison {
     return all;
   }
 
-  // reported differences; an altogether different model differs everywhere
+  // the number of differences reported; an entirely different model differs everywhere
   static constexpr std::size_t kMost = 4;
   const LayeredModel &first_, &other_;
   std::size_t job_;
@@ -96,7 +97,7 @@ class Comparison {
 };
 
 /// Adds to `model` the layers that only `other` has, if such a layer may be left out. Models with other
-/// differences stay as they are.
+/// differences are unchanged.
 class Completion {
  public:
   Completion(LayeredModel& model, const LayeredModel& other) : model_(model), other_(other) {}
@@ -132,13 +133,13 @@ class Completion {
   static bool has(const LayeredModel& model, const std::string& name) {
     return std::ranges::find(model.layers, name, &NamedLayer::name) != model.layers.end();
   }
-  /// If `tensor` is the output of a layer that was left out, returns the tensor that this layer passes on;
-  /// else `tensor`.
+  /// If `tensor` is the output of a left-out layer, returns the tensor that this layer passes through; else
+  /// `tensor`.
   std::string source(const std::string& tensor) const {
     const auto found = passed_on_.find(tensor);
     return found == passed_on_.end() ? tensor : found->second;
   }
-  /// Lets `inputs` read an added layer's output where `others` do.
+  /// Makes `inputs` read an added layer's output where `others` do.
   void join(std::vector<std::string>& inputs, const std::vector<std::string>& others) const {
     for (std::size_t i = 0; i < std::min(inputs.size(), others.size()); ++i)
       if (inputs[i] == source(others[i])) inputs[i] = others[i];
@@ -146,7 +147,7 @@ class Completion {
 
   LayeredModel& model_;
   const LayeredModel& other_;
-  std::map<std::string, std::string> passed_on_;  ///< by name of a layer that was left out
+  std::map<std::string, std::string> passed_on_;  ///< by name of a left-out layer
 };
 
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
@@ -225,8 +226,8 @@ class Fuser {
     }
     array.layers.push_back(std::move(layer));
   }
-  /// Returns the names of all jobs' tensors, job by job. For a layer that is called several times they
-  /// follow call by call.
+  /// Returns the names of all jobs' tensors, job by job. For a layer that is called several times, they are
+  /// ordered by call.
   std::vector<std::string> names(const std::vector<std::string>& tensors, int calls = 1) const {
     std::vector<std::string> all;
     const auto of_call = tensors.size() / static_cast<std::size_t>(calls);
@@ -242,7 +243,7 @@ class Fuser {
   std::vector<LayeredModel> models_;
   std::shared_ptr<KernelChoices> choices_;
   const FuseOptions& options_;
-  std::set<std::string> shared_;  ///< tensors that are one for all jobs
+  std::set<std::string> shared_;  ///< tensors that all jobs share
 };
 
 }  // namespace

@@ -64,7 +64,7 @@ BatchExtent LayeredModel::nominal_extent(std::int64_t samples) const {
 std::optional<ParameterPlace> find_parameter(const LayeredModel& model, const std::string& full_name) {
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
     const NamedLayer& layer = model.layers[l];
-    const std::size_t own = full_name.find('/') + 1;  // begins after the job's name, if there is one
+    const std::size_t own = full_name.find('/') + 1;  // starts after the job's name, if there is one
     if (!layer.full_names && full_name.compare(own, layer.name.size() + 1, layer.name + ".") != 0) continue;
     const auto specs = layer.layer->parameters();
     for (std::size_t i = 0; i < specs.size(); ++i) {

@@ -1,4 +1,4 @@
-// Classifiers of mixed samples (mixup).
+// Classifiers trained on mixed samples (mixup).
 #pragma once
 
 #include "runtime/base/result.h"
@@ -7,9 +7,9 @@ namespace millrace {
 
 struct LayeredModel;
 
-/// Makes a classifier one of mixed samples: its heads also read the fields "partner" (the other sample's
-/// class) and "share" (float32, the part of the sample's own). Problem: it does not end in cross-entropy of
-/// its second field, or it ignores one of the classes.
+/// Makes a classifier accept mixed samples: its heads also read the fields "partner" (the other sample's
+/// class) and "share" (float32, the share of the sample's own class). Returns an error if its heads are not
+/// cross-entropy of its second field, or if it ignores a class.
 Status mix_targets(LayeredModel& model);
 
 }  // namespace millrace

@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-/// Returns the bytes of a layer's table in float32; 0: the layer is none.
+/// Returns the bytes of a layer's table in float32; 0: the layer is not a table.
 Bytes table_bytes(const NamedLayer& layer, const std::set<std::string>& fields,
                   const std::set<std::string>& owners) {
   const std::vector<ParameterSpec> specs = layer.layer->parameters();

@@ -1,4 +1,4 @@
-// The tables of a model spread over ranks.
+// Spreads a model's tables over ranks.
 #pragma once
 
 #include "runtime/model/layered_model.h"
@@ -6,8 +6,8 @@
 
 namespace millrace {
 
-/// Makes the plan for a model. A table is a layer that reads fields alone, and whose only parameter is an
-/// embedding that no layer shares. One more problem: parts of a model that are trained in turns.
+/// Makes the plan for a model. A table is a layer that reads only fields, and whose only parameter is an
+/// embedding that no other layer shares. Also returns an error for a model that is trained in turns.
 Result<Plan> spread_tables_plan(const LayeredModel& model, int ranks, int microbatches);
 
 }  // namespace millrace

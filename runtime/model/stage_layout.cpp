@@ -25,14 +25,14 @@ void cast_floating(std::vector<TensorSpec>& specs, at::ScalarType dtype) {
   }
 }
 
-/// Returns the inputs as the layer gets them: cast if the layout casts.
+/// Returns the inputs as the layer receives them: cast if the layout casts.
 std::vector<TensorSpec> as_cast(const StageLayout& layout, const Layer& layer,
                                 std::vector<TensorSpec> inputs) {
   if (layout.casts()) cast_floating(inputs, compute_dtype(layer.cast_policy(), inputs, layout.lower));
   return inputs;
 }
 
-/// Returns the inputs as heads get them: bfloat16 and float16 become float32.
+/// Returns the inputs as heads receive them: bfloat16 and float16 become float32.
 std::vector<TensorSpec> widened(std::vector<TensorSpec> inputs) {
   for (TensorSpec& spec : inputs) {
     if (spec.dtype == at::kBFloat16 || spec.dtype == at::kHalf) spec.dtype = at::kFloat;
@@ -60,8 +60,8 @@ std::vector<TensorSpec> infer_specs(const StageLayout& layout, const BatchExtent
     specs[f] = {.shape = field_shape(model.fields[f], extent),
                 .dtype = model.fields[f].dtype,
                 .differentiable = false};
-  // A failure names the layer or head, and the shapes of what it reads. It may be of LibTorch, or any other
-  // that a user's own layer throws.
+  // An error names the layer or head, and its input shapes. The exception may be LibTorch's, or any that a
+  // user's own layer throws.
   const auto named = [&](const std::string& reader, const std::vector<int>& reads, auto&& work) {
     const auto context = [&] {
       std::string shapes;
@@ -125,7 +125,7 @@ void number_tensors(StageLayout& layout) {
   for (const NamedHead& head : model.heads) layout.head_reads.push_back(numbers(head.inputs));
 }
 
-/// Returns for each tensor 1 if a trained layer acts on it, directly or through other layers, else 0.
+/// Returns for each tensor 1 if it depends on a trained layer, directly or through other layers, else 0.
 std::vector<char> made_by_trained(const StageLayout& layout) {
   std::vector<char> result(layout.tensors.size(), 0);
   for (std::size_t l = 0; l < layout.reads.size(); ++l) {
@@ -136,8 +136,8 @@ std::vector<char> made_by_trained(const StageLayout& layout) {
   return result;
 }
 
-/// Finds the tensors that want a gradient: they are differentiable, a trained layer acts on them, and a
-/// head depends on them through such tensors.
+/// Finds the tensors that need a gradient: they are differentiable, depend on a trained layer, and a head
+/// depends on them through such tensors.
 void find_gradients(StageLayout& layout) {
   const std::vector<char> trained = made_by_trained(layout);
   const auto want = [&](const std::vector<int>& tensors) {
@@ -153,14 +153,14 @@ void find_gradients(StageLayout& layout) {
   }
 }
 
-/// Places all heads in the last stage, so that their sums are in one place. Tensors that they read of
-/// earlier stages cross to it.
+/// Places all heads in the last stage, so that their sums are on one stage. Tensors that they read from
+/// earlier stages are sent to it.
 void place_heads(StageLayout& layout) {
   layout.stage_of_head.assign(layout.model.heads.size(), layout.num_stages() - 1);
 }
 
-/// Lists the tensors that cross between stages. Problem: a layer reads a tensor that only a later stage
-/// makes.
+/// Lists the tensors that are sent between stages. Returns an error if a layer reads a tensor that only a
+/// later stage computes.
 Status find_crossings(StageLayout& layout) {
   const auto num_layers = static_cast<int>(layout.model.layers.size());
   std::set<std::tuple<int, int, int>> crossings;              // (from, to, tensor)

@@ -96,7 +96,7 @@ class Compiler {
                    .keeps_statistics = named.keeps_statistics,
                    .draws = named.layer->draws()};
     for (int tensor : layout_.makes[i]) step.outputs.push_back(place(tensor));
-    // Of what a user writes by hand. In a job array the values of several jobs may lie in one tensor.
+    // Shapes are recorded for user-written layers, except in a job array: one tensor may hold several jobs.
     if (layout_.model.jobs() == 1 && dynamic_cast<const ForwardLayer*>(named.layer.get())) {
       step.input_shapes = shapes(layout_.reads[i]);
       step.output_shapes = shapes(layout_.makes[i]);
@@ -133,8 +133,8 @@ class Compiler {
     }
   }
 
-  /// Finds for each tensor the step that reads it last. A forward holds a tensor until then; layers save
-  /// what the backward needs.
+  /// Finds the step that reads each tensor last. A forward keeps a tensor until then; layers save what the
+  /// backward needs.
   void find_last_reads() {
     std::vector<char> stays(program_.num_places, 0);
     for (std::size_t i = 0; i < layout_.crossings.size(); ++i) {
@@ -162,14 +162,14 @@ class Compiler {
     }
   }
 
-  /// Marks the outputs of job arrays that a single reader takes for all jobs at once, and no other stage
+  /// Marks the outputs of job arrays whose single reader accepts all jobs at once, and which no other stage
   /// reads.
   void mark_together() {
     const auto jobs = static_cast<std::size_t>(layout_.model.jobs());
     if (jobs < 2 || layout_.casts()) return;
     struct Reading {
       int times = 0;
-      /// inputs of the last reader; null: that reader takes each job's tensor by itself
+      /// inputs of the last reader; null: that reader takes each job's tensor separately
       const std::vector<int>* inputs = nullptr;
     };
     std::vector<Reading> readings(program_.num_places);
@@ -257,8 +257,7 @@ std::vector<NamedValues> job_values(const LayeredModel& model, std::span<const d
   return result;
 }
 
-/// Returns the mean loss over the jobs whose loss is finite, so that a job that has diverged hides no
-/// other.
+/// Returns the mean loss over the jobs whose loss is finite, so that a diverged job does not hide the others.
 static double mean_loss_of(const std::vector<NamedValues>& jobs) {
   double sum = 0, count = 0;
   for (const NamedValues& job : jobs) {
@@ -278,8 +277,8 @@ NamedValues values_of_jobs(const std::vector<NamedValues>& jobs) {
   return all;
 }
 
-/// Returns the values of one head. The target is always among the best five of at most five classes, so
-/// top5 says nothing there and is left out.
+/// Returns the values of one head. With at most five classes the target is always among the best five, so
+/// top5 is left out.
 static NamedValues values_of_head(const LayeredModel& model, const NamedHead& head,
                                   std::span<const double> sums) {
   NamedValues values = head.head->values(sums);

@@ -1,5 +1,5 @@
-// A stage that is compiled once: its layers, heads and borders as integers. It is immutable. The code that
-// runs it (StageExecutor, the profiler) looks up no name.
+// A compiled stage: its layers, heads and borders as integers. It is immutable. The code that runs it
+// (StageExecutor, the profiler) needs no name lookups.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// A layer whose tensors are places: indices into the stage's list of tensors.
+/// A layer whose tensors are indices into the stage's list of tensors ("places").
 struct LayerStep {
   const NamedLayer* named = nullptr;
   const Layer* layer = nullptr;
@@ -22,18 +22,18 @@ struct LayerStep {
   std::vector<int> inputs, outputs;  ///< places
   /// of a microbatch of nominal extent
   std::vector<Shape> input_shapes{}, output_shapes{};
-  std::vector<char> needs;       ///< by input: 1 if it wants a gradient
+  std::vector<char> needs;       ///< by input: 1 if it needs a gradient
   std::vector<char> together{};  ///< CallContext::together
-  bool has_backward = true;      ///< an output wants a gradient
-  bool has_parameters = false;   ///< it has parameters to train
+  bool has_backward = true;      ///< an output needs a gradient
+  bool has_parameters = false;   ///< it has trainable parameters
   bool frozen = false;           ///< NamedLayer::frozen
   bool keeps_statistics = false;
   bool draws = false;
-  // -- with a lower precision; Undefined and empty without --
+  // -- with a lower precision; otherwise Undefined and empty --
   at::ScalarType compute = at::ScalarType::Undefined;       ///< the type that floating inputs are cast to
   bool lowers_parameters = false;                           ///< parameters are cast too
   std::vector<at::ScalarType> input_dtypes, output_dtypes;  ///< types of the tensors and of their gradients
-  std::vector<int> read_last;  ///< places that nothing reads after this layer, in this stage or another
+  std::vector<int> read_last;  ///< places that no reader in any stage needs after this layer
 };
 
 struct HeadStep {
@@ -43,7 +43,8 @@ struct HeadStep {
   std::vector<int> inputs;
   std::vector<char> needs;
   std::vector<at::ScalarType> input_dtypes;  ///< as in LayerStep; a head computes in float32
-  int count = -1;        ///< what its loss is weighted by: index in LayeredModel::counts, or -1 for samples
+  /// the count that weights its loss: index in LayeredModel::counts, or -1 for samples
+  int count = -1;
   std::size_t sums = 0;  ///< index of its first sum among the sums of all heads of the model
   std::size_t num_sums = 0;
 };
@@ -54,8 +55,8 @@ struct Port {
   int place = 0;
 };
 
-/// The tensors that cross between this stage and one other. Activations cross at all ports, gradients only at
-/// those in `gradients`.
+/// The tensors sent between this stage and another one. Activations are sent for all ports, gradients only
+/// for those in `gradients`.
 struct Border {
   int peer = 0;  ///< the other stage
   std::vector<Port> ports;
@@ -63,7 +64,7 @@ struct Border {
 };
 
 /// Gradients [begin, end) of each job's part of the flat tensor that are reduced together. They are complete
-/// once layer `first_layer` (position in the stage) and all after it have given theirs.
+/// after the backward of layer `first_layer` (index in the stage) and of all later layers.
 struct Bucket {
   int first_layer = 0;
   std::int64_t begin = 0, end = 0;
@@ -74,16 +75,16 @@ struct StageProgram {
   std::vector<LayerStep> steps;
   std::vector<HeadStep> heads;
   std::vector<std::pair<int, int>> fields;  ///< (field of the batch, place)
-  /// number of the first places, which hold the fields and then the tensors that other stages send
+  /// number of leading places, which hold the fields and then the tensors received from other stages
   int num_incoming = 0;
   int num_places = 0;
-  /// stages that send activations to this one, stages that this one sends them to
+  /// stages from which this one receives activations, and stages to which it sends them
   std::vector<Border> earlier, later;
-  /// 1 for each place whose tensor goes to another stage, or whose gradient goes back use by use
-  /// (Crossing::summed). Its gradient is summed when all parts are there.
+  /// 1 for each place whose tensor is sent to another stage, or whose gradient is returned per use
+  /// (Crossing::summed). Its gradient is summed when all parts are available.
   std::vector<char> in_parts;
   std::size_t num_sums = 0;  ///< sums of all heads of the model
-  ForwardWrites writes;      ///< of all its layers
+  ForwardWrites writes;      ///< union over all its layers
 
   bool reads_batch() const { return !fields.empty(); }
   const Border* earlier_from(int peer) const;
@@ -98,12 +99,12 @@ StageProgram compile_stage(const StageLayout& layout, StageId stage);
 /// Joins the values of jobs. One job: its values. Several: "loss", the mean over the jobs whose loss is
 /// finite, then each job's values as "loss.job0" and so on.
 NamedValues values_of_jobs(const std::vector<NamedValues>& jobs);
-/// Turns the sums of all heads into metrics. One head: its values. Several: "loss", the weighted total, and
-/// each head's values as "head.metric". A job array has job_values instead.
+/// Computes metrics from the sums of all heads. One head: its values. Several: "loss", the weighted total,
+/// and each head's values as "head.metric". Job arrays use job_values instead.
 NamedValues head_values(const LayeredModel& model, std::span<const double> sums);
-/// Turns the sums of all heads into the metrics of each job; one job if the model is no array.
+/// Computes the metrics of each job from the sums of all heads; one job if the model is not an array.
 std::vector<NamedValues> job_values(const LayeredModel& model, std::span<const double> sums);
-/// Returns the number of sums of all heads: a head has one for each metric, and one for its weight.
+/// Returns the number of sums of all heads: one per metric and one for the weight of each head.
 std::size_t num_head_sums(const LayeredModel& model);
 
 }  // namespace millrace

@@ -13,8 +13,8 @@ bool begins_with_any(const std::string& name, const std::vector<std::string>& be
   return std::ranges::any_of(beginnings, [&](const std::string& b) { return name.starts_with(b); });
 }
 
-/// Returns a repeated layer with only those calls that make a tensor in `needed`. Any other layer is
-/// returned whole.
+/// Returns a repeated layer with only those calls that compute a tensor in `needed`. Any other layer is
+/// returned unchanged.
 NamedLayer as_needed(const NamedLayer& named, const std::set<std::string>& needed) {
   const auto* several = dynamic_cast<const RepeatedLayer*>(named.layer.get());
   if (!several) return named;
