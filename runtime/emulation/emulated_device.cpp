@@ -13,12 +13,12 @@ namespace {
 
 thread_local EmulatedDevice* bound = nullptr;
 
-/// For so long a shared device works for one of those that want it, then for the next. Linux lets a busy
-/// process have a core for as long.
+/// The time slice of a shared device, assigned round-robin to its users. Linux gives a busy process a core
+/// for about as long.
 constexpr std::chrono::milliseconds kSlice{3};
 
-/// A host's own work between two waits puts it behind by this at most: two slices, in which others have its
-/// core. A host that is slower than its device never waits for it, and its work counts from there on.
+/// The most that a host's own work between two waits can delay it: two slices, in which others use its core.
+/// A host slower than its device never waits for it; its work counts from then on.
 constexpr std::chrono::milliseconds kMostBehind = 2 * kSlice;
 
 }  // namespace
@@ -27,7 +27,7 @@ class EmulatedMark final : public DeviceMark {
  public:
   EmulatedMark(EmulatedDevice& device, TimePoint at) : device_(device), at_(at) {}
   void wait() override { device_.wait_until(at_); }
-  // The runner asks after every action. It reads all times once a step, as on a GPU.
+  // The runner queries after every action. It reads all times once per step, as on a GPU.
   bool is_reached() const override { return false; }
   double seconds_since(const DeviceMark& earlier) const override {
     return Seconds(at_ - static_cast<const EmulatedMark&>(earlier).at_).count();

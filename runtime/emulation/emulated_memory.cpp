@@ -17,7 +17,7 @@ std::string mib(std::int64_t bytes) {
   return printed("%.1f MiB", double(bytes) / double(kMiB));
 }
 
-/// A tensor counts as this until it is freed.
+/// The accounting entry of a tensor, until it is freed.
 struct Counted {
   std::shared_ptr<EmulatedMemory> memory;
   std::int64_t bytes;
@@ -25,7 +25,7 @@ struct Counted {
 
 thread_local std::shared_ptr<EmulatedMemory> of_thread;
 
-/// Gives meta tensors no memory, as LibTorch's own allocator does, and counts their bytes.
+/// Allocates no memory for meta tensors, like LibTorch's own allocator, and counts their bytes.
 class MetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {

@@ -29,13 +29,14 @@ Bytes bytes_of(const TensorSpec& spec) {
   return bytes;
 }
 
-/// A layer or head keeps this from forward to backward: shapes, and as many bytes as the profile says.
+/// The data that a layer or head keeps from forward to backward: shapes, and as many bytes as the profile
+/// specifies.
 struct Kept {
   std::vector<TensorSpec> inputs;
-  std::vector<at::Tensor> held_inputs, held_outputs;  ///< they count once, whoever else holds them
-  std::unique_ptr<EmulatedDevice::Block> bytes;       ///< besides these
+  std::vector<at::Tensor> held_inputs, held_outputs;  ///< each is counted once, even with other holders
+  std::unique_ptr<EmulatedDevice::Block> bytes;       ///< in addition to these
   Bytes output_bytes = 0;
-  double share = 1;  ///< of what the profile has for the longest microbatch
+  double share = 1;  ///< size relative to the profile's longest microbatch
   LayerSeconds seconds;
 };
 
@@ -68,21 +69,21 @@ Bytes bytes_of(std::span<const at::Tensor> tensors) {
 struct Costs {
   LayerNode node;
   TimesBySize times;               ///< by work_of()
-  std::vector<std::size_t> apart;  ///< inputs whose sizes do not follow the outputs'
-  Bytes most_output = 0;           ///< of the profile's longest microbatch; 0: all are alike
-  Bytes counted_elsewhere = 0;     ///< inputs that the layer keeps and other layers count
+  std::vector<std::size_t> apart;  ///< inputs whose sizes are not proportional to the outputs'
+  Bytes most_output = 0;           ///< in the profile's longest microbatch; 0: all are equal
+  Bytes counted_elsewhere = 0;     ///< inputs that the layer keeps and that count in other layers
 };
 
-/// Returns a measure of a layer's work on a microbatch: the bytes of its outputs. If inputs have sizes of
-/// their own (`apart`), it is the product of both: attention compares each word of one sentence to each of
-/// the other. `input_bytes` is a function of an input's number.
+/// Returns a measure of a layer's work on a microbatch: the bytes of its outputs. If inputs have independent
+/// sizes (`apart`), it is the product of both: attention compares each word of one sentence with each word of
+/// the other. `input_bytes` maps an input's number to its bytes.
 double work_of(Bytes outputs, std::span<const std::size_t> apart, const auto& input_bytes) {
   Bytes others = 0;
   for (const std::size_t input : apart) others += input_bytes(input);
   return double(outputs) * (apart.empty() ? 1.0 : double(others));
 }
 
-/// A layer that takes the place of `layer`. It keeps as many bytes as the profile says.
+/// A layer that replaces `layer`. It keeps as many bytes as the profile specifies.
 class EmulatedLayer : public StandInLayer {
  public:
   EmulatedLayer(LayerPtr layer, const Costs& costs) : StandInLayer(std::move(layer)), costs_(costs) {}
@@ -90,7 +91,7 @@ class EmulatedLayer : public StandInLayer {
   std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> specs = layer_->parameters();
     for (ParameterSpec& spec : specs) {
-      spec.init = Init::Zeros;  // values are drawn on the host, for nothing
+      spec.init = Init::Zeros;  // initial values would be drawn on the host for nothing
       spec.value = at::Tensor();
     }
     return specs;
@@ -116,7 +117,7 @@ class EmulatedLayer : public StandInLayer {
       kept.output_bytes = made;
       kept.seconds = seconds;
       if (costs_.most_output > 0) kept.share = std::min(1.0, double(made) / double(costs_.most_output));
-      // A tensor that is held counts once. Bytes in its place would count beside it while it is there.
+      // A held tensor counts once. Bytes in its place would count in addition to it while it exists.
       Bytes bytes = share_of(costs_.node.saved_bytes, kept);
       if (share_of(costs_.node.saved_output_bytes.value_or(0), kept) >= made) {
         kept.held_outputs = outputs;
@@ -135,11 +136,11 @@ class EmulatedLayer : public StandInLayer {
                                              Saved& saved, std::span<const bool> needs) const override {
     EmulatedDevice& device = EmulatedDevice::of_thread();
     Kept& kept = kept_in(saved);
-    // The gradients of the outputs are there already.
+    // The gradients of the outputs are already allocated.
     device.touch(std::max<Bytes>(0, share_of(costs_.node.input_workspace(), kept) - kept.output_bytes));
     device.compute(kept.seconds.backward_input);
     std::vector<at::Tensor> gradients = gradients_of(saved, needs);
-    // This stays for the gradients of the weights; the runner holds the gradients of the outputs.
+    // This is kept for the weight gradients; the runner holds the gradients of the outputs.
     Bytes between = share_of(costs_.node.kept_between(), kept) - kept.output_bytes;
     kept.held_outputs.clear();
     if (between < bytes_of(kept.held_inputs)) kept.held_inputs.clear();
@@ -162,7 +163,7 @@ class EmulatedLayer : public StandInLayer {
 
 class EmulatedHead final : public StandInHead {
  public:
-  /// `times` are forward times, by the bytes of its inputs.
+  /// `times` are forward times, by the bytes of the head's inputs.
   EmulatedHead(HeadPtr head, TimesBySize times) : StandInHead(std::move(head)), times_(std::move(times)) {}
   std::vector<at::Tensor> backward(Saved& saved, LossScale, std::span<const bool> needs) const override {
     return gradients_of(saved, needs);
@@ -176,7 +177,7 @@ class EmulatedHead final : public StandInHead {
   TimesBySize times_;
 };
 
-/// Returns by layer the bytes of the parameters that it owns, as the profiler counts them.
+/// Returns by layer the bytes of the parameters that it owns, counted as in the profiler.
 std::vector<Bytes> parameter_bytes(const LayeredModel& model) {
   std::vector<Bytes> all;
   for (const NamedLayer& layer : model.layers) {
@@ -222,7 +223,8 @@ Result<StageLayout> layout_of(const LayeredModel& model, const LayerGraph& profi
                      value_named<Precision>(profile.precision).value_or(Precision::Float32));
 }
 
-/// Compares the sizes of the model's layers to those of the profile. Names the first layer that differs.
+/// Compares the sizes of the model's layers with those of the profile. The error names the first layer that
+/// differs.
 Status compare_sizes(const LayeredModel& model, const LayerGraph& profile,
                      const std::map<std::string, const LayerNode*>& nodes) {
   const std::string hint =
@@ -233,7 +235,7 @@ Status compare_sizes(const LayeredModel& model, const LayerGraph& profile,
   const std::vector<Bytes> parameters = parameter_bytes(model);
   const auto compare = [&](const std::vector<Bytes>& run, Bytes LayerNode::*there, const char* what) {
     for (std::size_t i = 0; i < run.size(); ++i) {
-      // The jobs of an array that share batches also share what layers without parameters make of them.
+      // The jobs of an array that share batches also share outputs of layers without parameters.
       if (model.jobs() > 1 && parameters[i] == 0) continue;
       const std::string& name = model.layers[i].name;
       const Bytes measured = nodes.at(name)->*there;
@@ -244,7 +246,7 @@ Status compare_sizes(const LayeredModel& model, const LayerGraph& profile,
     }
   };
   compare(parameters, &LayerNode::parameter_bytes, "parameters");
-  // A profile has the means of its data if microbatches differ in length.
+  // If microbatches differ in length, the profile has the means over its data.
   if (differ == 0 && model.dimensions.empty()) {
     const Result<StageLayout> layout = layout_of(model, profile);
     if (!layout) return layout.problems();
@@ -257,14 +259,14 @@ Status compare_sizes(const LayeredModel& model, const LayerGraph& profile,
   return Problem{"", first, hint};
 }
 
-/// Adds to each layer what it keeps of its inputs and other layers count. Of a tensor from another stage the
-/// layer that keeps the most counts it: a profile has one stage, so the layer that made it may count it
-/// there.
+/// Adds to each layer the inputs that it keeps and that count in other layers. A tensor from another stage
+/// counts in the layer that keeps the most of it: a profile has one stage, so it may count in the layer that
+/// computed it.
 void add_inputs(std::map<std::string, Costs>& costs, const LayerGraph& profile, const Plan& plan) {
   std::map<std::string, int> stage_of;
   for (std::size_t s = 0; s < plan.stages.size(); ++s)
     for (const std::string& layer : plan.stages[s].layers) stage_of[layer] = static_cast<int>(s);
-  // By tensor and stage: what is kept, and the layer that keeps the most of it.
+  // By tensor and stage: the bytes kept, and the layer that keeps the most.
   std::map<std::pair<std::string, int>, std::pair<Bytes, std::string>> arrived;
   for (const LayerEdge& edge : profile.edges) {
     const std::string& to = profile.nodes[static_cast<std::size_t>(edge.consumer)].name;
@@ -277,13 +279,14 @@ void add_inputs(std::map<std::string, Costs>& costs, const LayerGraph& profile, 
     if (kept.first == 0) continue;
     Costs& of = costs.at(kept.second);
     of.node.saved_bytes += kept.first;
-    if (of.counted_elsewhere < kept.first) continue;  // the profile does not say that it is an input
+    if (of.counted_elsewhere < kept.first) continue;  // the profile does not show that it is an input
     of.counted_elsewhere -= kept.first;
     of.node.saved_input_bytes = of.node.saved_input_bytes.value_or(0) + kept.first;
   }
 }
 
-/// Returns the inputs of layer `i` whose sizes do not follow the outputs' over the measured microbatches.
+/// Returns the inputs of layer `i` whose sizes are not proportional to the outputs' over the measured
+/// microbatches.
 std::vector<std::size_t> inputs_apart(const std::vector<Sizes>& measured, std::size_t i) {
   std::vector<std::size_t> apart;
   const Sizes& first = measured.front();
@@ -297,7 +300,7 @@ std::vector<std::size_t> inputs_apart(const std::vector<Sizes>& measured, std::s
   return apart;
 }
 
-/// Adds the times of `profile`, which are those of a microbatch of `sizes`.
+/// Adds the times of `profile`, measured for a microbatch of `sizes`.
 void add_times(const LayeredModel& model, const LayerGraph& profile, const Sizes& sizes,
                std::map<std::string, Costs>& costs, std::vector<TimesBySize>& heads) {
   std::map<std::string, double> work;
@@ -315,7 +318,8 @@ void add_times(const LayeredModel& model, const LayerGraph& profile, const Sizes
                  {.forward = profile.loss_s / static_cast<double>(heads.size())});
 }
 
-/// Lets the layers and heads of `model` take the times and the memory of `profile`, which has its layers.
+/// Makes the layers and heads of `model` use the times and the memory of `profile`, which has the same
+/// layers.
 Status emulate(LayeredModel& model, const LayerGraph& profile, const Plan& plan) {
   const Result<StageLayout> layout = layout_of(model, profile);
   if (!layout) return layout.problems();
@@ -373,7 +377,7 @@ Result<LayeredModel> emulated_model(LayeredModel model, const LayerGraph& profil
                        std::to_string(model.turns.size()),
                    "profile the model again, or take the profile as it was measured"};
   if (const Status same = compare_sizes(model, profile, nodes); !same) return same.problems();
-  // A turn has the model's layers. Its profile has what they cost in that turn.
+  // A turn has the model's layers. Its profile has their costs in that turn.
   for (std::size_t t = 0; t < model.turns.size(); ++t)
     if (const Status turn = emulate(model.turns[t].model, profile.turns[t], plan); !turn)
       return turn.problems();

@@ -14,19 +14,19 @@
 namespace millrace {
 namespace {
 
-/// A message carries this behind its values: Transfer::moment, and the host whose clock it is of.
+/// Appended to a message's values: Transfer::moment, and the host whose clock it refers to.
 struct Stamp {
   TimePoint moment{};
   std::uint64_t host = 0;
 };
 
-/// Processes of one host have one clock. Never 0.
+/// Returns the id of this host, whose processes share one clock. Never 0.
 std::uint64_t this_host() {
   static const std::uint64_t number = std::hash<std::string>()(shared_memory_domain()) | 1;
   return number;
 }
 
-/// Tells the device that the host has waited since `start` for what happened at `moment`.
+/// Reports to the device that the host has waited since `start` for an event that occurred at `moment`.
 void tell(EmulatedDevice& device, TimePoint start, TimePoint moment) {
   device.host_waited(start, moment == kUnknownMoment ? std::nullopt : std::optional(moment));
 }
@@ -35,10 +35,10 @@ std::shared_ptr<TimePoint> unknown_moment() {
   return std::make_shared<TimePoint>(kUnknownMoment);
 }
 
-/// A wait that the host spends on a message, and not on the device.
+/// The host's wait for a message, as opposed to the device.
 class HostWait final : public Pending {
  public:
-  /// `moment`: Transfer::moment of a receive, which the wait sets; of a send it stays unknown.
+  /// `moment`: a receive's Transfer::moment, which the wait sets; for a send it remains unknown.
   HostWait(std::unique_ptr<Pending> inner, std::shared_ptr<const TimePoint> moment, Clock& clock,
            EmulatedDevice& device)
       : inner_(std::move(inner)), moment_(std::move(moment)), clock_(clock), device_(device) {}
@@ -55,7 +55,7 @@ class HostWait final : public Pending {
   EmulatedDevice& device_;
 };
 
-/// A receive of a collective: the collective has come as far as the message when it is there.
+/// A receive of a collective: on arrival, the collective's time advances to that of the message.
 class CollectiveReceive final : public Pending {
  public:
   CollectiveReceive(std::unique_ptr<Pending> inner, std::shared_ptr<const TimePoint> arrived,
@@ -73,7 +73,7 @@ class CollectiveReceive final : public Pending {
   std::shared_ptr<TimePoint> moment_;
 };
 
-/// A message without values that takes no memory: whatever has its shape stands for it.
+/// A message without values that takes no memory: any tensor of its shape represents it.
 class InPlace final : public Arrival {
  public:
   InPlace(at::Tensor like, std::unique_ptr<Pending> received)
@@ -104,10 +104,10 @@ class DeviceOrdered final : public ForwardingChannel {
     return std::make_unique<HostWait>(ForwardingChannel::post(timed),
                                       is_send ? unknown_moment() : timed.moment, clock(), device_);
   }
-  /// A collective waits for the device when it begins. Its messages do not wait again: the device may have
-  /// got other work since.
+  /// A collective waits for the device when it starts. Its messages do not wait again: the device may have
+  /// received other work since.
   std::shared_ptr<TimePoint> begin_collective(const at::Tensor& tensor, std::int64_t added) override {
-    // In virtual time no host is late. A stamp on each vote of a thousand ranks would take time and memory.
+    // In virtual time no host is late. A stamp on each vote of a thousand ranks would cost time and memory.
     if (!tensor.is_meta() && !device_.host_is_free()) return nullptr;
     if (!tensor.is_meta()) return std::make_shared<TimePoint>(device_.host_now());
     const auto moment = std::make_shared<TimePoint>(device_.wait());
@@ -135,7 +135,7 @@ class DeviceOrdered final : public ForwardingChannel {
   std::vector<int> hosts_;
 };
 
-/// A receive of values, if there are any, and of a stamp behind them.
+/// A receive of values, if there are any, and of a stamp after them.
 class Stamped final : public Pending {
  public:
   Stamped(std::unique_ptr<Pending> received, at::Tensor carried, Transfer transfer)

@@ -19,11 +19,11 @@ std::vector<at::Tensor> gradients_like(const Saved& saved, std::span<const bool>
   return gradients;
 }
 
-/// It keeps its inputs, for the shapes of their gradients.
+/// Keeps its inputs, whose shapes determine those of their gradients.
 class IdleLayer : public StandInLayer {
  public:
   using StandInLayer::StandInLayer;
-  /// A checkpoint takes no states that are not finite.
+  /// Checkpoints reject states that are not finite, so these are zero.
   static at::Tensor state(const Shape& shape, at::ScalarType dtype) {
     return at::zeros(shape, at::TensorOptions(dtype));
   }
@@ -41,7 +41,7 @@ class IdleLayer : public StandInLayer {
     return gradients_like(saved, needs);
   }
   void backward_weight_all(std::span<const at::Tensor>, Saved&, std::span<at::Tensor>) const override {}
-  /// Layers that read rows keep what says which rows, their input, first.
+  /// Layers that read rows keep the row indices, their input, first.
   at::Tensor rows_of_gradient(const Saved& saved) const override { return layer_->rows_of_gradient(saved); }
 };
 

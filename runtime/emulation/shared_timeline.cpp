@@ -41,7 +41,7 @@ Result<std::shared_ptr<SharedTimeline>> SharedTimeline::open(const std::string& 
   errno = error;
   if (mapped == MAP_FAILED) return failed();
   std::shared_ptr<SharedTimeline> made(new SharedTimeline(mapped));
-  // No job hands over work for an hour ahead.
+  // No job issues work an hour ahead.
   Ticks was = made->free_at().load();
   if (was > (now + std::chrono::hours(1)).time_since_epoch().count())
     made->free_at().compare_exchange_strong(was, now.time_since_epoch().count());

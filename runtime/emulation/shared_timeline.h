@@ -1,4 +1,5 @@
-// When a device that several jobs or ranks share is free. They are processes of one host, or threads of one.
+// The schedule of a device that several jobs or ranks share. They are processes of one host, or threads of
+// one process.
 #pragma once
 
 #include <atomic>
@@ -10,26 +11,26 @@
 
 namespace millrace {
 
-/// The end of all work that they have handed over, in a file that they map or, in one process, in its memory.
-/// Work is done in the order in which it is handed over, whoever hands it over. Thread-safe, and safe between
-/// processes.
+/// The end of all issued work, in a file that all users map or, within one process, in its memory. Work runs
+/// in issue order across all users. Thread-safe, and safe between processes.
 class SharedTimeline {
  public:
-  /// Opens or makes the file. What an earlier boot left there is forgotten. Problem: it cannot be made.
+  /// Opens or creates the file. State from an earlier boot is discarded. Returns an error if the file cannot
+  /// be created.
   static Result<std::shared_ptr<SharedTimeline>> open(const std::string& path, TimePoint now);
   static std::shared_ptr<SharedTimeline> of_this_process();
   ~SharedTimeline();
   SharedTimeline(const SharedTimeline&) = delete;
   SharedTimeline& operator=(const SharedTimeline&) = delete;
 
-  /// Appends work of `length` that begins at `earliest` or later. Returns when it is done.
+  /// Appends work of `length` that starts at `earliest` or later. Returns its end.
   TimePoint append(TimePoint earliest, TimePoint::duration length);
 
  private:
   explicit SharedTimeline(void* mapped) : mapped_(mapped) {}
   std::atomic_ref<TimePoint::rep> free_at();
 
-  void* mapped_;  // null: of this process
+  void* mapped_;  // null: used within this process only
   alignas(8) TimePoint::rep own_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What stands for layers and heads whose values nobody asks for. Internal to this folder.
+// Replacements for layers and heads whose values are not needed. Internal to this folder.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ inline std::vector<TensorSpec> specs_of(std::span<const at::Tensor> tensors) {
   return specs;
 }
 
-/// Has the name, parameters and shapes of `layer`. What it computes, and when, its classes say.
+/// Has the name, parameters and shapes of `layer`. Subclasses define what it computes and when.
 class StandInLayer : public MultiLayer {
  public:
   explicit StandInLayer(LayerPtr layer) : layer_(std::move(layer)) {}
@@ -39,8 +39,8 @@ class StandInLayer : public MultiLayer {
   const LayerPtr layer_;
 };
 
-/// A `Base`, which is a StandInLayer, in the place of a layer that carries states. They have their shapes,
-/// and are of the kind that Base::state() makes.
+/// A `Base`, which is a StandInLayer, that replaces a layer with carried states. The states have the original
+/// shapes, and Base::state() creates them.
 template <class Base>
 class CarryingStandIn final : public Base, public CarriesState {
  public:
@@ -64,8 +64,7 @@ class CarryingStandIn final : public Base, public CarriesState {
   const CarriesState& real() const { return dynamic_cast<const CarriesState&>(*this->layer_); }
 };
 
-/// Returns a `Base` that stands for `layer`, with its states if it carries some. `more`: Base's other
-/// arguments.
+/// Returns a `Base` that replaces `layer`, with its carried states if any. `more`: Base's further arguments.
 template <class Base, class... More>
 LayerPtr stand_in(const LayerPtr& layer, const More&... more) {
   if (dynamic_cast<const CarriesState*>(layer.get()))
@@ -73,7 +72,7 @@ LayerPtr stand_in(const LayerPtr& layer, const More&... more) {
   return std::make_shared<Base>(layer, more...);
 }
 
-/// The same of a head. Its sums are zero.
+/// Replaces a head. Its sums are zero.
 class StandInHead : public Head {
  public:
   explicit StandInHead(HeadPtr head) : head_(std::move(head)) {}

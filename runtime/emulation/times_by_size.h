@@ -1,4 +1,5 @@
-// The times of a layer, by the size of its work on a microbatch. Microbatches of sentences differ in it.
+// The times of a layer as a function of the size of its work on a microbatch, which differs between
+// microbatches of sentences.
 #pragma once
 
 #include <map>
@@ -9,13 +10,13 @@ namespace millrace {
 
 class TimesBySize {
  public:
-  /// Adds the times of a measured microbatch. Any measure of its work serves as `size`.
+  /// Adds the times of a measured microbatch. `size` may be any measure of its work.
   void add(double size, const LayerSeconds& seconds);
 
-  /// Returns the times of a microbatch of `size`: the mean of those that were measured with this size.
-  /// Between two measured sizes times lie on the line through both. Beyond all of them they grow and shrink
-  /// as the size does. If only one size was measured, all microbatches take its times. At least one
-  /// microbatch must have been added.
+  /// Returns the times of a microbatch of `size`: the mean of those measured with this size. Between two
+  /// measured sizes, times are interpolated linearly. Beyond all of them, they are proportional to the size.
+  /// If only one size was measured, all microbatches have its times. At least one microbatch must have been
+  /// added.
   LayerSeconds at(double size) const;
 
  private:
