@@ -29,7 +29,7 @@ std::vector<ModelOption> image_options();  ///< all three, and --label-smoothing
 void end_in_cross_entropy(LayeredModel& model, const ModelOptions& options);
 ModelOption norm_option();  ///< --norm batch|group|instance
 ModelOption stem_option();  ///< --stem auto|imagenet|cifar
-/// Returns the stem that --stem and --image-size ask for: "imagenet" or "cifar".
+/// Returns the stem that --stem and --image-size select: "imagenet" or "cifar".
 std::string stem_of(const ModelOptions& options);
 constexpr int kMostCifarPixels = 64;  ///< image models take CIFAR's form up to this size
 /// Makes the layer that --norm names, for [B, channels, H, W]. Group normalisation has 32 groups, or the
@@ -49,7 +49,7 @@ Problem max_norm_problem();
 
 /// Returns the options --softmax full|adaptive, --cutoffs and --divisor.
 std::vector<ModelOption> softmax_options();
-/// Returns the softmax that these options ask for, in a model whose decoder reads `features`. A full
+/// Returns the softmax that these options select, in a model whose decoder reads `features`. A full
 /// softmax has no cutoffs. Problems: cutoffs beyond the vocabulary, a cluster without features, shared
 /// embeddings.
 Result<AdaptiveSoftmax> adaptive_softmax(const ModelOptions& options, std::int64_t features);

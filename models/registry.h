@@ -24,8 +24,8 @@ Result<LayeredModel> make_model(const std::string& name, const GivenOptions& opt
 std::vector<std::pair<std::string, std::string>> recorded_options(const std::string& name,
                                                                   const GivenOptions& options,
                                                                   const std::vector<Model>& own = {});
-/// Returns what the options leave to the model, for users: "stem cifar". Empty: nothing. make_model must
-/// accept the arguments.
+/// Returns the choices that the options leave to the model, for users: "stem cifar". Empty: nothing.
+/// make_model must accept the arguments.
 std::string chosen_form(const std::string& name, const GivenOptions& options,
                         const std::vector<Model>& own = {});
 

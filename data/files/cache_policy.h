@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-/// What happens when a file is read that does not fit any more.
+/// The reaction to a read file that does not fit into the cache.
 /// none: nothing is ever kept. random: a random file leaves, the model of the kernel's page cache. lru: the
 /// one that was not read for longest leaves. fifo: the one that came first leaves. minio: the new file is not
 /// kept, and none ever leaves.
@@ -26,7 +26,7 @@ constexpr auto names_of(CachePolicy) {
 class Cache {
  public:
   virtual ~Cache() = default;
-  /// Returns whether file `item` is there. Afterwards it is kept as the policy says. `size`: its bytes.
+  /// Returns whether file `item` is cached. Then applies the policy to it. `size`: its bytes.
   virtual bool read(std::int64_t item, Bytes size) = 0;
   /// Bytes that are kept now; at most the capacity.
   virtual Bytes used() const = 0;
@@ -57,7 +57,7 @@ struct CacheStudy {
   CachePolicy policy = CachePolicy::MinIo;
   Bytes capacity = 0;        ///< of each node
   int nodes = 1;             ///< each reads its share of every epoch, at random
-  bool partitioned = false;  ///< a node asks the others for what it lacks before it reads from storage
+  bool partitioned = false;  ///< a node reads a missing file from the other nodes' caches before storage
   int epochs = 10;
   std::uint64_t seed = 1;
 };

@@ -1,4 +1,4 @@
-// The data sets that `--data PREFIX:REST` names, in one table: the help, the launcher and the worker ask it.
+// The data sets that `--data PREFIX:REST` names, in one table for the help, the launcher and the worker.
 // LibTorch-free.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace millrace {
 struct DataKind {
   std::string_view prefix;
   std::string_view form;  ///< how `--data` is written, for the help
-  bool alone = false;     ///< PREFIX may stand without a REST; else it is the name of a folder then
+  bool alone = false;     ///< PREFIX is valid without a REST; otherwise such a word is a folder's name
   /// The files and folders that REST names; they must exist before a rank starts.
   std::vector<std::string> (*paths)(std::string_view rest);
 };
@@ -26,7 +26,7 @@ inline constexpr std::string_view kSyntheticData = "synthetic", kArrayData = "ar
 
 const std::vector<DataKind>& data_kinds();
 
-/// Returns REST if `data` is of the kind with this prefix, and "" if the prefix stands alone. Returns nothing
+/// Returns REST if `data` is of the kind with this prefix, and "" if it is the prefix alone. Returns nothing
 /// if `data` is of another kind.
 std::optional<std::string_view> rest_of(std::string_view data, std::string_view prefix);
 

@@ -20,7 +20,7 @@ enum class Durability { Cached, Synced };  ///< Synced: fsync before the file ge
 class FileWriter {
  public:
   explicit FileWriter(std::filesystem::path path, std::size_t buffer_bytes = 1 << 20);
-  /// Continues behind the first `keep` bytes of a PATH.partial that an interrupted writer left. If this
+  /// Continues after the first `keep` bytes of a PATH.partial that an interrupted writer left. If this
   /// writer is interrupted too, the partial file stays.
   static FileWriter continued(std::filesystem::path path, std::int64_t keep);
   FileWriter(FileWriter&& other) noexcept;

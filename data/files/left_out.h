@@ -1,4 +1,4 @@
-// Counts, by reason, what a reader of a data set does not take as samples, so that nothing is lost silently.
+// Counts, by reason, the files and records that a reader of a data set skips, so that none is lost silently.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class LeftOut {
   std::vector<Group> groups_;
 };
 
-/// The file that `millrace data generate` leaves beside its data.
+/// The file that `millrace data generate` writes next to its data.
 inline constexpr std::string_view kDatasetManifest = "millrace-dataset.json";
 
 /// Returns why no file or folder of this name is data: it is hidden, or macOS added it to an archive

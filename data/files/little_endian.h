@@ -11,7 +11,7 @@ namespace millrace {
 
 static_assert(std::endian::native == std::endian::little, "files are written as the memory has them");
 
-/// Returns the integer at `offset`. The caller must check that it lies inside `bytes`.
+/// Returns the integer at `offset`. The caller must check that it is inside `bytes`.
 template <class Int>
 Int get_little(std::string_view bytes, std::size_t offset = 0) {
   Int value;

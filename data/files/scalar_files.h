@@ -23,7 +23,7 @@ std::string tensorboard_purge(double unix_s, std::int64_t step);
 /// The name of an event file: readers take the files of a folder in the order of their names.
 std::string tensorboard_file_name(double unix_s, int number);
 
-/// What to do with a file of an earlier run.
+/// The treatment of an earlier run's file.
 enum class EarlierRun { Refused, Replaced, Continued };
 
 /// Writes each step at once into a new event file in `folder`, which is made if needed. `earlier` tells what

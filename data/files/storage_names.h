@@ -11,7 +11,7 @@ namespace millrace {
 /// "disk", a preset ("hdd", "sata-ssd", "nvme", "network"), or "LATENCY,BANDWIDTH[,DEPTH]" as "8ms,150MB,1":
 /// the bandwidth is a size per second.
 Result<StorageSpec> storage_from(const std::string& text);
-/// The same without "disk", whose speed nobody knows before it is measured.
+/// The same without "disk", whose speed is unknown until it is measured.
 Result<StorageSpec> modelled_storage_from(const std::string& text);
 /// Names of the presets, with their numbers, for help and errors.
 std::string storage_presets();

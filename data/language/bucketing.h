@@ -27,7 +27,7 @@ struct BucketOptions {
 };
 /// Returns the order of PipeDream's and MLPerf v0.5's sampler. A permutation is cut to whole steps, each
 /// shard is sorted by `key`, and the same generator permutes the steps. The sort is stable: the original's
-/// order of equal keys is not portable. Samples that fill no step come last, for a loader that keeps them.
+/// order of equal keys is not portable. Samples that fill no step are last, for a loader that keeps them.
 /// Pure.
 std::vector<std::int64_t> bucketed_order(std::int64_t size, const BucketOptions& options,
                                          const std::function<std::int64_t(std::int64_t index)>& key,
@@ -45,7 +45,7 @@ struct LengthBuckets {
 };
 /// Returns the order of MLPerf v0.6's sampler. Each bucket is permuted and cut to whole steps. Then the same
 /// generator permutes the steps of all buckets. `length` returns the tokens of a pair's longer side. Samples
-/// that fill no step come last: see `in_whole_steps`. Pure.
+/// that fill no step are last: see `in_whole_steps`. Pure.
 std::vector<std::int64_t> length_bucket_order(std::int64_t size, const LengthBuckets& options,
                                               const std::function<std::int64_t(std::int64_t index)>& length,
                                               std::uint32_t seed);

@@ -29,7 +29,7 @@ class TokenSource {
   virtual std::optional<TokenKind> kind() const { return std::nullopt; }
   /// Returns the token that ends a sentence in the source's vocabulary. -1: not known.
   virtual std::int64_t end() const { return -1; }
-  /// Returns what a user should know of the source: Dataset::notes.
+  /// Returns notes for the user about the source: Dataset::notes.
   virtual std::vector<std::string> notes() const { return {}; }
 };
 using TokenSourcePtr = std::shared_ptr<const TokenSource>;
@@ -43,7 +43,7 @@ Result<TokenSourcePtr> tokens_in_file(const std::string& path, std::int64_t limi
 struct MadeUpText {
   std::int64_t sentences = 0;
   std::int64_t shortest = 1, longest = 1;  ///< tokens
-  std::int64_t first = 0, limit = 1;       ///< tokens lie in [first, limit)
+  std::int64_t first = 0, limit = 1;       ///< tokens are in [first, limit)
   std::uint64_t seed = 0;
   bool documents = false;  ///< adds an empty sentence after about every fourth one
 };

@@ -57,16 +57,16 @@ class Dataset {
   /// step. If samples differ from epoch to epoch, the indices of epoch e begin at e * size(); `get` and
   /// `measure` must accept them. Returns an empty list if the loader makes the order. Pure.
   virtual std::vector<std::int64_t> order(const EpochOrder& /*epoch*/) const { return {}; }
-  /// Returns how many samples are read of an epoch's order; the ones behind them are left out.
+  /// Returns the number of samples that are read of an epoch's order; the later ones are left out.
   virtual std::int64_t samples_in_epoch(std::int64_t /*per_step*/) const { return size(); }
   /// Returns the distance between samples that continue each other: sample i begins where sample i - stride()
-  /// ended. So it is in running text, which is never shuffled. 0: each sample stands by itself.
+  /// ended. So it is in running text, which is never shuffled. 0: samples are independent.
   virtual std::int64_t stride() const { return 0; }
   /// Returns a text that is the same for the same files in the same order, whatever their path.
   virtual std::string fingerprint() const = 0;
-  /// Returns what else a checkpoint records of the set, by name: the vocabulary of its tokens.
+  /// Returns the set's other settings for checkpoints, by name: the vocabulary of its tokens.
   virtual std::vector<std::pair<std::string, std::string>> recorded() const { return {}; }
-  /// Returns what a user should know of the set before it is used, one sentence each.
+  /// Returns notes for the user about the set, one sentence each.
   virtual std::vector<std::string> notes() const { return {}; }
 
   /// The samples that were read so far from a modelled storage or the cache before it. Each counts once,
@@ -81,7 +81,7 @@ class Dataset {
   // -- the policy for odd files --
   /// Returns the samples whose files were odd, as far as files were read: index -> bits of OddSample.
   virtual std::map<std::int64_t, unsigned> odd_samples() const { return {}; }
-  /// Returns the number of files and records that are no samples. notes() says which and why.
+  /// Returns the number of skipped files and records. notes() has their names and the reasons.
   virtual std::int64_t left_out() const { return 0; }
   /// Returns the name of the sample's file. Empty for a set without files.
   virtual std::string name_of(std::int64_t) const { return {}; }
@@ -144,9 +144,9 @@ struct LoaderOptions {
   std::size_t num_counts = 0;      ///< number of the model's counts
   std::vector<char> wanted;        ///< for each field, whether it is loaded; empty: all are
   bool page_locked = false;  ///< puts batches into memory that a GPU can copy asynchronously; needs a GPU
-  /// Returns whether this rank will ask for a position; such positions are prefetched. Empty: all are.
+  /// Returns whether this rank reads a position; such positions are prefetched. Empty: all are.
   std::function<bool(std::int64_t position)> mine;
-  std::shared_ptr<SpanList> spans{};  ///< gets a Load and a Preprocess of each microbatch; null: nobody asks
+  std::shared_ptr<SpanList> spans{};  ///< gets a Load and a Preprocess of each microbatch; null: not recorded
 
   /// Copies the model's fields and the numbers of its dimensions and counts.
   void read_for(const LayeredModel& model) {
@@ -156,8 +156,8 @@ struct LoaderOptions {
   }
 };
 /// Makes a source of batches whose epochs follow each other without end. A step has microbatch *
-/// microbatches_per_step samples. An incomplete last step is dropped or kept, as LoaderOptions says. Returns
-/// a Problem if an epoch has no step.
+/// microbatches_per_step samples. An incomplete last step is dropped or kept, as LoaderOptions specifies.
+/// Returns a Problem if an epoch has no step.
 Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset,
                                                  const LoaderOptions& options);
 /// Returns the steps of an epoch. With shuffle false an epoch has all samples.

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// Hands everything on: what a decorator overrides is what it changes.
+/// Forwards every call to another data set. A decorator overrides the functions that it changes.
 class ForwardingDataset : public Dataset {
  public:
   explicit ForwardingDataset(std::shared_ptr<const Dataset> dataset) : dataset_(std::move(dataset)) {}

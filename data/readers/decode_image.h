@@ -9,9 +9,9 @@
 
 namespace millrace {
 
-/// Decodes a JPEG, PNG or WebP, as its first bytes say. The name does not count: ImageNet has a PNG called
-/// .JPEG. Returns false for anything but a whole image within `limits`; then `error` has the reason. Of a
-/// JPEG perhaps only what `region` asks for is decoded (decode_jpeg). Thread-safe.
+/// Decodes a JPEG, PNG or WebP, according to its first bytes. The name does not count: ImageNet has a PNG
+/// called .JPEG. Returns false for anything but a whole image within `limits`; then `error` has the reason.
+/// For a JPEG it may decode only the pixels that `region` needs (decode_jpeg). Thread-safe.
 bool decode_image(const std::string& bytes, RgbImage& image, std::string& error,
                   const JpegLimits& limits = {}, const RegionOf& region = {});
 

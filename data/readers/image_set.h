@@ -25,7 +25,7 @@ struct ImageItem {
   std::int64_t record = 0;  ///< the reader's own number for it; a file needs none
 };
 
-/// Reads one image, at least the pixels that `region` asks for. Returns false if it is damaged; then `error`
+/// Reads one image, at least the pixels that `region` needs. Returns false if it is damaged; then `error`
 /// has the reason. Thread-safe.
 using ReadImage =
     std::function<bool(const ImageItem& item, RgbImage& image, std::string& error, const RegionOf& region)>;
@@ -43,13 +43,13 @@ struct ImageSet {
   std::string pixels;  ///< a hash of the pixels where they are in memory; part of the fingerprint
 };
 
-/// A place that labelled images come from, before a split is read.
+/// A source of labelled images, before a split is read.
 struct ImageSource {
-  std::string place;                   ///< where the classes come from, for messages
+  std::string place;                   ///< the source of the classes, for messages
   std::int64_t num_classes = 0;        ///< of the training set
   bool has_test = false;               ///< a test split of its own
   bool evaluates_on_training = false;  ///< without a test split, evaluation takes the training set
-  /// Whether training augments unless it is told how. Digits must not be mirrored.
+  /// Whether training augments by default. Digits must not be mirrored.
   bool augments = true;
   std::function<Result<ImageSet>(DataSplit split)> open;
 };
@@ -86,8 +86,8 @@ Result<std::shared_ptr<const Dataset>> make_labelled_images(const DatasetOptions
 
 /// Makes a data set for models that read square images alone, [3, size, size]. It takes every image below
 /// PATH/train and PATH/{test,val}, or below PATH for both splits, in whatever folders, in the order of their
-/// paths. The shorter side becomes `size`, the centre is cut out, values lie in [-1, 1]; nothing is random.
-/// Returns null if train/ has no test/ or val/ beside it.
+/// paths. The shorter side becomes `size`, the centre is cut out, values are in [-1, 1]; nothing is random.
+/// Returns null if there is no test/ or val/ next to train/.
 Result<std::shared_ptr<const Dataset>> make_image_tree(const DatasetOptions& options);
 
 /// Makes a data set of image files without labels, in the order of `paths`; a folder stands for all images in

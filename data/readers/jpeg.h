@@ -24,10 +24,10 @@ struct RgbImage {
   int height = 0;
   JpegKind kind = JpegKind::Rgb;
   PixelRegion held;                  ///< the part that is in `pixels`
-  std::vector<std::uint8_t> pixels;  ///< rows of `held`; there may be more behind them
+  std::vector<std::uint8_t> pixels;  ///< rows of `held`, perhaps with more after them
 };
 
-/// Limits on the resources that a file may ask for. A progressive file of a few kilobytes can hold
+/// Limits on the resources that decoding a file may need. A progressive file of a few kilobytes can hold
 /// thousands of empty scans, each of which walks over all pixels: both numbers and their product are
 /// bounded.
 struct JpegLimits {
@@ -36,8 +36,8 @@ struct JpegLimits {
   std::int64_t scan_pixels = std::int64_t{1} << 30;
 };
 
-/// Decodes the image at full size: all of it, or the pixels that `region` asks for and perhaps more. Those
-/// asked for have the same values in both. Each call uses a new decoder, so that the result depends on
+/// Decodes the image at full size: all of it, or the pixels of `region` and perhaps more. The pixels of
+/// `region` have the same values in both cases. Each call uses a new decoder, so that the result depends on
 /// `bytes` alone; the memory of `image.pixels` is used again. Returns false for anything but a whole,
 /// undamaged JPEG within `limits`, also where the damage is not in the region; then `error` has the reason.
 /// Thread-safe.

@@ -12,7 +12,7 @@
 
 namespace millrace {
 
-/// The most bytes of a line. A longer one comes from a file that lost its line ends or is no text.
+/// The most bytes of a line. A longer one means that the file lost its line ends or is no text.
 inline constexpr Bytes kMostLineBytes = 16 * kMiB;
 
 /// Reads a regular file of lines, which end only in "\n". Files that begin like gzip are unpacked. A

@@ -50,10 +50,10 @@ std::vector<std::string> basic_words(std::string_view line, Casing casing);
 /// U+FFED, OpenNMT's joiner: it marks a place of split text at which there was no space.
 inline constexpr std::string_view kJoiner = "\xEF\xBF\xAD";
 enum class Joiners { No, Yes };
-/// Puts spaces in front of and behind each punctuation character: "a, b" -> "a , b". With joiners the result
+/// Puts spaces before and after each punctuation character: "a, b" -> "a , b". With joiners the result
 /// is "a ￭, b". Then Vocabulary::text can restore the text, except for runs of white space.
 std::string split_punctuation(std::string_view line, Joiners joiners = Joiners::No);
-/// Removes joiners at the ends of words, and the spaces beside them.
+/// Removes joiners at the ends of words, and the spaces next to them.
 std::string without_joiners(std::string_view text);
 
 }  // namespace millrace

@@ -2,7 +2,7 @@
 // read in blocks of a MiB. A thread holds one block of each of the files that are read in step, and the
 // results of that block. Besides, memory holds the different words (counting, learning), or 64 MiB of
 // remembered words a thread (splitting, encoding). Results are the same for any number of threads. All
-// throw DataError for what is wrong with a file, with its line, and ConfigError for outputs that exist;
+// throw DataError for an error in a file, with its line, and ConfigError for outputs that exist;
 // then no output is made.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace millrace {
 
-/// Says what happens to a line with bytes that are no UTF-8.
+/// The treatment of a line with bytes that are no UTF-8.
 enum class InvalidUtf8 {
   Refuse,   ///< throws DataError with the place of the byte
   Replace,  ///< each such byte becomes U+FFFD
@@ -33,7 +33,7 @@ constexpr auto names_of(InvalidUtf8) {
   return std::to_array<std::string_view>({"refuse", "replace", "drop"});
 }
 
-/// The changes to a line that come first, in this order.
+/// The first changes to a line, in this order.
 struct TextRules {
   InvalidUtf8 invalid = InvalidUtf8::Refuse;
   NormalForm form = NormalForm::None;

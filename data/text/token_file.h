@@ -37,7 +37,7 @@ struct TokenFileInfo {
 };
 
 /// Writes a token file sentence by sentence. Its memory does not grow with their number: until the end the
-/// index lies in an unnamed file beside the output. Throws DataError when the disk fails. The file gets its
+/// index is in an unnamed file next to the output. Throws DataError when the disk fails. The file gets its
 /// name at `commit`.
 class TokenFileWriter {
  public:

@@ -11,7 +11,7 @@ namespace millrace {
 /// Returns the index of the first byte that is no part of a UTF-8 sequence; npos: there is none.
 std::size_t first_invalid_utf8(std::string_view text);
 
-/// Returns the code point at text[i] and moves i behind it. `text` must be valid UTF-8.
+/// Returns the code point at text[i] and moves i past it. `text` must be valid UTF-8.
 char32_t next_code_point(std::string_view text, std::size_t& i);
 void append_utf8(std::string& text, char32_t c);
 

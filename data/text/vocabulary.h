@@ -1,4 +1,4 @@
-// Vocabularies give tokens their numbers, and turn numbers back into text.
+// Vocabularies map tokens to numbers, and numbers back to text.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ struct TextLines {
   std::string name;  ///< as given; "-" is stdin
   std::unique_ptr<const std::string> content;
   std::vector<std::string_view> lines;
-  bool has_byte_order_mark = false;  ///< it stands before the first line's first word
+  bool has_byte_order_mark = false;  ///< it precedes the first line's first word
 };
 
 /// Reads a file, or stdin for "-". Problems: unreadable, or not UTF-8 (`file:line`, the byte in it).
@@ -35,7 +35,7 @@ Result<ReferenceSet> references_of(const std::vector<TextLines>& streams);
 /// as there are for 0; then an empty one is none, unless it is the only one.
 Result<ReferenceSet> split_references(const TextLines& stream, int number);
 
-/// Nothing, or what is wrong where a text has not as many lines as the first.
+/// Problem: a text has not as many lines as the first.
 Problems check_line_counts(const std::vector<const TextLines*>& texts);
 
 }  // namespace millrace

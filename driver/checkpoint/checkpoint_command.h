@@ -1,5 +1,5 @@
-// `millrace checkpoint`: looks after the checkpoints of a run, and takes tensors out of them and into them.
-// LibTorch-free.
+// `millrace checkpoint`: lists, verifies, compares and prunes a run's checkpoints; exports and imports
+// tensors. LibTorch-free.
 #pragma once
 
 #include <span>

@@ -21,7 +21,7 @@ constexpr auto names_of(CheckpointState) {
 
 struct ListedCheckpoint {
   std::filesystem::path folder;  ///< its step folder
-  std::filesystem::path within;  ///< the folder with `latest` that it lies in
+  std::filesystem::path within;  ///< the folder with `latest` that contains it
   std::string branch;            ///< "": the run's own; "best"; "abandoned-1": of a branch that the run left
   CheckpointState state = CheckpointState::Complete;
   Problems damage;  ///< why it cannot be read

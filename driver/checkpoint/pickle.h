@@ -24,7 +24,7 @@ struct PickleValue {
   std::vector<PickleValue*> items;       ///< Tuple, List; of a Dict key, value, key, value
   const PickleValue* state = nullptr;    ///< Object: its attributes, most often a Dict; may be null
   ElementType type = ElementType::F32;   ///< Storage
-  const PickleValue* storage = nullptr;  ///< Tensor; it lies inside the storage
+  const PickleValue* storage = nullptr;  ///< Tensor; it is inside the storage
   std::int64_t offset = 0;               ///< Tensor, in elements
   std::vector<std::int64_t> shape;       ///< Tensor
   bool contiguous = true;                ///< Tensor
@@ -46,7 +46,7 @@ enum class OtherClasses {
 /// Move-only.
 class Pickle {
  public:
-  /// `where` begins the messages. Problems also tell of more than kMostPickleBytes or 2 million values.
+  /// `where` begins the messages. Problems also: more than kMostPickleBytes or 2 million values.
   static Result<Pickle> read(std::string_view bytes, const std::string& where, OtherClasses others);
   Pickle(Pickle&&) noexcept;
   Pickle& operator=(Pickle&&) noexcept;

@@ -16,8 +16,8 @@ bool is_pt_file(const std::string& path);
 
 /// Opens a state_dict: a dict or OrderedDict of names and tensors. `key` names the one to take of a file with
 /// dicts in dicts: "model", or "state/model"; empty: the file is one itself. It may hold tensors, dicts,
-/// tuples and plain values; any other class or function is a Problem that names it, but what stands beside
-/// the dict that `key` names is passed over. Tensors must be contiguous and lie in their storages. A process
+/// tuples and plain values; any other class or function is a Problem that names it, but entries next
+/// to the dict that `key` names are ignored. Tensors must be contiguous and inside their storages. A process
 /// of its own reads the file, with limits of time and memory (own_process.h).
 Result<SavedTensors> open_pt_file(const std::string& path, const std::string& key);
 

@@ -25,13 +25,13 @@ struct SavedTensors {
   std::string path;                      ///< of the checkpoint's step folder, or of the file
   std::optional<ManifestHead> manifest;  /// of a checkpoint; nothing: it is a file
   std::map<std::string, SavedTensor> tensors;
-  std::vector<TensorFile> files;                    ///< what `tensors` points into
+  std::vector<TensorFile> files;                    ///< `tensors` points into these
   std::vector<std::shared_ptr<const void>> owners;  ///< likewise
 };
 
 /// Opens a file of tensors (safetensors, or PyTorch's .pt), a folder of torch.distributed.checkpoint, a step
 /// folder, or the newest valid checkpoint of a folder that holds several. All bytes of a checkpoint are read
-/// and hashed. Skipped checkpoints are logged. `key` names a part of what PyTorch wrote with dicts in dicts.
+/// and hashed. Skipped checkpoints are logged. `key` names a nested dict of PyTorch's file.
 /// Problem: nothing there can be read.
 Result<SavedTensors> open_saved_tensors(const std::string& path, const std::string& key = "");
 

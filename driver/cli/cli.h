@@ -13,14 +13,14 @@
 
 namespace millrace {
 
-/// Writes the words that were given for a flag where they belong; what is wrong with them, if anything.
+/// Writes a flag's words to its target. Returns the error in them, if any.
 std::optional<Problem> read_value(const Flag& flag, const std::vector<std::string>& words);
 
 struct CommandSpec {
   std::string program = "millrace";
   std::string command;  ///< "plan"
   std::string summary;
-  std::vector<std::string> positionals;  ///< names, all required; a last one "DIR..." stands for one or more
+  std::vector<std::string> positionals;  ///< names, all required; a last one "DIR..." means one or more
   std::vector<Flag> flags;               ///< --help is added
   std::vector<std::string> examples;     ///< full command lines
   /// The flags that a first use needs. `--help` shows only these; empty: all flags. Each is in `flags`.
@@ -47,7 +47,7 @@ constexpr auto names_of(OutputFormat) {
   return std::to_array<std::string_view>({"text", "json"});
 }
 
-/// Says what happens to a flag that the command does not describe. Refuse: it is an error. Leave: the flag
+/// The treatment of a flag that the command does not describe. Refuse: it is an error. Leave: the flag
 /// and the word after it are left to a program that knows more, as the worker knows the options of models.
 enum class UnknownFlags { Refuse, Leave };
 

@@ -17,14 +17,14 @@ namespace millrace {
 /// Prints the problems to stderr, one a line, and gives the exit code back.
 int exit_with(ExitCode code, const Problems& problems);
 
-/// Answers --help: prints what it was asked for. Returns the exit code.
+/// Prints the requested --help. Returns the exit code.
 int print_help(const CommandSpec& spec, const Arguments& arguments);
 
-/// From here on a signal that ends the process says what `spec` has of it.
+/// From this call on, a signal that ends the process prints the note that `spec` has for it.
 void tell_of_interrupt(const CommandSpec& spec);
 
-/// A command from its first line: parses `args` into the targets of `spec`; prints --help, or what is wrong
-/// with the line; else runs `run` with what was given and the problems of the values, for it to add its own
+/// Runs a command: parses `args` into the targets of `spec`, and prints --help or the errors of the line.
+/// Else calls `run` with the parsed arguments and the problems of their values, so that it can add its own
 /// and report all. Returns the exit code.
 int run_command(const CommandSpec& spec, const std::vector<std::string>& args,
                 const std::function<int(const Arguments& given, Problems problems)>& run);
@@ -58,7 +58,7 @@ std::string long_name(const char* flag);
 Problems about_file(const std::string& file, Problems problems);
 
 /// A Problem where `path` holds a regular file that is not of this format ("millrace-plan"), so that a result
-/// never takes the place of somebody's other file.
+/// never replaces another program's file.
 Status may_replace(const std::string& path, const std::string& format);
 
 /// A Problem for each flag of `group` (its heading in --help) that was given all the same.

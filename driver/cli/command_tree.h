@@ -1,4 +1,4 @@
-// All commands as a tree, and what is made of it: completion for shells, and manual pages. LibTorch-free.
+// All commands as a tree, for shell completion and manual pages. LibTorch-free.
 #pragma once
 
 #include <span>

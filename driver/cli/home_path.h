@@ -1,4 +1,4 @@
-// `~` in paths that no shell has expanded: in quotes, behind a prefix, in files.
+// `~` in paths that no shell has expanded: in quotes, after a prefix, in files.
 #pragma once
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Flags of other training tools, and what millrace calls them. LibTorch-free.
+// Flags of other training tools, and millrace's names for them. LibTorch-free.
 #pragma once
 
 #include <span>

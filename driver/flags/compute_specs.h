@@ -22,7 +22,7 @@ struct ProfileFlags {
   int microbatches = 1;
   int measured_microbatches = 12;
   int length_buckets = 0;
-  std::vector<int> jobs;  ///< of the arrays to measure beside a single job
+  std::vector<int> jobs;  ///< of the arrays to measure in addition to a single job
   ArrayKernels kernels = ArrayKernels::Auto;
   int threads = 1;
   ComputeDevice device = ComputeDevice::Cpu;
@@ -33,7 +33,7 @@ struct ProfileFlags {
   std::chrono::milliseconds deadline{100'000};
   bool network = false;
   // -- of the network --
-  std::string job;  ///< the job between whose hosts to measure; empty: as `cluster` and `ranks` say
+  std::string job;  ///< the job between whose hosts to measure; empty: see `cluster` and `ranks`
   Backend backend = Backend::Auto;
   bool encrypt = false;
   int round_trips = 200;

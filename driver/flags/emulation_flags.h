@@ -17,7 +17,7 @@ class SharedWorld;
 
 /// How much the times of emulated work vary.
 struct EmulatedJitter {
-  bool of_profile = false;  ///< as much as the profile says
+  bool of_profile = false;  ///< the profile's value
   double sigma = 0;         ///< of a log-normal factor of mean 1; 0: not at all
 };
 /// "none", "profile" or a number.
@@ -54,7 +54,7 @@ struct EmulationFlags {
   std::shared_ptr<SharedWorld> world;  ///< of jobs in one virtual time; null: the job is alone
 };
 
-/// A modelled storage from which the training data comes.
+/// A modelled storage for the training data.
 struct StorageFlags {
   std::optional<StorageSpec> storage;  ///< empty: data is read as fast as this machine does
   double cache = 0;                    ///< share of the data's bytes that a rank's cache holds

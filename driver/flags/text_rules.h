@@ -1,4 +1,4 @@
-// Flags of commands that read lines of text: what is done to a line before anything else.
+// Flags of commands that read lines of text: the first changes to a line.
 #pragma once
 
 #include "data/text/text_jobs.h"

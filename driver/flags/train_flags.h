@@ -21,7 +21,7 @@
 
 namespace millrace {
 
-/// `--resume` with this: from the output folder if something is there to go on from, else begin.
+/// `--resume` with this: from the output folder if it has a checkpoint, else begin.
 inline constexpr const char* kResumeAuto = "auto";
 
 struct ModelFlags {
@@ -66,7 +66,7 @@ struct TrainFlags {
   std::string schedule_file;
   bool recompute = false;
   int microbatches = 0;
-  std::optional<int> batch;  ///< samples of a step; settle_batch() turns it into microbatches
+  std::optional<int> batch;  ///< samples of a step; settle_batch() converts it to microbatches
   // -- the variant; `variant_from`: run folders or data, or empty --
   std::optional<RunVariant> variant;
   std::string variant_from;
@@ -89,11 +89,11 @@ struct TrainFlags {
   // -- a job array: driver/flags/job_lists.h takes the lists --
   bool fused = false;
   int jobs = 0;
-  int arrays = 0;  ///< that the jobs are divided into; 0: as the plan says
+  int arrays = 0;  ///< the number of arrays of the jobs; 0: the plan's
   ArrayKernels kernels = ArrayKernels::Auto;
   std::vector<std::string> unfused;
   bool explain = false;
-  // -- in epochs, until the data says how long one is; 0: not asked for --
+  // -- in epochs, until the data's size is known; 0: not set --
   std::int64_t epochs = 0;
   RateInEpochs rate_in_epochs;
   // -- the process --
@@ -116,12 +116,12 @@ struct TrainFlags {
   OutputFormat format = OutputFormat::Text;
 };
 
-/// The models' own options come behind it (driver/launch/model_flags.h).
+/// The models' own options are appended (driver/launch/model_flags.h).
 Flag model_flag(ModelFlags& model);
 Flag length_buckets_flag(int& buckets);
 /// The flags of the data of a single job.
 std::vector<Flag> data_flags(TrainFlags& flags);
-/// All flags of `train`: what they decide in a run is in each (Flag::decides).
+/// All flags of `train`. Each holds its effect on a run (Flag::decides).
 std::vector<Flag> flags_of(TrainFlags& flags);
 CommandSpec train_spec(TrainFlags& flags);
 /// For printing and looking up. Its values go nowhere.

@@ -1,4 +1,4 @@
-// `millrace device-table`: what is wrong with tables of devices, and how exact times between their batches
+// `millrace device-table`: errors in tables of devices, and how exact times between their batches
 // are. LibTorch-free.
 #pragma once
 

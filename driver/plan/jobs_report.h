@@ -11,7 +11,7 @@ namespace millrace {
 
 /// A line for each way, the best first, at most `most` of them.
 std::string jobs_table(const JobsAnswer& answer, int total, std::size_t most);
-/// The best against the next one, what was left out and whether any size was not measured. `free`: the best
+/// Compares the best with the next one, and lists omitted and unmeasured sizes. `free`: the best
 /// without a memory limit, where that is another.
 std::string jobs_reasons(const JobsAnswer& answer, const LayerGraph& profile, int total,
                          const std::optional<JobsCandidate>& free);

@@ -1,4 +1,4 @@
-// Why this plan: what was searched, where the step goes, what came second, and what would change the answer.
+// Why this plan: the search, the parts of the step, the runner-up, and the changes that would alter the plan.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// A profile corrected by a run: what `millrace plan --from-run` plans from. LibTorch-free.
+// A profile corrected by a run, for `millrace plan --from-run`. LibTorch-free.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// `millrace simulate`: what a schedule does, action by action, without running a model. LibTorch-free.
+// `millrace simulate`: simulates a schedule action by action, without a model. LibTorch-free.
 #pragma once
 
 #include <string>

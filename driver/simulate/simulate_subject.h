@@ -63,7 +63,7 @@ struct SimulateFlags {
   Sending sends = Sending::Overlap;
   int ranks_per_host = 0;
   std::vector<std::string> stragglers;
-  // -- what to show --
+  // -- output --
   std::optional<std::string> draw, write_csv;
   bool csv_transfers = false, critical_path = false, print_schedule = false;
   OutputFormat format = OutputFormat::Text;

@@ -14,7 +14,7 @@ namespace millrace {
 
 /// Reads a weight for each class: one number a line in the order of the classes, or lines `class,weight` with
 /// the number of the class, in any order and perhaps below a header. Blank lines and those that begin with #
-/// say nothing. `where` is for messages. Problems: another form, a class twice or missing.
+/// are ignored. `where` is for messages. Problems: another form, a class twice or missing.
 Result<std::vector<double>> parse_class_weights(const std::string& text, const std::string& where);
 
 /// Returns N / (K * count) for each of K classes. Problem: a class that no label has.
@@ -29,8 +29,8 @@ Status apply_class_weights(LayeredModel& model, const TrainFlags& flags, const A
 /// the labels of both splits.
 void apply_ignored_labels(LayeredModel& model, const TrainFlags& flags, const Additions& own);
 
-/// Returns a sentence for the user if `set` has labels that `model` ignores, and the graph does not say how
-/// many count. `data` is what --data names. Empty: there is nothing to say.
+/// Returns a note for the user if `set` has labels that `model` ignores, and the graph does not define how
+/// many count. `data` is the value of --data. Empty: no note.
 std::string note_on_ignored_labels(const LayeredModel& model, const std::string& data, const Additions& own,
                                    const Dataset& set);
 

@@ -1,4 +1,4 @@
-// `--device emulated` of `train`: the run's models and ranks, with devices that are not there.
+// `--device emulated` of `train`: the run's models and ranks on emulated devices.
 #pragma once
 
 #include <condition_variable>
@@ -25,16 +25,16 @@ class SharedWorld {
  public:
   Clock& clock() { return clock_; }
   std::shared_ptr<SharedTimeline> timeline(RankId rank);
-  /// So many ranks of all jobs begin together.
+  /// Registers `ranks` more ranks; all registered ranks of all jobs begin together.
   void expect(int ranks);
-  /// Returns when all have come. The clock stands still until then, as its user does not wait in it.
+  /// Returns when all registered ranks have arrived. Virtual time does not advance until then.
   void arrive();
-  /// These ranks do not come.
+  /// Removes ranks that will not arrive.
   void leave(int ranks);
 
  private:
   VirtualClock clock_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   int missing_ = 0;
   std::map<RankId, std::shared_ptr<SharedTimeline>> timelines_;
@@ -44,7 +44,7 @@ class SharedWorld {
 struct FieldReads {
   struct Read {
     Bytes bytes = 0;  ///< of the field in a microbatch of nominal lengths
-    int turns = 1;    ///< in which the layer reads it
+    int turns = 1;    ///< the number of turns in which the layer reads it
   };
   std::map<std::string, std::map<std::string, Read>> of_layers;
 };
@@ -54,24 +54,24 @@ struct FieldReads {
 class Emulation {
  public:
   /// Reads the profile of `--device-profile` and lets the models of `spec` run on emulated devices, with its
-  /// times. Problems: a profile that cannot be read or does not fit the run, flags that ask for values
+  /// times. Problems: a profile that cannot be read or does not fit the run, flags that need values
   /// (weights, checkpoints, BLEU), a job array of a size that the profile does not have.
   static Status set_up(TrainSpec& spec);
 
   Clock& clock() const { return *clock_; }
-  /// A rank's thread calls it before it works: the ranks of jobs that share the devices begin together.
+  /// A rank's thread calls it before its work: the ranks of jobs that share the devices begin together.
   void begin() const {
     if (flags_.world) flags_.world->arrive();
   }
   bool is_virtual() const;
   /// Makes the device of a rank of the plan.
   std::shared_ptr<EmulatedDevice> device(RankId rank) const;
-  /// Returns what stands around the channel of each rank, the innermost first. `device_of` returns the device
+  /// Returns the decorators of each rank's channel, the innermost first. `device_of` returns the device
   /// of a rank, which must outlive the channel.
   std::vector<ChannelDecorator> decorators(std::function<EmulatedDevice&(int rank)> device_of) const;
-  /// Returns `batches`, with devices that count the time for which a rank's thread is kept waiting for one.
+  /// Returns `batches`, with devices that count the time for which a rank's thread waits for one.
   MakeBatches counted(MakeBatches batches) const;
-  /// Returns what summary.json says of it (docs/formats.md).
+  /// Returns its entry of summary.json (docs/formats.md).
   Json as_json() const;
   /// Returns how the profile was measured.
   const Measured& measured() const { return profile_.measured; }

@@ -8,17 +8,16 @@
 
 namespace millrace {
 
-/// Tells the launcher that this rank has met the others. From now on next_order() may be called.
+/// Notifies the launcher that this rank has met the others. From then on next_order() may be called.
 void tell_of_meeting();
 
-/// Tells the launcher that the run has ended here because a peer is lost, and waits for an order. Puts what
-/// is of the process, and not of a run, as a new process has it: the environment of the order, no kept
-/// memory. Returns the arguments of `train`; nothing: the launcher wants none, or says nothing for
-/// kOrderPatience.
+/// Notifies the launcher that the run has ended here because a peer is lost, and waits for an order. Resets
+/// the process's state to that of a new process: the environment of the order, no kept memory. Returns the
+/// arguments of `train`, or nothing if the launcher wants no run or sends nothing for kOrderPatience.
 std::optional<std::vector<std::string>> next_order();
 
-/// How much longer than a new process this one waits to meet the others: it goes on at once after an order,
-/// and they are still being started.
+/// Returns how much longer than a new process this one waits to meet the others: it continues immediately
+/// after an order, while new processes are still starting.
 std::chrono::milliseconds start_patience();
 
 }  // namespace millrace

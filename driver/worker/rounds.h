@@ -18,10 +18,10 @@ std::string round_folder(const std::string& output_dir, std::size_t round);
 /// jobs. Problem: it is for another number.
 Result<std::vector<PlanRound>> rounds_of_plan(const std::string& file, const Plan& plan, std::size_t jobs);
 
-/// The state of a round when a run goes on.
+/// The state of a round when a run resumes.
 enum class RoundState {
-  Untouched,  ///< it begins, over what it may have written before its first checkpoint
-  Begun,      ///< it goes on from its checkpoint
+  Untouched,  ///< it begins, and overwrites files from before its first checkpoint
+  Begun,      ///< it resumes from its checkpoint
   Done,
 };
 
@@ -30,7 +30,7 @@ struct RoundGoal {
   int first_job = 0;
   std::int64_t steps = 0;
   std::vector<Json> settings;        ///< by job: the flags in which jobs differ
-  std::vector<std::string> weights;  ///< files of the jobs; empty: none are asked for
+  std::vector<std::string> weights;  ///< files of the jobs; empty: none requested
 };
 
 /// Returns the state of the round in `folder`. Problem: it was trained with other settings, or of other
@@ -46,7 +46,7 @@ Status same_rounds(const std::string& folder, const Plan& plan);
 Result<std::string> round_like(const std::string& run, int jobs, int arrays, int first_job);
 
 /// The summary of all rounds: jobs in their order; seconds and steps of every job added up, memory the most.
-/// "rounds" says what each was. `summaries`: of the rounds, as they were written.
+/// "rounds" lists the rounds. `summaries`: of the rounds, as they were written.
 Json joined_summary(const std::vector<Json>& summaries, const std::vector<PlanRound>& rounds);
 
 /// jobs.csv of all rounds, one after the other. Problem: one cannot be read, or the file not written.

@@ -9,8 +9,8 @@
 
 namespace millrace {
 
-/// Trains the jobs. Before the words of each stand kBeside and its name, which its lines begin with. Returns
-/// the exit code of the first that failed.
+/// Trains the jobs. In `args`, kBeside and the job's name precede the words of each; its lines of output
+/// begin with the name. Returns the exit code of the first job that failed.
 int train_beside(const std::vector<std::string>& args, const Accelerator& accelerator, const Additions& own);
 
 }  // namespace millrace

@@ -27,7 +27,7 @@ using OpenDatasets = std::map<std::pair<DataSplit, std::uint64_t>, std::shared_p
 /// Opens the data sets that the readers of `spec` need. They join `open`.
 Result<Datasets> open_datasets(const TrainSpec& spec, OpenDatasets& open);
 
-/// Returns what `evaluate` says where the data have no test set.
+/// Returns the Problem that `evaluate` reports if the data have no test set.
 Problem nothing_to_judge_on(const TrainSpec& spec);
 
 /// Once for a job.
@@ -36,18 +36,18 @@ void log_notes(const TrainSpec& spec, const Datasets& sets);
 /// Returns the loader's options of reader `reader` (TrainSpec::readers).
 LoaderOptions loader_options(const TrainSpec& spec, std::size_t reader = 0);
 
-/// Whether the data's microbatches, of some hundred steps, are as long as those that the plan was made for:
-/// what is otherwise, for the user.
+/// Compares the lengths of the data's microbatches, over some hundred steps, with those of the plan. Returns
+/// a note for each difference.
 std::vector<std::string> compare_lengths(const TrainSpec& spec, const Datasets& sets);
 
-/// `network` with what its jobs read, which are those from `first` on.
+/// Returns `network` with the data of its jobs, which are those from `first` on.
 TrainedArray array_for(const TrainSpec& spec, const Datasets& sets, const LayeredModel& network,
                        std::size_t first);
 
-/// Returns what the files of the data sets are, or null for data sets without files. Collective.
+/// Returns a description of the data sets' files, or null for data sets without files. Collective.
 Json data_files(const Datasets& sets, Communicator& communicator);
 
-/// --bleu-every: what is translated, and when.
+/// Opens the text of --bleu-every, and sets the steps at which it is translated.
 Status open_bleu_text(TrainSpec& spec, const Datasets& sets);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// The rounds of a training: what each of them trains, reads and goes on from.
+// The rounds of a training: the jobs, the data and the checkpoint of each.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-/// A round with what it reads. Most trainings have a single one.
+/// A round with its data. Most trainings have a single one.
 struct Round {
   TrainSpec spec;
   Datasets sets;
@@ -28,22 +28,21 @@ struct Rounds {
   Plan plan{};             ///< of several rounds: it divides the jobs
   TrainFlags flags{};      ///< of the whole run
   RunLock lock{};          ///< of several rounds: the output folder's, on rank 0
-  std::string resumed{};   ///< the folder that several rounds go on from, or empty
+  std::string resumed{};   ///< the folder from which several rounds resume, or empty
   bool continues = false;  ///< `resumed` is the output folder
 
   bool several() const { return all.size() > 1; }
 };
 
-/// Returns the rounds that the plan has for these jobs, or a single one where the plan does not say. Each
+/// Returns the rounds that the plan has for these jobs, or a single one if the plan has none. Each
 /// round has its part of the jobs' flags.
 Result<Rounds> rounds_from(const std::vector<TrainFlags>& jobs, const JobLists& lists, const Additions& own,
                            const Problems& flag_problems);
 
-/// Opens the round's data sets, and sets what follows from how much data there is: steps, rates, settings.
+/// Opens the round's data sets, and sets the values that depend on their size: steps, rates, settings.
 Status open_data(Round& round, OpenDatasets& open);
 
-/// Settles --resume of several rounds: those that are done are left alone, one goes on from its checkpoint,
-/// the others begin.
+/// Applies --resume to several rounds: finished ones stay, one resumes from its checkpoint, the others begin.
 Status go_on(Rounds& rounds);
 
 }  // namespace millrace

@@ -17,8 +17,8 @@ std::string command_of_process();
 /// The flags in which the jobs differ.
 Json settings_of(const TrainSpec& spec, std::size_t job);
 
-/// The rank of the last stage's first replica writes and prints the result of the job, and what of it is
-/// missing on the disk. Null on the others. Of several rounds the summary is printed when all are done.
+/// Writes and prints the result of the job, with the files missing on the disk, on the rank of the last
+/// stage's first replica. Returns null on the others. With several rounds it is printed when all are done.
 Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files, RankId rank);
 
 }  // namespace millrace

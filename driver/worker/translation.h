@@ -1,5 +1,5 @@
-// Text to translations, apart from where weights and lines come from: `millrace translate` and the BLEU of a
-// run that trains.
+// Translates lines of text, whatever the source of weights and lines: for `millrace translate` and for the
+// BLEU of a training.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +24,24 @@
 
 namespace millrace {
 
-/// After parsing: applies the preset. Problems: values that do not fit, or not together.
+/// Applies the preset after parsing. Problems: values that are out of range or contradict each other.
 Problems complete(const Arguments& arguments, TranslateFlags& flags);
 
 struct Languages {
   std::shared_ptr<const Vocabulary> source, target;
   SegmenterMaker segmenter;
 };
-/// Problems: of the files of --vocabulary and --codes.
+/// Reads the files of --vocabulary and --codes. Problems: those of the files.
 Result<Languages> read_languages(const TranslateFlags& flags);
 
-/// A model's vocabulary: its size, and what the run that trained it has recorded of it, if anything.
+/// A model's vocabulary: its size, and the settings that its training recorded, if any.
 struct TrainedVocabulary {
-  std::string model;  ///< for messages: where it is from
+  std::string model;  ///< the model's source, for messages
   std::int64_t size = 0;
   Settings settings;
 };
-/// Vocabularies are those with which the model was trained, as far as it says; else of its size.
+/// Returns a Problem for each vocabulary that differs from the one recorded at training. Without a record it
+/// compares the sizes only.
 Problems vocabulary_problems(const TranslateFlags& flags, const Languages& languages,
                              const TrainedVocabulary& trained);
 
@@ -70,39 +71,43 @@ struct TranslationCounts {
 
 struct SourceLine {
   std::uint64_t number = 0;
-  std::vector<std::uint32_t> source;  // with begin and end
-  VideoSourcePtr video;               // of a caption: the one that the line names
-  std::int64_t frames = 0;            // that are looked at
+  std::vector<std::uint32_t> source;  // with the begin and end tokens
+  VideoSourcePtr video;               // for a caption: the video that the line names
+  std::int64_t frames = 0;            // the number of frames that the model reads
   std::vector<Hypothesis> hypotheses;
 
-  std::int64_t length() const { return frames + std::ssize(source); }  ///< 0: there is nothing to translate
+  std::int64_t length() const { return frames + std::ssize(source); }  ///< 0: nothing to translate
 };
-/// Sentences that are multiplied together. Which they are decides the last bits of scores, so it depends on
-/// the lines and --batch alone, neither on threads nor on ranks.
+/// Sentences that the model computes as one batch. The composition of a batch changes the last bits of its
+/// scores. So it depends on the lines and --batch only, and not on threads or ranks.
 using SentenceBatch = std::vector<SourceLine*>;
 
 class Translation {
  public:
-  /// `flags` and `languages` outlive it. `frame_features`: of a frame, where captions are said.
+  /// `flags` and `languages` must outlive it. `frame_features` is the number of features of a video's frame;
+  /// 0: the input is text.
   Translation(const TranslateFlags& flags, const Languages& languages, std::int64_t frame_features = 0);
 
-  /// The next lines, in the order of the input: a window, in which batches are made. Empty: there are none.
+  /// Reads the next lines in the order of the input: a window, from which batches are made. Empty: end of
+  /// input.
   std::vector<SourceLine> read_window(InputLines& input);
-  /// Batches of sentences of like length, the longest first; empty lines are in none.
+  /// Returns batches of sentences of similar length, the longest first, without the empty lines.
   std::vector<SentenceBatch> batches(std::vector<SourceLine>& window) const;
-  /// Batches one after the other in each of so many threads, each on one core. Throws what goes wrong.
+  /// Translates the batches with `threads` threads, each on one core and with one batch at a time. Throws the
+  /// first error of a thread.
   void translate(const GnmtTranslator& translator, std::span<const SentenceBatch> batches, int threads) const;
   /// Translates videos to captions in the same way.
   void translate(const S2vtCaptioner& captioner, std::span<const SentenceBatch> batches, int threads) const;
-  /// Translates over the stages of a pipeline, of which this rank holds one; each of `lanes` joins its ranks
-  /// and is used by a thread of its own. Collective over them. Only the last stage then has the hypotheses.
+  /// Translates over the stages of a pipeline; this rank holds the stage `mine`. Each of `lanes` is a
+  /// communicator over all its ranks, used by one thread. Collective. Only the last stage gets the
+  /// hypotheses.
   void translate(const GnmtTranslator& mine, const GnmtStages& stages, std::span<const SentenceBatch> batches,
                  std::span<const std::unique_ptr<Communicator>> lanes) const;
-  /// The line as it is written; counts it. Throws NumericError: its score is not finite.
+  /// Returns the output line and counts it. Throws NumericError if its score is not finite.
   std::string written(const SourceLine& line);
 
   const TranslationCounts& counts() const { return counts_; }
-  /// "3 sentences of more than 80 tokens are cut ..."; empty: none was.
+  /// Returns "3 sentences of more than 80 tokens are cut ...", or an empty text if none was cut.
   std::string cut_note() const;
 
  private:
@@ -129,8 +134,8 @@ class Translation {
 /// Returns the batches that process `one` of `size` translates. It takes every size-th batch, so that each
 /// process has long and short ones.
 std::vector<SentenceBatch> share_of(std::span<const SentenceBatch> batches, int one, int size);
-/// Collective: what each `stages` ranks in turn have found for their share, on all ranks; the `keep` best of
-/// each sentence.
+/// Exchanges the hypotheses that each pipeline of `stages` consecutive ranks found for its share. Afterwards
+/// all ranks have the `keep` best of each sentence. Collective over `world`.
 void exchange_hypotheses(Communicator& world, std::span<const SentenceBatch> batches, std::size_t keep,
                          int stages = 1);
 

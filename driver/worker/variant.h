@@ -8,13 +8,13 @@ namespace millrace {
 class Json;
 struct RunReport;
 
-/// Decides what --counters do, and makes `spec` the variant that its flags name; without one it stays as it
-/// is. Comes last: the plan, the models and all other flags are known. Problems: a combination that makes no
-/// sense, a run to take times from that does not fit, data that cannot be read.
+/// Applies --counters, and the variant that the flags of `spec` name, if any. Call it last: it needs the
+/// plan, the models and all other flags. Problems: a contradictory combination, a run whose times do not fit,
+/// unreadable data.
 Status apply_variant(TrainSpec& spec);
 
-/// Returns what summary.json says of the variant: its name, where it comes from, and what a rank of a
-/// sleeping run was to wait and did. Null without one.
+/// Returns the variant for summary.json: its name, its source, and the planned and real waits of a sleeping
+/// run's rank. Null without a variant.
 Json variant_as_json(const TrainSpec& spec, const RunReport& report);
 
 }  // namespace millrace

@@ -18,7 +18,7 @@ namespace millrace {
 class PmixSession;  // driver/launch/pmix_session.h
 
 struct JobEnvironment {
-  bool distributed = false;  ///< RANK or WORLD_SIZE is set, or a scheduler says that there are several tasks
+  bool distributed = false;  ///< RANK or WORLD_SIZE is set, or a scheduler's variables define several tasks
   int rank = 0;
   int local_rank = 0;  ///< on its host
   int size = 1;
@@ -27,18 +27,19 @@ struct JobEnvironment {
   std::string address = "127.0.0.1";
   int port = 29500;
   std::string job;        ///< TORCHELASTIC_RUN_ID, or the scheduler's job, if there is one
-  std::string scheduler;  ///< "Slurm (srun): SLURM_PROCID=1 ..."; empty: RANK says where this process stands
+  std::string scheduler;  ///< "Slurm (srun): SLURM_PROCID=1 ..."; empty: RANK sets this process's rank
   bool bind_all = false;  ///< MILLRACE_BIND_ALL=1: rank 0 may listen on all addresses of its host
-  std::string token;  ///< of MILLRACE_TOKEN or the file MILLRACE_TOKEN_FILE: who has another one cannot join
+  std::string token;      ///< of MILLRACE_TOKEN or MILLRACE_TOKEN_FILE; all ranks must have the same
   std::optional<HostFolder> host_folder{};  ///< TrainOptions::host_folder
-  /// By which rank 0 tells the others `address`, `port` and `token` when they join; null: they are known.
+  /// Through it rank 0 sends `address`, `port` and `token` to the others when they join; null: they are
+  /// known.
   std::shared_ptr<PmixSession> pmix{};
-  bool has_launcher = false;  ///< of ours: the store's folder is its, and only for this job
+  bool has_launcher = false;  ///< millrace's own: it made the store's folder, for this job only
 };
 
-/// Reads torchrun's variables, or where there are none asks PMIx, or reads those of Slurm and MPI
-/// (task_environment.h). Problem: a variable that is no number or out of range; several tasks whose variables
-/// do not say enough; a token's file that others may read.
+/// Reads torchrun's variables; without them queries PMIx, or reads those of Slurm and MPI
+/// (task_environment.h). Problem: a variable that is no number or out of range; several tasks with incomplete
+/// variables; a token's file that others may read.
 Result<JobEnvironment> read_environment();
 
 /// The launcher's death ends this process too: no orphan holds memory or ports.
@@ -47,7 +48,8 @@ void die_with_launcher();
 /// Returns the run for which `millrace launch` holds the output folder's lock; empty: it did not start this
 /// process.
 std::string launched_run();
-/// Tells whether the launcher joins what ranks have after a failure, because it starts the job again.
+/// Returns whether the launcher combines the state of surviving ranks after a failure, since it restarts the
+/// job.
 bool launcher_rescues();
 
 /// Returns how long the command has run of which this process, or the launcher's newest order to it, is
@@ -63,13 +65,13 @@ struct JoinOptions {
   std::chrono::milliseconds meets_later{0};     ///< added to the meeting's: others are still being started
   std::string purpose;                          ///< the same on all ranks: jobs that differ in it do not meet
   bool encrypt = false;                         ///< connections between hosts, and with the store, use TLS
-  std::vector<ChannelDecorator> decorators;     ///< around what joins the ranks
+  std::vector<ChannelDecorator> decorators;     ///< of the channels between ranks
   FlightRecorder* recorder = nullptr;           ///< CommunicatorOptions'
 };
 
 class Store;  // runtime/comm/store.h
 struct JoinedJob {
-  /// Null as soon as all have met, with nothing left of it, unless the communicator goes on using it (NCCL).
+  /// Null after the meeting, with its files removed, unless the communicator still uses it (NCCL).
   std::shared_ptr<Store> store;
   std::unique_ptr<Communicator> communicator;
 };

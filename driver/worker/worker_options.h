@@ -34,20 +34,20 @@ Result<std::shared_ptr<Device>> device_from(ComputeDevice kind, int local_rank,
                                             const Accelerator& accelerator);
 
 /// --threads and --deterministic for this process. Some of LibTorch's CUDA kernels (backward of max pooling)
-/// have no deterministic form: with `Missing::Warn` they run all the same, and say so.
+/// have no deterministic form: with `Missing::Warn` they run anyway, with a warning.
 enum class Missing { Refuse, Warn };
 void set_compute_threads(int threads, bool deterministic, Missing missing = Missing::Refuse);
 
-/// Says that this processor has no units for `precision`, so that it computes slowly in it; empty: it has, or
-/// another device computes.
+/// Returns a warning if this processor has no units for `precision` and so computes slowly in it. Returns an
+/// empty text if it has them, or if another device computes.
 std::string slow_precision(Precision precision, ComputeDevice device);
 
-/// Prints problems to stderr and returns the code.
+/// Prints `problems` to stderr and returns `code`, so that a command can end with it.
 int report_problems(const Problems& problems, ExitCode code);
-/// Runs a command's body; maps exceptions to messages and exit codes.
+/// Runs a command's body. Returns its exit code, or that of an exception, whose message it prints.
 int guarded(const std::function<int()>& body);
 
-/// Sets what every program with the commands of the worker needs before its first command. Not thread-safe.
+/// Prepares the process for the worker's commands. Call it once, before the first command. Not thread-safe.
 void prepare_process();
 
 /// main() of the workers: `args` without the program's name.

@@ -25,7 +25,7 @@ struct ExportedArgument {
   enum class Kind {
     None,
     Tensor,   ///< text: name of the value
-    Tensors,  ///< names; an empty one stands for None
+    Tensors,  ///< names; an empty one means None
     Int,      ///< sizes[0]
     Ints,     ///< sizes
     Float,

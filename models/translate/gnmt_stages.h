@@ -41,7 +41,7 @@ struct GnmtCrossing {
   When when = When::Encoding;
   std::int64_t features = 0;
 };
-/// Returns the crossings in an order that is the same on all ranks. The encoder's come first.
+/// Returns the crossings in an order that is the same on all ranks. The encoder's are first.
 std::vector<GnmtCrossing> gnmt_crossings(const LayeredModel& model, const GnmtStages& stages);
 
 }  // namespace millrace

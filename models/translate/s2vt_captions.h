@@ -1,4 +1,4 @@
-// Makes captions with S2VT. A video's frames are read once, then the words come one by one.
+// Makes captions with S2VT. A video's frames are read once, then words are generated one by one.
 #pragma once
 
 #include <cstdint>
