@@ -1,4 +1,4 @@
-// The averages of an update rule in the place of the weights, for evaluations.
+// Replaces the weights by an update rule's averages during evaluations.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,20 +7,20 @@
 
 namespace millrace {
 
-/// Keeps the trained weights while averages are in their place. Not thread-safe.
+/// Keeps the trained weights while averages replace them. Not thread-safe.
 class AveragedWeights {
  public:
   /// `parts` must outlive the object.
   explicit AveragedWeights(const ExecutorParts& parts) : parts_(parts) {}
 
-  /// Puts the rules' averages into the place of the newest weights, or takes them out again. Collective over
-  /// the replicas. Nothing else may read the weights meanwhile. Returns whether any weight changed.
+  /// Replaces the newest weights by the rules' averages, or restores them. Collective over the replicas.
+  /// Nothing else may read the weights meanwhile. Returns whether any weight changed.
   bool use(bool averages);
 
  private:
   const ExecutorParts& parts_;
   bool in_use_ = false;
-  at::Tensor trained_{};  ///< [N] the weights, while averages are in their place; else undefined
+  at::Tensor trained_{};  ///< [N] the trained weights, while averages replace them; else undefined
 };
 
 }  // namespace millrace

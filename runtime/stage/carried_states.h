@@ -17,13 +17,13 @@ namespace millrace {
 /// The states of a stage: by step of the stage, then by CarriesState::carried(); empty for other layers.
 using CarriedTensors = std::vector<std::vector<at::Tensor>>;
 
-/// The states of a stage, by position of the microbatch that left them. A microbatch depends only on the one
-/// that it follows. So every order of forwards in which that one comes first gives the same results. Not
-/// thread-safe.
+/// The states of a stage, by position of the microbatch after which they were stored. A microbatch depends
+/// only on the one that it follows. Every order of forwards in which that one is earlier gives the same
+/// results. Not thread-safe.
 class CarriedStates {
  public:
-  /// Returns the state that the microbatch at `position` begins with. `follows` is BatchExtent::follows. The
-  /// state is empty if the microbatch's samples begin there.
+  /// Returns the initial state of the microbatch at `position`. `follows` is BatchExtent::follows. The state
+  /// is empty if the microbatch's samples start there.
   CarriedTensors before(std::int64_t position, std::int64_t follows) {
     reach_ = std::max(reach_, follows);
     if (follows == 0) return {};
@@ -31,9 +31,9 @@ class CarriedStates {
     MILLRACE_CHECK(found, "microbatch " << position << " follows one that has left nothing");
     return *found;
   }
-  /// Stores the state that the microbatch at `position` leaves. `oldest` is the position of the oldest
-  /// microbatch in flight. States more than twice the greatest `follows` behind it are forgotten: the ranks
-  /// may rest, and save, after any microbatch that is through.
+  /// Stores the state after the microbatch at `position`. `oldest` is the position of the oldest microbatch
+  /// in flight. States older than `oldest` by more than twice the largest `follows` are dropped: the ranks
+  /// may pause, and save, after any completed microbatch.
   void leave(std::int64_t position, CarriedTensors state, std::int64_t oldest) {
     by_position_[position] = std::move(state);
     if (reach_ > 0) by_position_.erase(by_position_.begin(), by_position_.lower_bound(oldest - 2 * reach_));
@@ -42,8 +42,9 @@ class CarriedStates {
     const auto found = by_position_.find(position);
     return found == by_position_.end() ? nullptr : &found->second;
   }
-  /// Takes back what the microbatches at `first` and later left: each leaves what it began with. `skipped`:
-  /// by job; other jobs' states stay. `follows_of` returns BatchExtent::follows by position.
+  /// Reverts the microbatches at `first` and later: each stores its initial state as its final one.
+  /// `skipped`: by job; other jobs' states are unchanged. `follows_of` returns BatchExtent::follows by
+  /// position.
   template <class FollowsOf>
   void take_back(std::int64_t first, const std::vector<char>& skipped, FollowsOf&& follows_of) {
     for (auto at = by_position_.lower_bound(first); at != by_position_.end(); ++at) {
@@ -61,7 +62,7 @@ class CarriedStates {
 
  private:
   std::map<std::int64_t, CarriedTensors> by_position_;
-  std::int64_t reach_ = 0;  ///< greatest `follows` so far; 0: none is known
+  std::int64_t reach_ = 0;  ///< largest `follows` so far; 0: unknown
 };
 
 }  // namespace millrace

@@ -14,26 +14,26 @@
 
 namespace millrace {
 
-/// A place in a step where a number was not finite.
+/// The location of a number in a step that is not finite.
 struct NonfinitePlace {
-  /// Kinds of places, in the order in which a step would meet them.
+  /// Kinds of locations, in the order in which a step reaches them.
   enum class Kind { Weight, Activation, Loss, Gradient, WeightGradient };
-  /// Where the place stands in a step: the lowest of all ranks is the first one. Not negative, at most 2^53.
+  /// The position within a step: the lowest of all ranks is the earliest. Not negative, at most 2^53.
   std::int64_t order = 0;
   std::string text;  ///< "the activations of layer fc1 in microbatch 2 (stage 0)"
 
-  /// `layer`: index in the model. Backwards go from the last layer to the first, so of gradients the last
-  /// layer is the first place.
+  /// `layer`: index in the model. Backwards run from the last layer to the first, so for gradients the last
+  /// layer is the earliest.
   static std::int64_t order_of(Kind kind, std::int64_t microbatch, int layer);
 };
 
-/// Returns "NaN", "inf" or "-inf" for a number that is not finite. NaN has no sign for a reader.
+/// Returns "NaN", "inf" or "-inf" for a number that is not finite. The sign of NaN is omitted.
 std::string nonfinite_text(double number);
 
-/// Whether all elements are finite. Waits for the tensor's device.
+/// Returns whether all elements are finite. Waits for the tensor's device.
 bool is_finite(const at::Tensor& tensor);
 
-/// Looks at what layers give forward and backward. It keeps the first place of a step. Not thread-safe.
+/// Checks the results of layers, forward and backward. It keeps a step's first location. Not thread-safe.
 class FiniteCheck {
  public:
   FiniteCheck(const StageProgram& program, bool throws) : program_(program), throws_(throws) {}
@@ -46,7 +46,7 @@ class FiniteCheck {
                 const std::vector<at::Tensor>& given) {
     look(NonfinitePlace::Kind::Gradient, microbatch, step, gradient, given);
   }
-  /// Returns the first place since the previous call.
+  /// Returns the first location since the previous call.
   std::optional<NonfinitePlace> take() { return std::exchange(first_, std::nullopt); }
   bool found() const { return first_.has_value(); }
 
@@ -55,7 +55,7 @@ class FiniteCheck {
             const std::vector<at::Tensor>& from);
 
   const StageProgram& program_;
-  bool throws_;  ///< NumericError at once: the ranks have no step in common
+  bool throws_;  ///< throw NumericError immediately: the ranks have no common step
   std::optional<NonfinitePlace> first_;
 };
 

@@ -1,6 +1,6 @@
 // Divides flat tensors into blocks. Norms are summed block by block, and rule state is sharded by blocks. A
-// block begins at its parameter's first element or at a multiple of kBlockElements after it. So sums depend
-// neither on the plan nor on which rank has which block.
+// block starts at its parameter's first element or at a multiple of kBlockElements after it. Sums therefore
+// depend neither on the plan nor on which rank has which block.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,15 @@ struct FlatBlock {
 /// Returns the blocks in the order of the slots. `elements` is the length of the flat tensor.
 std::vector<FlatBlock> blocks_of(std::span<const ParameterSlot> slots, std::int64_t elements);
 
-/// Returns the range of shard `shard`, one of `shards` nearly equal runs of blocks.
+/// Returns the range of shard `shard`: one of `shards` runs of consecutive blocks of nearly equal length.
 FlatRange shard_of(std::span<const FlatBlock> blocks, std::int64_t elements, int shard, int shards);
 
-/// Sums of squares, in double, of parts of tensors. A device computes its sums in one piece of work, and they
-/// are read at once.
+/// Sums of squares, in double, of parts of tensors. A device computes all sums in one batch, and they are
+/// read together.
 class SquareSums {
  public:
   explicit SquareSums(std::size_t count) : sums_(count, 0.0) {}
-  /// Sums the squares of `flat` [n], contiguous; on a device not before take().
+  /// Adds the squares of `flat` [n], contiguous, to the sums; on a device they are computed in take().
   void put(std::size_t index, const at::Tensor& flat);
   void put(std::size_t index, double sum) { sums_[index] = sum; }
   /// Returns the sums by index. Waits for the device.
@@ -43,8 +43,8 @@ class SquareSums {
   std::pair<std::vector<std::size_t>, std::vector<at::Tensor>> on_device_;
 };
 
-/// Returns the sum of squares of each slot, for a tensor laid out like the weights. On the CPU the sums of
-/// its blocks are added in their order.
+/// Returns the sum of squares of each slot, for a tensor with the weights' layout. On the CPU a slot's block
+/// sums are added in order.
 std::vector<double> square_sums_by_slot(const ParameterStore& store, const at::Tensor& flat);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// Sums the gradients of a stage over its replicas, bucket by bucket, while the backward still computes.
+// Sums a stage's gradients over its replicas, bucket by bucket, during the backward.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@ namespace millrace {
 /// Not thread-safe.
 class GradientReducer {
  public:
-  /// Makes the buckets, about `bucket_bytes` each, of those layers of `program` that are not frozen. `store`
+  /// Makes buckets of about `bucket_bytes` each for those layers of `program` that are not frozen. `store`
   /// and `replicas` must outlive the object.
   GradientReducer(ParameterStore& store, Communicator* replicas, const StageProgram& program,
                   std::int64_t bucket_bytes);
 
-  /// Tells that layer `layer` (position in the stage) and all after it have given their last gradient of the
+  /// Reports that layer `layer` (index in the stage) and all later ones have added their last gradient of the
   /// step. Starts the all-reduce of the buckets that are now complete.
   void ready(int layer);
   /// Reduces the remaining buckets, the gradients of tied uses and those of tables, and waits for all
@@ -32,7 +32,7 @@ class GradientReducer {
   Communicator* replicas_;
   StageId stage_;
   std::vector<Bucket> buckets_;  ///< from the last layer to the first
-  /// Slots whose gradients are reduced by the rows that any replica has touched (ParameterStore::table)
+  /// Slots whose gradients are reduced only for rows that some replica has touched (ParameterStore::table)
   std::vector<std::size_t> tables_;
   std::size_t next_ = 0;
   std::vector<std::unique_ptr<Pending>> pending_;

@@ -1,4 +1,4 @@
-// Runs the layers of a compiled stage over one microbatch: forward, backward in one or in two parts. The
+// Runs the layers of a compiled stage on one microbatch: forward, and backward in one or two parts. The
 // executor and the profiler use the same code.
 #pragma once
 
@@ -25,21 +25,21 @@ struct GradientPart {
   at::Tensor value;
 };
 
-/// The tensors of a microbatch between its first receive and its last backward. Vectors are by place (index
-/// in the stage's list of tensors) or by step.
+/// The tensors of a microbatch between its first receive and its last backward. Vectors are indexed by place
+/// (index in the stage's list of tensors) or by step.
 struct LayerSlot {
   MicrobatchId microbatch{-1};
   std::vector<at::Tensor> values;
   std::vector<at::Tensor> gradients;
-  std::vector<GradientPart> parts;  ///< the gradients of tensors that StageProgram::in_parts marks
+  std::vector<GradientPart> parts;  ///< the gradients of tensors marked in StageProgram::in_parts
   std::vector<Saved> saved;         ///< by step
-  std::vector<at::Tensor> kept;     ///< the incoming tensors, if the stage recomputes
-  CarriedTensors carried;           ///< the states that layers with CarriesState begin with; empty: none
-  CarriedTensors left;              ///< the states that they end with
+  std::vector<at::Tensor> kept;     ///< the received tensors, if the stage recomputes
+  CarriedTensors carried;           ///< the initial states of layers with CarriesState; empty: none
+  CarriedTensors left;              ///< their final states
   std::vector<Saved> heads;         ///< by head
   /// by step; kept from the input gradient (I) to the weight gradient (W)
   std::vector<std::vector<at::Tensor>> output_gradients;
-  bool through = false;  ///< its last backward is done
+  bool through = false;  ///< its last backward is complete
 
   void clear();
 };
@@ -60,7 +60,7 @@ class LayerRunner {
 
   LayerRunner(const StageProgram& program, ParameterStore& store, std::uint64_t seed)
       : LayerRunner(program, store, std::vector{seed}) {}
-  /// `seeds` has a seed for each job.
+  /// `seeds` has one seed per job.
   LayerRunner(const StageProgram& program, ParameterStore& store, std::vector<std::uint64_t> seeds)
       : program_(program),
         store_(store),
@@ -69,26 +69,26 @@ class LayerRunner {
         begins_at_(seeds_.size()) {}
 
   void set_observer(LayerObserver* observer) { observer_ = observer; }
-  /// Looks at what layers give from now on; null: at nothing.
+  /// Checks the results of layers with `check` from now on; null: no checks.
   void set_finite_check(FiniteCheck* check) { finite_ = check; }
-  /// Lets layers with statistics of the batch take them over all replicas (CallContext::replicas).
+  /// Makes layers with batch statistics compute them over all replicas (CallContext::replicas).
   void set_replicas(ReplicaSum* replicas) { replicas_ = replicas; }
 
   void set_masks(MasksFrom masks) { masks_ = masks; }
-  /// Sets the position where each job's own run begins. In training a job draws for its own positions, which
-  /// count from there.
+  /// Sets the position at which each job's own run starts. In training, a job's random draws depend on its
+  /// own positions, counted from there.
   void set_begins(std::vector<std::int64_t> positions) { begins_at_ = std::move(positions); }
 
-  /// Computes slot.values of the tensors that leave the stage from those that came in. Other tensors are
-  /// freed after their last reader.
+  /// Computes slot.values of the tensors that leave the stage from the received ones. Other tensors are freed
+  /// after their last reader.
   void forward(LayerSlot& slot, std::int64_t position, VersionId version, Run run);
-  /// Computes the gradients of the incoming tensors from slot.gradients and slot.parts of the tensors that
+  /// Computes the gradients of the received tensors from slot.gradients and slot.parts of the tensors that
   /// leave the stage. Also adds the weight gradients, and calls `on_layer(step)` after each layer.
   template <class OnLayer>
   void backward(LayerSlot& slot, VersionId version, OnLayer&& on_layer);
   void backward_input(LayerSlot& slot, VersionId version);
-  /// Runs the backward in its two parts, input and weight gradient, one after the other for each layer. The
-  /// profiler times it.
+  /// Runs the two parts of the backward, input and weight gradient, one after the other for each layer. The
+  /// profiler uses it.
   void backward_layer_by_layer(LayerSlot& slot, VersionId version);
   template <class OnLayer>
   void backward_weight(LayerSlot& slot, OnLayer&& on_layer);
@@ -125,7 +125,7 @@ class LayerRunner {
 
   const StageProgram& program_;
   ParameterStore& store_;
-  std::vector<std::uint64_t> seeds_, drawn_;  ///< by job; `drawn_` has the seeds of the layer that runs
+  std::vector<std::uint64_t> seeds_, drawn_;  ///< by job; `drawn_` has the seeds of the current layer
   MasksFrom masks_ = MasksFrom::Device;
   std::vector<std::int64_t> begins_at_;
   LayerObserver* observer_ = nullptr;

@@ -1,4 +1,4 @@
-// The microbatches that are under way in a stage.
+// The microbatches in flight in a stage.
 #pragma once
 
 #include <memory>
@@ -10,19 +10,19 @@
 
 namespace millrace {
 
-/// A slot for each microbatch between its first tensor and its last. Slots are few, so they are found by
-/// looking, and used again, because their vectors have grown. Not thread-safe.
+/// One slot per microbatch between its first tensor and its last. There are few slots, so a linear search
+/// finds them. They are reused, because their vectors have grown. Not thread-safe.
 class LayerSlots {
  public:
   using Slots = std::vector<std::unique_ptr<LayerSlot>>;
 
-  /// `num_places` is StageProgram's.
+  /// `num_places` is that of the StageProgram.
   explicit LayerSlots(int num_places) : num_places_(num_places) {}
 
-  /// Returns the microbatch's slot. It is a fresh one if the microbatch has none yet.
+  /// Returns the microbatch's slot; a fresh one if the microbatch has none yet.
   LayerSlot& of(MicrobatchId microbatch);
-  /// Ends the slot when nothing of it is still to be computed or sent. `training`: its last backward must be
-  /// done and its gradients sent; else its activations.
+  /// Releases the slot if it has nothing left to compute or send. `training`: its last backward must be
+  /// complete and its gradients sent; otherwise its activations.
   void release_if_done(LayerSlot& slot, bool training);
   const Slots& all() const { return slots_; }
   void exchange(Slots& other) { slots_.swap(other); }

@@ -1,4 +1,4 @@
-// Chooses the version of the weights that a microbatch uses.
+// Selects the version of the weights that a microbatch uses.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ class MicrobatchVersions {
   /// `store` must outlive the object. Microbatches use the newest version at their forward, until follow().
   explicit MicrobatchVersions(ParameterStore& store) : store_(store) {}
 
-  /// An asynchronous run begins: microbatch m uses version max(oldest, current + m / per_version - lag),
+  /// Starts an asynchronous run: microbatch m uses version max(oldest, current + m / per_version - lag),
   /// where `current` is the version now. This rank has the microbatches that are `replica` modulo `replicas`.
   void follow(const VersionRule& rule, VersionId oldest, int replica, int replicas) {
     run_ = {rule, store_.current(), oldest, replicas};

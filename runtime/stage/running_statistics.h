@@ -1,5 +1,5 @@
-// The running statistics of a stage's batch normalisations: joined over replicas, kept at cuts, and frozen
-// for jobs that have ended. Weights that forwards write are frozen with them.
+// The running statistics of a stage's batch normalisations: averaged over replicas, kept at cuts, and frozen
+// for completed jobs. Weights that forwards write are frozen with them.
 #pragma once
 
 #include <cstdint>
@@ -17,41 +17,41 @@
 
 namespace millrace {
 
-/// Reads and changes the store's buffers. Not thread-safe. Exceptions: PeerError.
+/// Reads and changes the store's buffers. Not thread-safe. Throws PeerError.
 class RunningStatistics {
  public:
   /// `parts` must outlive the object.
   explicit RunningStatistics(const ExecutorParts& parts) : parts_(parts) {}
 
-  /// Makes them the mean over the replicas, which have seen other microbatches. Collective over the replicas;
-  /// does nothing without.
+  /// Replaces them by the mean over the replicas, which have seen different microbatches. Collective over the
+  /// replicas; does nothing without replicas.
   void join();
 
-  /// Names the cuts of an asynchronous run: statistics are kept as they are before microbatches `cut` and
-  /// later.
+  /// Sets the cuts of an asynchronous run: a copy of the statistics is kept from before microbatches `cut`
+  /// and later.
   void set_cuts(std::function<bool(std::int64_t microbatch)> is_cut) { is_cut_ = std::move(is_cut); }
-  /// An asynchronous forward of `microbatch` comes next. `replicas`: ranks of the stage.
+  /// Must be called before an asynchronous forward of `microbatch`. `replicas`: ranks of the stage.
   void before_forward(MicrobatchId microbatch, int replicas);
-  /// The statistics become those of the microbatches below `cut`. resume() takes that back. Collective in an
+  /// Restores the statistics from before microbatch `cut`. resume() reverts this. Collective in an
   /// asynchronous run.
   void pause(std::int64_t cut, bool asynchronous);
   void resume();
 
-  /// Freezes the statistics of the jobs that have ended, and the parameters that their forwards write to,
-  /// from now on. `ended`: by job.
+  /// Freezes the statistics of completed jobs, and the parameters that their forwards write, from now on.
+  /// `ended`: by job.
   void set_ended(const std::vector<char>& ended);
-  /// Puts back what forwards have changed of jobs that have ended. Nothing has read it since.
+  /// Restores the tensors of completed jobs that forwards have changed. Nothing has read them since.
   void restore_ended();
 
-  /// Keeps the weights that forwards write, and with `statistics` those too, as they are before a step.
-  /// put_back() makes them so again for the jobs that skip the step, by job of `skipped`.
+  /// Keeps the weights that forwards write, and with `statistics` the running statistics too, as they are
+  /// before a step. put_back() restores them for the jobs that skip the step, by job of `skipped`.
   void keep(bool statistics);
   void put_back(const std::vector<char>& skipped);
 
  private:
-  /// What forwards change: buffers, and parameters that they write to.
+  /// The tensors that forwards change: buffers, and parameters that they write.
   struct Kept {
-    ParameterStore::Buffers buffers;  ///< of all jobs
+    ParameterStore::Buffers buffers;  ///< for all jobs
     struct Written {
       std::size_t slot;
       at::Tensor value;
@@ -64,10 +64,10 @@ class RunningStatistics {
   const ExecutorParts& parts_;
   std::function<bool(std::int64_t)> is_cut_;                ///< null: no cuts
   std::map<std::int64_t, ParameterStore::Buffers> at_cut_;  ///< before these microbatches
-  std::optional<ParameterStore::Buffers> of_newest_{};  ///< while paused: those of microbatches after the cut
+  std::optional<ParameterStore::Buffers> of_newest_{};  ///< while paused: the statistics from after the cut
   std::vector<char> ended_;                             ///< by job; empty: none
-  Kept at_end_;                                         ///< when the newest of those ended
-  Kept at_begin_;                                       ///< of the step: keep()
+  Kept at_end_;                                         ///< when the most recent of them completed
+  Kept at_begin_;                                       ///< at the start of the step: keep()
 };
 
 }  // namespace millrace

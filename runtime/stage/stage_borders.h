@@ -1,4 +1,4 @@
-// The tensors that cross a stage's borders: by message to stages of other ranks, in memory to stages of this
+// The tensors that cross a stage's borders: as messages to stages of other ranks, in memory to stages of this
 // rank.
 #pragma once
 
@@ -16,12 +16,12 @@
 namespace millrace {
 
 /// Moves activations and gradients between the slots of this stage and its neighbours. Not thread-safe.
-/// Exceptions: PeerError.
+/// Throws PeerError.
 class StageBorders {
  public:
-  /// A receive that was posted.
+  /// A posted receive.
   struct Message {
-    std::uint64_t tag;  ///< the tag of its first tensor names the message
+    std::uint64_t tag;  ///< the tag of its first tensor identifies the message
     std::vector<at::Tensor> tensors;
     std::unique_ptr<Pending> pending;
   };
@@ -30,25 +30,26 @@ class StageBorders {
   StageBorders(const ExecutorParts& parts, const StageProgram& program, const LayerRunner& layers,
                LayerSlots& slots);
   /// Adds another stage of this rank (interleaved and V schedules). The schedule has no transfers between the
-  /// two.
+  /// two stages.
   void connect(StageBorders& other) { siblings_.push_back(&other); }
 
-  /// Posts the receive of a coming Recv action, so that the data can travel during computation.
+  /// Posts the receive of an upcoming Recv action, so that the transfer overlaps computation.
   void post_receive(const Action& action, const RunContext& context);
   /// Waits for the tensors of a Recv action and puts them into the microbatch's slot.
   void receive(const Action& action, const RunContext& context);
   /// Sends the tensors of a Send action from the microbatch's slot. Waits if too many sends are in flight.
   void send(const Action& action, const RunContext& context);
-  /// Gives what other stages of this rank read to them. What is left in the slot is to be sent.
+  /// Hands activations to the other stages of this rank that read them. Tensors left in the slot are sent
+  /// later.
   void hand_over_activations(LayerSlot& slot);
   void hand_over_gradients(LayerSlot& slot);
   /// Waits for the sends in flight.
   void finish_sends();
-  /// Exchanges the receives that were posted and not yet taken with `other`.
+  /// Swaps the receives that were posted and not yet taken with `other`.
   void exchange_posted(std::vector<Message>& other) { posted_.swap(other); }
 
  private:
-  /// Ports of a transfer action.
+  /// The ports of a transfer action.
   struct Route {
     const std::vector<Port>* ports;
     bool gradient;
@@ -56,14 +57,14 @@ class StageBorders {
   };
   Route route_of(const Action& action) const;
   /// Returns whether the tensors of a transfer are one message, which has the tag of the first. They then
-  /// have one type.
+  /// have equal types.
   bool joins(const Route& route) const;
   std::uint64_t tag_of(const Action& action, const Route& route, const Port& port,
                        const RunContext& context) const;
   /// Returns a transfer for each of `tensors`: one for each port, or one for all of them.
   std::vector<Transfer> transfers(const Action& action, const Route& route, const RunContext& context,
                                   const std::vector<at::Tensor>& tensors) const;
-  /// Returns the stage of this rank that runs `microbatch` of `stage`, or null where another rank does.
+  /// Returns the stage of this rank that runs `microbatch` of `stage`, or null if another rank runs it.
   StageBorders* sibling(int stage, MicrobatchId microbatch) const;
   void accept_gradient(LayerSlot& slot, const Port& port, at::Tensor value);
 

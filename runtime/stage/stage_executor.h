@@ -1,4 +1,4 @@
-// Executes the actions of one rank's stage. It knows no schedule: one switch over ten ops.
+// Executes the actions of one rank's stage. It is independent of the schedule: one switch over ten ops.
 #pragma once
 
 #include <cstdint>
@@ -22,40 +22,40 @@
 
 namespace millrace {
 
-/// One stage on one rank, put together from its parts. Not thread-safe. Exceptions: PeerError
-/// (communication), DataError, NumericError via the caller's checks.
+/// One stage on one rank, composed of its parts. Not thread-safe. Throws PeerError (communication),
+/// DataError, and NumericError in the functions that check.
 class StageExecutor {
  public:
   StageExecutor(const ExecutorParts& parts, const ExecutorOptions& options);
   StageExecutor(const StageExecutor&) = delete;  // its parts refer to each other
   StageExecutor& operator=(const StageExecutor&) = delete;
 
-  /// The microbatches that follow run in `context`.
+  /// Sets the context of the following microbatches.
   void begin(RunContext context);
   const StageProgram& program() const { return program_; }
-  /// Gives the batch of a microbatch before its Forward, with the fields that this stage reads. Throws
-  /// DataError where a value is outside its field's limit.
+  /// Sets the batch of a microbatch before its Forward, with the fields that this stage reads. Throws
+  /// DataError if a value is outside its field's limit.
   void feed(MicrobatchId microbatch, const Batch& batch);
-  /// Posts the receive of a coming Recv action, so that the data can travel during computation.
+  /// Posts the receive of an upcoming Recv action, so that the transfer overlaps computation.
   void post_receive(const Action& action) { borders_.post_receive(action, context_); }
-  /// Runs any action but Update. `last_gradient`: no further backward adds to the gradients before the next
-  /// Update; buckets are reduced as they become ready.
+  /// Runs any action except Update. `last_gradient`: no further backward adds to the gradients before the
+  /// next Update; buckets are reduced as they become ready.
   void execute(const Action& action, bool last_gradient = false);
-  /// Waits for the sends in flight, and for tied weights that are on their way: before this rank rests
+  /// Waits for the sends in flight, and for tied weights in transfer. Must be called before this rank pauses
   /// (checkpoint, evaluation, end).
   void finish_sends();
 
-  /// Hands the gradients of tied parameters to their owners. To be called for all stages of a rank after
-  /// their Reduces and before the first Update of a step. complete_gradients() does it otherwise.
+  /// Sends the gradients of tied parameters to their owners. Must be called for all stages of a rank after
+  /// their Reduces and before the first Update of a step. Otherwise complete_gradients() does it.
   void prepare_update() {
     if (!gradients_complete_) ties_.give_gradients();
   }
-  /// Completes the gradients of the next Update: adds those of all uses of a tied parameter, and clips by
-  /// value. Where an Update depends on other stages, the caller completes all stages before the first Update;
-  /// update() does it otherwise. Throws NumericError if no job's loss is finite.
+  /// Completes the gradients for the next Update: adds those of all uses of a tied parameter, and clips by
+  /// value. If an Update depends on other stages, the caller must complete all stages before the first
+  /// Update. Otherwise update() does it. Throws NumericError if no job's loss is finite.
   void complete_gradients();
-  /// The Update: the rules turn the gradients into the next version of the weights. `scalars`: by job.
-  /// Collective over the replicas that share a rule's state.
+  /// Runs the Update: the rules compute the next version of the weights from the gradients. `scalars`: by
+  /// job. Collective over the replicas that share a rule's state.
   void update(const std::vector<UpdateScalars>& scalars);
 
   /// Adds another stage of this rank (interleaved and V schedules). Tensors between the two stay in memory.
@@ -63,24 +63,24 @@ class StageExecutor {
     borders_.connect(other.borders_);
     ties_.connect(other.ties_);
   }
-  /// Puts microbatches under way aside, and makes running statistics those of the microbatches below `cut`.
-  /// Collective over the replicas, after the update of all microbatches below `cut` and before any action of
-  /// an evaluation. go_on() takes both back.
+  /// Sets the microbatches in flight aside, and restores the running statistics from before microbatch `cut`.
+  /// Collective over the replicas. Must be called after the update of all microbatches below `cut` and before
+  /// any action of an evaluation. go_on() reverts both.
   void pause(std::int64_t cut);
   void go_on();
-  /// Evaluates with the rules' averaged weights, if they have any, or trains on. Collective over the
-  /// replicas; the caller calls finish_sends() before. Returns whether weights were exchanged; then tied
-  /// values are under way, and finish_sends() waits for them.
+  /// Switches to the rules' averaged weights, if they have any, for an evaluation, or back to the trained
+  /// ones. Collective over the replicas; the caller must call finish_sends() first. Returns whether weights
+  /// were exchanged; then tied values are in transfer, and finish_sends() waits for them.
   bool use_averages(bool averages);
 
-  /// Where this step first had a number that is not finite, as far as was looked: activations if options say
-  /// so, losses, and now weights and their gradients. For who knows that there is one.
+  /// Returns where this step first had a number that is not finite, as far as it was checked: activations if
+  /// enabled, losses, and now weights and their gradients. For callers that know that there is one.
   std::optional<NonfinitePlace> nonfinite_place();
-  /// Whether the check of activations has found something since the last nonfinite_place().
+  /// Returns whether the check of activations has found something since the last nonfinite_place().
   bool activations_nonfinite() const { return finite_ && finite_->found(); }
 
-  /// Returns when the heads of the newest Forward began and ended on the device. Null: the stage has none, or
-  /// the options do not ask for it.
+  /// Returns when the heads of the newest Forward started and ended on the device. Null: the stage has none,
+  /// or the options do not enable it.
   std::pair<std::unique_ptr<DeviceMark>, std::unique_ptr<DeviceMark>> take_loss_marks() {
     return std::exchange(loss_marks_, {});
   }
@@ -88,18 +88,17 @@ class StageExecutor {
   StageHeads& heads() { return heads_; }
   RunningStatistics& statistics() { return statistics_; }
   MicrobatchVersions& versions() { return versions_; }
-  /// The states that training carries from microbatch to microbatch, for checkpoints. Evaluations have
-  /// others.
+  /// The states that training carries between microbatches, for checkpoints. Evaluations have separate ones.
   CarriedStates& carried_states() { return carried_; }
-  /// Adds up the heads' sums over the replicas, in the order of ranks. In training Reduce does it.
+  /// Sums the heads' sums over the replicas, in rank order. In training, Reduce does it.
   void reduce_sums() { heads_.reduce(); }
-  /// Joins what heads collect of the microbatches [from, to) of an evaluation (StageHeads). Collective over
-  /// the replicas, after their forwards.
+  /// Joins the heads' collected data of the microbatches [from, to) of an evaluation (StageHeads). Collective
+  /// over the replicas, after their forwards.
   void collect_microbatches(std::int64_t from, std::int64_t to) {
     heads_.collect_microbatches(
         from, to, [this](MicrobatchId m) { return context_.extent_of(context_.position_of(m)); });
   }
-  /// The number of microbatches that were forwarded in training and whose backward is not done.
+  /// The number of microbatches whose training forward is complete and whose backward is not.
   int stashed_microbatches() const { return stashed_; }
   int peak_versions() const { return peak_versions_; }
 
@@ -125,7 +124,7 @@ class StageExecutor {
   ExecutorOptions options_;
   StageProgram program_;
   LayerRunner layers_;
-  std::optional<SumOverReplicas> statistics_sum_;  ///< with sync_batch_norm, where there are replicas
+  std::optional<SumOverReplicas> statistics_sum_;  ///< with sync_batch_norm, if there are replicas
   std::optional<FiniteCheck> finite_;              ///< with check_activations
   LayerSlots slots_;
   StageBorders borders_;

@@ -1,4 +1,4 @@
-// The parts and options that a stage's executor is made of.
+// The parts and options of a stage's executor.
 #pragma once
 
 #include <cstdint>
@@ -16,30 +16,29 @@ namespace millrace {
 
 struct ExecutorOptions {
   std::vector<std::uint64_t> seeds{0};  ///< by job
-  /// Number of microbatches whose losses one update sums up. Their weights (samples, tokens) are known
-  /// beforehand, so each loss is scaled by its share at once.
+  /// Number of microbatches whose losses one update sums. Their weights (samples, tokens) are known in
+  /// advance, so each loss is scaled by its share immediately.
   int microbatches_per_update = 1;
   double gradient_scale = 1;  ///< factor on gradients before the update: 1 / replicas if asynchronous, else 1
-  /// The greatest absolute value of a gradient's element, by job; 0 or no entry: gradients stay as they
-  /// are.
+  /// The maximum absolute value of a gradient's element, by job; 0 or no entry: gradients are not clipped.
   std::vector<double> clip_values{};
   std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
   /// Throw NumericError before an Update if the losses of all jobs are NaN or Inf (last stage).
   bool stop_on_nonfinite = false;
-  /// Look at what each layer gives, forward and backward. `throws_at_once`: NumericError at the first number
-  /// that is not finite; else nonfinite_place() tells of it.
+  /// Check each layer's results, forward and backward. `throws_at_once`: throw NumericError at the first
+  /// number that is not finite; otherwise nonfinite_place() reports it.
   bool check_activations = false, throws_at_once = false;
-  /// A skipped step (UpdateScalars::skip) takes back what its forwards wrote to weights. With
-  /// `keeps_statistics`, running statistics and carried states too.
+  /// A skipped step (UpdateScalars::skip) reverts its forwards' writes to weights. With `keeps_statistics`,
+  /// running statistics and carried states too.
   bool keeps_written = false, keeps_statistics = false;
-  /// Batch normalisation takes statistics over the microbatches that all replicas run at the same time. Their
-  /// schedule must pass check_replicas_meet.
+  /// Batch normalisation computes statistics over the microbatches that all replicas run at the same time.
+  /// Their schedule must pass check_replicas_meet.
   bool sync_batch_norm = false;
   MasksFrom masks = MasksFrom::Device;
-  bool marks_losses = false;  ///< keep when the heads of a forward begin and end (take_loss_marks)
+  bool marks_losses = false;  ///< record when the heads of a forward start and end (take_loss_marks)
 };
 
-/// The parts that an executor works with. All must outlive it. `replicas` is null for a stage on one rank.
+/// The objects that an executor uses. All must outlive it. `replicas` is null for a stage on one rank.
 struct ExecutorParts {
   const StageLayout& layout;
   StageId stage;
@@ -48,9 +47,9 @@ struct ExecutorParts {
   Communicator& world;
   Communicator* replicas;
   Device& device;
-  /// Empty: this rank holds no other stage, nothing is tied.
+  /// Empty: this rank holds no other stage, and nothing is tied.
   std::vector<std::vector<RankId>> ranks_of_stage{};
-  MessageNumbers numbers{};  ///< keeps messages of several models on the same ranks apart
+  MessageNumbers numbers{};  ///< separates the messages of several models on the same ranks
 };
 
 }  // namespace millrace

@@ -105,7 +105,7 @@ class Sgd final : public EitherKernels<Sgd> {
 
  private:
   friend EitherKernels;
-  /// Tells whether the momentum must be set to the gradient. Only a dampened first step needs it: otherwise
+  /// Returns whether the momentum must be set to the gradient. Only a dampened first step needs it: otherwise
   /// a momentum buffer of zeros gives the gradient by itself.
   bool is_first(const Segment& segment) const {
     return segment.updates == 0 && number(&RuleOptions::dampening) != 0;
@@ -724,7 +724,7 @@ UpdateRule::UpdateRule(const RuleOptions& options, const RuleParts& parts)
   if (number(&RuleOptions::ema) > 0) ema_ = add_state("ema");
 }
 
-/// Tells whether our own kernels may be used on these tensors. They may not on a processor without FMA,
+/// Returns whether our own kernels may be used on these tensors. They may not on a processor without FMA,
 /// where ATen rounds otherwise.
 bool UpdateRule::own_kernels(const at::Tensor& weights) const {
   static const bool there = has_update_kernels() && at::get_cpu_capability() != "DEFAULT";
