@@ -1,5 +1,5 @@
 // Saves the kernels that a measurement chose for the layers of a job array, so that a resumed run computes
-// what it would have computed.
+// the same bits as an uninterrupted one.
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@ namespace millrace {
 /// the shapes, and 1 if the kernel over all jobs was chosen. `jobs` is the number of jobs in the array.
 void add_kernel_choices(NamedTensors& state, const KernelChoices& choices, int jobs,
                         std::span<const std::string> layers);
-/// Recalls the choices of all layers, whichever stage saved them.
+/// Recalls the choices of all layers, from all stages' shards.
 void load_kernel_choices(const Checkpoint& checkpoint, KernelChoices& choices, int jobs);
 
 }  // namespace millrace

@@ -15,15 +15,15 @@ namespace millrace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Returns the name of a type in the header, e.g. "F32"; nullptr for a type that is not supported.
+/// Returns the name of a type in the header, e.g. "F32"; nullptr if the type is not supported.
 const char* safetensors_name(at::ScalarType type);
 
-/// Writes `path.tmp.<pid>`, fsyncs it and renames it to `path`. The order of tensors is the given one, which
-/// fixes the bytes. Types are float16 to float64, bfloat16, integers and bool (others: CheckpointError).
-/// Throws CheckpointError as TensorFileWriter does.
+/// Writes `path.tmp.<pid>`, syncs it and renames it to `path`. Tensors are written in the given order, so the
+/// bytes are deterministic. Types are float16 to float64, bfloat16, integers and bool (others:
+/// CheckpointError). Throws CheckpointError as TensorFileWriter does.
 FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors);
 
-/// A TensorFile whose tensors are LibTorch's.
+/// A TensorFile that returns LibTorch tensors.
 class SafetensorsFile : public TensorFile {
  public:
   static Result<SafetensorsFile> open(const std::string& path);

@@ -1,4 +1,4 @@
-// Saves and loads what an asynchronous run keeps beside the newest weights.
+// Saves and loads an asynchronous run's state in addition to the newest weights.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@ namespace millrace {
 
 /// Adds the store's older weight versions as "stash/AGE/NAME": AGE updates before the newest.
 void add_stash(NamedTensors& state, const ParameterStore& store);
-/// Loads those weight versions into a store of the same stage, and returns how many there are. Throws
+/// Loads those weight versions into a store of the same stage, and returns their number. Throws
 /// CheckpointError if one is incomplete.
 std::int64_t load_stash(const Checkpoint& checkpoint, ParameterStore& store);
 
-/// Adds "rule/updates/NAME" for each parameter that was not updated `usual` times. `usual` is the job's count
-/// in the manifest. Counts differ because replicas of an asynchronous pipeline share the steps.
+/// Adds "rule/updates/NAME" for each parameter whose update count is not `usual`, the job's count in the
+/// manifest. Counts differ because replicas of an asynchronous pipeline share the steps.
 void add_update_counts(NamedTensors& state, const ParameterStore& store, const UpdateRule& rule,
                        std::int64_t usual);
-/// Loads the counts: each parameter gets its own, whichever stage saved it.
+/// Loads each parameter's update count, from any stage's shard.
 void load_update_counts(const Checkpoint& checkpoint, const ParameterStore& store, UpdateRule& rule,
                         std::int64_t usual);
 
