@@ -1,4 +1,4 @@
-// Finds the microbatches that may ask a GPU for something that it has not done yet.
+// Finds the microbatches for which a GPU may have to initialise or load kernels.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,16 @@
 
 namespace millrace {
 
-/// Runs of microbatches: steps, or pieces of an evaluation. LibTorch's libraries choose kernels by the sizes
-/// of tensors, so a run is new if a microbatch has sizes that none before had. The first ones are new, too.
-/// Their messages travel through the host (through_host). Not thread-safe.
+/// Groups of microbatches: steps, or pieces of an evaluation. LibTorch's libraries choose kernels by tensor
+/// sizes, so a group is new if a microbatch has sizes that no earlier one had. The first groups are new, too.
+/// Their messages are sent through the host (through_host). Not thread-safe.
 class FirstUses {
  public:
-  /// The rank runs microbatches [from, to) of `source` next, of each array. Sets the way of their messages.
-  /// All ranks of `world` call it alike, as they do through_host(). Throws PeerError.
+  /// Must be called before the rank runs microbatches [from, to) of each array's source. Sets the path of
+  /// their messages. All ranks of `world` must make the same calls, as for through_host(). Throws PeerError.
   void begin(Communicator& world, const std::vector<const BatchSource*>& sources, std::int64_t from,
              std::int64_t to);
-  /// The next runs do something else than those before: they are as new as the first.
+  /// The next groups do other work than the earlier ones: they are as new as the first.
   void start_anew() { *this = {}; }
 
  private:

@@ -10,13 +10,14 @@
 
 namespace millrace {
 
-/// Runs the lists of actions step by step, turn by turn. Not thread-safe.
+/// Runs the action lists step by step, turn by turn. Not thread-safe.
 class FlushingLoop {
  public:
-  /// Makes the lists of actions, and proves that they end. Both must outlive the object. Throws ConfigError.
+  /// Makes the action lists, and proves that they terminate. Both arguments must outlive the object. Throws
+  /// ConfigError.
   FlushingLoop(Training& training, StepReports& reports);
 
-  /// Trains until `end` steps are done, or to the step after which the run was asked to stop.
+  /// Trains until `end` steps are done, or until the step after which a stop was requested.
   void run_to(std::int64_t end);
 
  private:
@@ -29,8 +30,8 @@ class FlushingLoop {
   RankRunner runner_;
   FirstUses first_uses_;
   std::vector<std::vector<Action>> turns_;  ///< the actions of a step, by turn
-  std::vector<char> ended_{};               ///< jobs that the actions do without; empty: none
-  std::int64_t stretch_ = 1;                ///< steps, where arrays take their turns in_stretches()
+  std::vector<char> ended_{};               ///< jobs that the actions skip; empty: none
+  std::int64_t stretch_ = 1;                ///< steps, if arrays alternate in_stretches()
 };
 
 }  // namespace millrace

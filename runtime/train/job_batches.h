@@ -1,5 +1,5 @@
-// Batch sources that are made of other batch sources: one that shifts positions, and one for an array whose
-// jobs read batches of their own.
+// Batch sources that wrap other batch sources: one that shifts positions, and one for an array whose jobs
+// read their own batches.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-/// Returns at each position what `inner` has at that position minus `by()`. `by` is called each time. `inner`
-/// must outlive the object.
+/// Returns at each position the batch of `inner` at that position minus `by()`. `by` is called each time.
+/// `inner` must outlive the object.
 class ShiftedBatches final : public BatchSource {
  public:
   ShiftedBatches(BatchSource& inner, std::function<std::int64_t()> by) : inner_(inner), by_(std::move(by)) {}
@@ -33,8 +33,8 @@ class ShiftedBatches final : public BatchSource {
 };
 
 /// Makes the sources of an array whose jobs read their own batches (JobData::Own). A batch has the fields of
-/// job 0, then those of job 1, and so on. So have the counts of its extent. `fields` is the number of fields
-/// of one job. Job `job` reads its own position `position - begins_at(job)`. Throws DataError if the jobs'
+/// job 0, then those of job 1, and so on; so do the counts of its extent. `fields` is the number of fields of
+/// one job. Job `job` reads its own position `position - begins_at(job)`. Throws DataError if the jobs'
 /// evaluations differ in length. The sources throw DataError later if the jobs' microbatches differ in size.
 BatchSources batches_of_jobs(const std::vector<MakeBatches>& jobs, std::size_t fields,
                              const BatchNeeds& train, const BatchNeeds& evaluation,

@@ -1,6 +1,6 @@
 // Counts the steps of each job of a run. LibTorch-free.
-// Jobs of one run may have begun at different steps of it, and may end at different ones: an array can be put
-// together from checkpoints of jobs, and each job has a number of steps of its own.
+// The jobs of a run may start and end at different steps: an array can be assembled from checkpoints of jobs,
+// and each job has its own number of steps.
 #pragma once
 
 #include <cstddef>
@@ -17,20 +17,20 @@ namespace millrace {
 /// Not thread-safe.
 class JobSteps {
  public:
-  /// `wanted` has the number of own steps that each job shall do. With `end_together` no job ends before the
-  /// run does (asynchronous schedules).
+  /// `wanted` is the number of own steps for each job. With `end_together` no job ends before the run does
+  /// (asynchronous schedules).
   JobSteps(std::vector<std::int64_t> wanted, bool end_together);
 
-  /// Tells that the run resumes after `start` steps, with jobs that have done `own` steps each. If the run
-  /// has several jobs, a job that has done all its steps has ended. Its joined() becomes that of the first
-  /// job of its array that goes on, because both read the same microbatches. `arrays` has the number of jobs
-  /// of each array, in order.
+  /// Resumes after `start` steps of the run, with jobs that have done `own` steps each. If the run has
+  /// several jobs, a job that has done all its steps has ended. Its joined() becomes that of the first
+  /// continuing job of its array, because both read the same microbatches. `arrays` is the number of jobs of
+  /// each array, in order.
   void resume(std::int64_t start, std::span<const std::int64_t> own, std::span<const int> arrays);
 
   std::size_t size() const { return joined_.size(); }
   std::int64_t wanted(std::size_t job) const { return wanted_[job]; }
   std::int64_t joined(std::size_t job) const { return joined_[job]; }
-  /// Returns the own steps that the job has done after `step` steps of the run.
+  /// Returns the job's own steps after `step` steps of the run.
   std::int64_t own(std::size_t job, std::int64_t step) const;
   bool ended_before_run(std::size_t job) const { return ended_with_[job].has_value(); }
   bool has_ended(std::size_t job, std::int64_t step) const;
@@ -39,22 +39,22 @@ class JobSteps {
   /// Returns the number of steps of the run after which `job` has done its own.
   std::int64_t end(std::size_t job) const { return joined_[job] + wanted_[job]; }
   /// Returns the number of steps of the run after which every job has done its own. Jobs that ended before
-  /// this run do not count.
+  /// this run are ignored.
   std::int64_t last() const;
-  /// Tells whether some job's own steps differ from the run's.
+  /// Returns whether some job's own steps differ from the run's.
   bool apart() const;
-  /// Tells whether the jobs have different numbers of steps to do.
+  /// Returns whether the jobs have different numbers of steps to do.
   bool end_apart() const;
 
  private:
   std::vector<std::int64_t> wanted_, joined_;
-  /// by job: its own steps if it ended before this run
+  /// by job: its own step count if it ended before this run
   std::vector<std::optional<std::int64_t>> ended_with_;
   bool end_together_;
   std::int64_t start_ = 0;
 };
 
-/// Returns the number of steps that each of options.jobs shall do.
+/// Returns the number of steps for each of options.jobs.
 std::vector<std::int64_t> wanted_steps(const TrainOptions& options);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// One array of jobs on one rank: the stages that the rank holds of it, and what they share.
+// One job array on one rank: the array's stages on this rank, and their shared state.
 #pragma once
 
 #include <cstddef>
@@ -16,56 +16,58 @@
 
 namespace millrace {
 
-/// One stage of an array on this rank, with everything that belongs to it.
+/// One stage of an array on this rank, with all its objects.
 struct HeldStage {
   StageId stage;
   int array = 0;
-  int first_job = 0;                     ///< of the array, among all jobs of the run
-  int jobs = 1;                          ///< of the array
-  int all_jobs = 1;                      ///< of the run
-  std::vector<std::string> unreached{};  ///< NamedLayer's, of all its layers
-  int replica = 0;                       ///< this rank's place among the stage's
+  int first_job = 0;                     ///< first job of the array, among all jobs of the run
+  int jobs = 1;                          ///< jobs in the array
+  int all_jobs = 1;                      ///< jobs in the run
+  std::vector<std::string> unreached{};  ///< NamedLayer::unreached of all its layers
+  int replica = 0;                       ///< this rank's index among the stage's ranks
   int replicas = 1;                      ///< ranks of the stage
   double rate = 1;                       ///< factor on the run's learning rate
   std::unique_ptr<ParameterStore> store;
   /// The update rule of one job. In a model with turns it updates the layers [first, end) of the stage, which
-  /// one turn trains; else all layers.
+  /// one turn trains; otherwise all layers.
   struct Rule {
-    int job = 0;  ///< of the array
+    int job = 0;  ///< index in the array
     int turn = 0;
     std::size_t first = 0, end = 0;
-    std::optional<FlatRange> part{};  ///< the place of those layers in the job's flat tensors; unset: all
+    std::optional<FlatRange> part{};  ///< the range of those layers in the job's flat tensors; unset: all
     std::unique_ptr<UpdateRule> rule;
   };
-  std::vector<Rule> rules;              ///< turn by turn, and job by job in a turn
+  std::vector<Rule> rules;              ///< by turn, then by job
   std::shared_ptr<Communicator> group;  ///< joins the stage's replicas, for all arrays; null without replicas
   /// An executor for each turn, then one for the whole model. The last one evaluates; it also trains if the
   /// model has no turns.
   std::vector<std::unique_ptr<StageExecutor>> executors;
-  StageExecutor* executor = nullptr;  ///< the one of `executors` that runs now (Lane::set_turn)
+  StageExecutor* executor = nullptr;  ///< the current one of `executors` (Lane::set_turn)
 
-  bool named() const { return all_jobs > 1; }  ///< parameters have their job's name
+  bool named() const { return all_jobs > 1; }  ///< parameters have their job's name as a prefix
   bool in_turn() const { return executor != executors.back().get(); }
-  /// Returns the number of times that the stage reads a microbatch's batch. Training in turns reads it once
-  /// for each turn that needs it.
+  /// Returns how often the stage reads a microbatch's batch. Training in turns reads it once for each turn
+  /// that needs it.
   int readings() const;
   /// Returns the parameters that a rule updates, under their names in the run's checkpoints.
   ParameterStore store_of(const Rule& rule) const;
-  /// Returns a job's part of the store, under its names in the run's checkpoints. `job` counts in the array.
+  /// Returns a job's part of the store, under its names in the run's checkpoints. `job` is its index in the
+  /// array.
   ParameterStore of_job(int job) const {
     return named() ? store->job(job, first_job + job) : store->job(job);
   }
-  /// Returns what the forwards of the stage write.
+  /// Returns which tensors the forwards of the stage write.
   const ForwardWrites& writes() const { return executors.back()->program().writes; }
-  bool has_job(int job) const { return job >= first_job && job < first_job + jobs; }  ///< of all jobs
+  /// `job`: among all jobs
+  bool has_job(int job) const { return job >= first_job && job < first_job + jobs; }
 };
 
 struct RankStagesOptions {
-  ExecutorOptions executor;        ///< but the seeds and clip values, which are the jobs'
-  std::vector<JobOptions> jobs{};  ///< of all arrays in turn; at least one
+  ExecutorOptions executor;        ///< without the seeds and clip values, which are per job
+  std::vector<JobOptions> jobs{};  ///< of all arrays, in order; at least one
   /// The type of weights and gradients. Layers compute in it too, unless the layout casts.
   at::ScalarType dtype = at::kFloat;
-  Precision precision = Precision::Float32;  ///< the precision that the layouts were made for
+  Precision precision = Precision::Float32;  ///< the precision for which the layouts were made
   LossScaleOptions loss_scale;
   NonfiniteOptions nonfinite{};
   bool check_writes = false;      ///< WriteCheck
@@ -73,7 +75,7 @@ struct RankStagesOptions {
   bool rate_by_replicas = false;  ///< a stage's learning rate times its replicas / those of stage 0
 };
 
-/// The parts that a lane is made of. All references outlive it.
+/// The objects that a lane uses. All references must outlive it.
 struct LaneParts {
   Communicator& world;
   Device& device;
@@ -82,15 +84,16 @@ struct LaneParts {
   const RankStagesOptions& options;  ///< read by the constructor only
   UpdateDecision& decision;
   const std::vector<std::shared_ptr<Communicator>>& groups;  ///< by stage; read by the constructor only
-  MessageNumbers numbers;                                    ///< but the model's own number
+  MessageNumbers numbers;                                    ///< without the model's own number
   int array = 0;
   std::size_t first_job = 0;  ///< among all jobs of the run
 };
 
-/// Passes each action on to the executor of its stage, in the turn that runs now. Not thread-safe.
+/// Passes each action to the executor of its stage, in the current turn. Not thread-safe.
 class Lane {
  public:
-  /// Collective over the replicas of each stage, and over all ranks where the norm of the model is agreed on.
+  /// Collective over the replicas of each stage, and over all ranks if they compute the model's norm
+  /// together.
   explicit Lane(const LaneParts& parts);
 
   std::vector<HeldStage>& held() { return held_; }  ///< ascending
@@ -100,31 +103,32 @@ class Lane {
   /// Returns 1 for each field of a batch that a stage of this rank reads, else 0; by index of the field.
   std::vector<char> fields() const;
 
-  /// Says what training runs in: the extents, and by job of the run the positions where their own runs begin.
+  /// Sets the training context: the extents, and for each job of the run the position at which its own run
+  /// starts.
   void set_extents(ExtentOf extent_of) { extent_of_ = std::move(extent_of); }
   void set_begins(const std::vector<std::int64_t>& positions);
-  /// A step begins, or an asynchronous run: its microbatch 0 is at `first_position`.
+  /// Starts a step, or an asynchronous run: its microbatch 0 is at `first_position`.
   void begin(std::int64_t first_position);
-  /// The microbatches that follow are an evaluation's.
+  /// Starts an evaluation: the following microbatches are part of it.
   void begin_evaluation(const RunContext& context);
-  /// The actions that follow belong to turn `turn` of a step; nullopt: to the whole model (evaluation).
+  /// Sets the turn of a step for the following actions; nullopt: the whole model (evaluation).
   void set_turn(std::optional<std::size_t> turn);
-  /// Tells the executors which jobs have ended, by UpdateDecision::jobs.
+  /// Passes on to the executors which jobs have ended, from UpdateDecision::jobs.
   void keep_ended_jobs();
 
-  /// Prepares the Update of `stage`: stages exchange gradients of tied parameters and agree on the norm.
-  /// Waits for other ranks. Returns the scalars of the update, by job of the array.
+  /// Prepares the Update of `stage`: stages exchange gradients of tied parameters and compute the norm. Waits
+  /// for other ranks. Returns the scalars of the update, by job of the array.
   std::vector<UpdateScalars> before_update(StageId stage);
   void update(StageId stage, const std::vector<UpdateScalars>& scalars);
-  void spoil_gradient(StageId stage);  ///< puts a NaN into it, for a test (failpoint.h)
-  /// Returns the sums that the last stage's heads have added since the previous call, and starts new ones.
-  /// Only the rank that has the last stage may call it. A model trained in turns has the sums of all turns.
+  void spoil_gradient(StageId stage);  ///< writes a NaN into it, for a test (failpoint.h)
+  /// Returns the sums that the last stage's heads have added since the previous call, and resets them. Only
+  /// the rank with the last stage may call it. A model trained in turns has the sums of all turns.
   LossSums take_losses();
 
  private:
-  /// Whether this rank has seen a loss or an activation that is not finite; by job.
+  /// Returns by job whether this rank has found a loss or an activation that is not finite.
   std::vector<char> troubled();
-  /// Returns where the step first had such a number, on all ranks the same. Collective over all ranks.
+  /// Returns the step's first location of such a number, the same on all ranks. Collective over all ranks.
   std::string first_nonfinite();
   void require_finite_gradient(const HeldStage& held);
   const HeldStage& at(StageId stage) const;
@@ -133,14 +137,14 @@ class Lane {
   Communicator& world_;
   const StageLayout& layout_;
   UpdateDecision& decision_;
-  bool checks_own_gradients_ = false;  ///< by stage, because the stages do not judge together
+  bool checks_own_gradients_ = false;  ///< per stage, because the stages do not decide together
   std::size_t first_job_;
   std::vector<HeldStage> held_;
   ExtentOf extent_of_{};
   std::vector<std::int64_t> begins_;              ///< by job of the array
   std::unique_ptr<GradientAgreement> agreement_;  ///< null: stages update by themselves
-  VersionId agreed_{-1};                          ///< before the update of this version
-  std::vector<UpdateScalars> scalars_;            ///< by job, but the rates: what was agreed for it
+  VersionId agreed_{-1};                          ///< the version before whose update the norm was exchanged
+  std::vector<UpdateScalars> scalars_;            ///< by job, without the rates: the exchanged result
   std::set<const StageExecutor*> before_first_update_;
 };
 

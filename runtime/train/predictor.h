@@ -1,4 +1,4 @@
-// A trained model that computes: what its heads would judge, without labels.
+// Inference with a trained model: the inputs of its heads, without labels.
 #pragma once
 
 #include <cstdint>
@@ -16,33 +16,33 @@
 namespace millrace {
 
 struct PredictorOptions {
-  Precision precision = Precision::Float32;  ///< that of the training, for its bits
+  Precision precision = Precision::Float32;  ///< the precision of the training, for its bits
   std::shared_ptr<Device> device{};          ///< null: the CPU
-  /// Patterns of names that may be missing or too many (check_weights). Only for weights of a file.
+  /// Patterns of names that may be missing or superfluous (check_weights). Only for weights from a file.
   std::vector<std::string> ignored{};
 };
 
 /// A model of one job with its weights, in this process. It computes as an evaluation does: the same batch
-/// gives the same bits on the CPU. Not thread-safe. Constructors throw ConfigError if the model is wrong, and
-/// CheckpointError if the weights do not fit it.
+/// gives the same bits on the CPU. Not thread-safe. Constructors throw ConfigError if the model is invalid,
+/// and CheckpointError if the weights do not fit it.
 class Predictor {
  public:
-  /// Takes weights in memory by name, such as Trainer::weights(). Every parameter and buffer of the model
-  /// must be there, and nothing else. They are copied.
+  /// Copies weights in memory by name, such as Trainer::weights(). They must include every parameter and
+  /// buffer of the model, and nothing else.
   Predictor(LayeredModel model, const NamedTensors& weights, const PredictorOptions& options = {});
-  /// Takes the weights of a file or a checkpoint, which are copied.
+  /// Copies the weights of a file or a checkpoint.
   Predictor(LayeredModel model, const OpenedWeights& weights, const PredictorOptions& options = {});
   ~Predictor();
   Predictor(Predictor&&) noexcept;
 
   const LayeredModel& model() const;
   /// Returns which fields of a batch forward() needs, by index in LayeredModel::fields: those that layers
-  /// read. Labels, which only heads read, are not among them.
+  /// read. Labels, which only heads read, are not included.
   const std::vector<char>& reads() const;
-  /// Computes a batch. Returns for each head the first tensor that it reads, floating ones in float32 at the
-  /// least: for a cross-entropy the scores [B, C]. `batch` has the fields of reads(), in the places that
-  /// LayeredModel::fields has for them; further ones may be undefined or absent. States that layers carry
-  /// begin empty. Throws DataError for a field that is missing, of another shape or outside its limit.
+  /// Runs a batch. Returns for each head its first input tensor, in at least float32 if floating: for a
+  /// cross-entropy the scores [B, C]. `batch` has the fields of reads(), at their indices in
+  /// LayeredModel::fields; other fields may be undefined or absent. Carried states are initially empty.
+  /// Throws DataError if a field is missing, has another shape or is outside its limit.
   std::vector<at::Tensor> forward(const Batch& batch);
 
  private:

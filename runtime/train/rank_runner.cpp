@@ -33,7 +33,7 @@ std::vector<char> last_gradients(std::span<const Action> actions, ArrayOf&& arra
   return last;
 }
 
-/// Tells whether the device runs such work by itself. Transfers and data end when the host has them.
+/// Returns whether the device runs such work by itself. Transfers and data end when the host has them.
 bool runs_on_device(SpanKind kind) {
   return is_computation(kind) || kind == SpanKind::Update;
 }

@@ -1,4 +1,4 @@
-// The stages that one rank holds: a lane for each array that shares the pipeline.
+// The stages of one rank: a lane for each array that shares the pipeline.
 #pragma once
 
 #include <deque>
@@ -16,9 +16,9 @@ namespace millrace {
 /// All lanes of a rank. Not thread-safe.
 class RankStages {
  public:
-  /// `layouts` has one layout for each array. The call is collective over the replicas of each stage. `world`
-  /// and `layouts` must outlive the object.
-  /// Throws ConfigError if the plan has no place for this rank.
+  /// `layouts` has one layout per array. Collective over the replicas of each stage. `world` and `layouts`
+  /// must outlive the object.
+  /// Throws ConfigError if the plan has no stage for this rank.
   RankStages(Communicator& world, Device& device, const std::vector<StageLayout>& layouts, const Plan& plan,
              const RankStagesOptions& options);
   RankStages(const RankStages&) = delete;  // lanes refer to the decision
@@ -30,28 +30,28 @@ class RankStages {
   auto held() const { return lanes_ | std::views::transform(held_of) | std::views::join; }
   UpdateDecision& decision() { return decision_; }
   const UpdateDecision& decision() const { return decision_; }
-  bool owns_loss() const;  ///< the one rank that speaks for the job
+  bool owns_loss() const;  ///< whether this rank reports for the job
 
-  /// A step of all lanes begins, or an asynchronous run: its microbatch 0 is at `first_position`.
+  /// Starts a step of all lanes, or an asynchronous run: its microbatch 0 is at `first_position`.
   void begin(std::int64_t first_position);
-  void set_turn(std::optional<std::size_t> turn);  ///< Lane::set_turn, of all
-  void pause(std::int64_t cut);                    ///< StageExecutor::pause, of all
+  void set_turn(std::optional<std::size_t> turn);  ///< Lane::set_turn, for all lanes
+  void pause(std::int64_t cut);                    ///< StageExecutor::pause, for all stages
   void go_on();
-  void use_averages(bool averages);  ///< StageExecutor::use_averages, of all
+  void use_averages(bool averages);  ///< StageExecutor::use_averages, for all stages
   /// Calls `read` once, before weights or the rule's state change next: another thread reads them until then.
   void before_change(std::function<void()> read) { before_change_ = std::move(read); }
   void about_to_change() {
     if (const auto read = std::exchange(before_change_, nullptr)) read();
   }
-  /// Looks for tensors that changed since the call before (WriteCheck::look), if the options ask for it.
+  /// Checks for tensors that changed since the previous call (WriteCheck::look), if the options enable it.
   void check_writes(const Action* action, int array, bool trains) {
     if (writes_) writes_->look(lanes_, action, array, trains);
   }
-  /// Runs any action but Update. The action's microbatch counts in its array.
+  /// Runs any action except Update. The action's microbatch is numbered within its array.
   void execute(const Action& action, bool last_gradient, int array);
   void finish_sends();
 
-  int peak_stash() const { return peak_stash_; }  ///< most microbatches in the stashes of all stages together
+  int peak_stash() const { return peak_stash_; }  ///< most microbatches stashed in all stages together
   int peak_versions() const;                      ///< most weight versions of any stage
 
  private:

@@ -326,7 +326,7 @@ void RunCheckpoints::require_finite(const std::vector<StageTensors>& tensors) co
                        "lower --lr or add --warmup-steps");
 }
 
-/// Tells whether nothing but an update changes what this rank saves. An asynchronous pipeline is full.
+/// Returns whether nothing but an update changes what this rank saves. An asynchronous pipeline is full.
 bool RunCheckpoints::changes_at_updates() const {
   return !t_.asynchronous() &&
          std::ranges::none_of(t_.stages->held(), [](const HeldStage& h) { return h.writes().any(); });
@@ -377,8 +377,8 @@ CheckpointInfo RunCheckpoints::info_of(std::int64_t step) const {
           .jobs = progress()};
 }
 
-/// Tells whether weights and rule state are all that a run goes on from, no forward writes any of them on any
-/// rank, and this rank has them by itself.
+/// Returns whether weights and rule state are all that a run goes on from, no forward writes any of them on
+/// any rank, and this rank has them by itself.
 bool RunCheckpoints::can_rescue() const {
   const UpdateDecision& decision = t_.stages->decision();
   const bool replicated =

@@ -1,4 +1,4 @@
-// Saves and loads what a run begins with and leaves: checkpoints, first weights, final weights.
+// Saves and loads the state of a run: checkpoints, initial weights, final weights.
 #pragma once
 
 #include <cstdint>
@@ -26,35 +26,36 @@ class RunCheckpoints {
   RunCheckpoints(Training& training, RunOutputs& outputs, Evaluations& evaluations,
                  const std::vector<TrainedArray>& arrays, Settings settings);
 
-  /// Loads what TrainOptions::init_from and resume name. Throws CheckpointError, ConfigError.
+  /// Loads the checkpoint or weights that TrainOptions::init_from and resume name. Throws CheckpointError,
+  /// ConfigError.
   void load();
-  /// Returns the number of weight versions before the current one that load() has found.
+  /// Returns the number of weight versions before the current one that load() found.
   std::int64_t older_versions() const { return older_versions_; }
 
-  /// Saves the steps done, while the ranks rest. A failure is a warning: training goes on, and the run's end
-  /// tells. Throws CheckpointError instead if TrainOptions::checkpoint_required is set. Throws NumericError
-  /// where a single job has a value that is not finite: nothing that holds one is written.
-  /// With TrainOptions::background_saves it copies the state and returns, after the save before has ended.
-  /// Failures then show at the next call of settle(), which every save begins with.
+  /// Saves the completed steps, while the ranks are idle. A failure is a warning: training continues, and the
+  /// final report includes it. If TrainOptions::checkpoint_required is set, it throws CheckpointError
+  /// instead. Throws NumericError if a single job has a value that is not finite, and writes nothing.
+  /// With TrainOptions::background_saves it copies the state and returns, after the previous save has ended.
+  /// Failures are then reported by the next call of settle(), which every save starts with.
   void save();
-  /// Saves the steps done as the best, in place of the best before. All else is as of save().
+  /// Saves the completed steps as the best checkpoint, replacing the previous one. Otherwise like save().
   void save_best();
-  /// Waits for the save that is under way, if there is one, and reports it.
+  /// Waits for the save in progress, if there is one, and reports it.
   void settle();
-  /// Writes TrainOptions::save_weights, a file for each job.
+  /// Writes TrainOptions::save_weights, one file per job.
   void save_final_weights();
-  /// Adds the checkpoint that could not be saved, if the newest could not, to the report.
+  /// If the newest checkpoint could not be saved, adds it to the report.
   void finish();
 
-  /// Writes this rank's part of the state after its last update (TrainOptions::rescues), where others can go
-  /// on from it. Not collective: a peer is lost. A step must have been under way. Throws CheckpointError.
+  /// Writes this rank's part of the state after its last update (TrainOptions::rescues), if a run can resume
+  /// from it. Not collective: a peer is lost. A step must be in progress. Throws CheckpointError.
   void rescue();
 
  private:
   void resume();
   bool can_rescue() const;
   CheckpointInfo info_of(std::int64_t step) const;
-  /// Of a checkpoint that is being written.
+  /// A checkpoint that is being written.
   struct Underway {
     std::string name;  ///< for messages: "checkpoint step=8"
     std::int64_t step = 0;
@@ -84,12 +85,12 @@ class RunCheckpoints {
   RunOutputs& outputs_;
   Evaluations& evaluations_;
   Settings settings_;
-  std::vector<char> reads_own_;  ///< by array: each of its jobs has batches of its own
-  std::vector<std::shared_ptr<KernelChoices>> choices_;  ///< by array; arrays of one size share theirs
+  std::vector<char> reads_own_;                          ///< by array: each of its jobs has its own batches
+  std::vector<std::shared_ptr<KernelChoices>> choices_;  ///< by array; arrays of equal size share theirs
   std::int64_t older_versions_ = 0;
-  std::int64_t unsaved_step_ = -1;            ///< of the last save, if it failed
-  std::vector<StageTensors> writing_;         ///< what is being written
-  std::map<std::string, at::Tensor> copies_;  ///< by name, of background saves; used again by the next one
+  std::int64_t unsaved_step_ = -1;            ///< step of the last save, if it failed
+  std::vector<StageTensors> writing_;         ///< tensors that are being written
+  std::map<std::string, at::Tensor> copies_;  ///< by name, for background saves; reused by the next one
   std::optional<Underway> underway_;
   std::unique_ptr<BackgroundSaver> saver_;  ///< null: saves are not in the background. Destroyed first
 };

@@ -1,4 +1,4 @@
-// The output folder of a run: whose it is, what is in it at the start, and what a failure leaves there.
+// The output folder of a run: its owner, its initial content, and the records of a failure.
 #pragma once
 
 #include <cstdint>
@@ -19,41 +19,42 @@ class RunOutputs {
   /// `training` must outlive the object.
   explicit RunOutputs(Training& training) : t_(training) {}
 
-  /// Makes or refuses everything that will be written, before the first step. The folder must be one that all
-  /// ranks share. Collective. Throws ConfigError.
+  /// Creates or rejects every output, before the first step. All ranks must share the folder. Collective.
+  /// Throws ConfigError.
   void claim();
-  /// The run goes on from `checkpoint`: in its own folder it keeps its id, elsewhere a new one begins.
+  /// Resumes from `checkpoint`: in its own folder the run keeps its id, elsewhere it gets a new one.
   /// Collective.
   void resume_from(const CheckpointInfo& checkpoint, const std::filesystem::path& folder);
-  /// Makes the folder this run's, and opens the logs. Collective. Throws ConfigError.
+  /// Takes the folder for this run, and opens the logs. Collective. Throws ConfigError.
   void open();
-  /// Adds to the report what could not be written to the steps' logs. Collective.
+  /// Adds the number of lost step-log lines to the report. Collective.
   void finish();
 
-  /// Notes for who reads the folder later that this rank failed. A stop is no failure.
+  /// Records, for later readers of the folder, that this rank failed. A stop is not a failure.
   void note_failure(ExitCode code, const std::string& error, const std::string& hint) const;
-  /// Logs the last words of a failed rank: which rank failed before it, and where to go on. A launcher says
-  /// both for all ranks.
+  /// Logs the last message of a failed rank: which rank failed before it, and where to resume. With a
+  /// launcher, the launcher reports both for all ranks.
   void log_end() const;
 
-  const std::string& run() const { return run_; }        ///< CheckpointInfo's
-  const std::string& parent() const { return parent_; }  ///< CheckpointInfo's
-  bool continues() const { return continues_; }          ///< in the folder of the run that it resumes
+  const std::string& run() const { return run_; }        ///< as in CheckpointInfo
+  const std::string& parent() const { return parent_; }  ///< as in CheckpointInfo
+  /// the run is in the folder of the run that it resumes
+  bool continues() const { return continues_; }
   std::filesystem::path checkpoints() const;
-  /// Returns the folder of the best checkpoint; hosts with folders of their own have it in checkpoints().
+  /// Returns the folder of the best checkpoint; if hosts have their own folders, it is in checkpoints().
   std::filesystem::path best() const;
 
  private:
   void require_shared(const std::filesystem::path& folder) const;
   void take_folder() const;
   void open_scalars(std::vector<std::unique_ptr<ScalarSink>>& sinks);
-  /// Returns what to add to this rank's times to get those of rank 0.
+  /// Returns the offset from this rank's times to those of rank 0.
   std::int64_t open_logs(std::int64_t clock_ns, std::int64_t unix_ns);
   void tie_clocks(StepLogHeader& header) const;
 
   Training& t_;
-  RunLock lock_;                              ///< of rank 0
-  std::unique_ptr<CounterSampler> counters_;  ///< null: none are asked for
+  RunLock lock_;                              ///< held by rank 0
+  std::unique_ptr<CounterSampler> counters_;  ///< null: not requested
   std::string run_, parent_;
   bool continues_ = false;
 };

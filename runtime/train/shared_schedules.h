@@ -1,5 +1,5 @@
-// Schedules that ranks of one process make once for all of them. A schedule has the lists of all ranks, so
-// that a thousand threads that each make their own take a thousand times its memory.
+// Schedules that ranks of one process share. A schedule has the lists of all ranks, so a thousand threads
+// with their own schedules would use a thousand times its memory.
 #pragma once
 
 #include <map>
@@ -11,11 +11,11 @@
 
 namespace millrace {
 
-/// The schedules that ranks of one plan share. Thread-safe.
+/// The schedules shared by the ranks of one plan. Thread-safe.
 class SharedSchedules {
  public:
-  /// Returns what `make` made for the first rank that asked for the schedule of this turn. Throws what `make`
-  /// throws.
+  /// Returns the schedule of this turn; the first rank that requests it calls `make`. Rethrows exceptions of
+  /// `make`.
   template <class Make>
   std::shared_ptr<const Schedule> steps(std::size_t turn, Make&& make) {
     const std::lock_guard lock(mutex_);
@@ -31,7 +31,7 @@ class SharedSchedules {
   }
 
  private:
-  std::mutex mutex_;                                              // guards what follows
+  std::mutex mutex_;                                              // guards the members below
   std::map<std::size_t, std::shared_ptr<const Schedule>> steps_;  // by turn
   std::shared_ptr<const ScheduleStream> stream_;
 };

@@ -1,4 +1,4 @@
-// Notices that a rank computes slower than it did at first: a busy host, a hot processor.
+// Detects that a rank computes more slowly than at first: a busy host, a hot processor.
 #pragma once
 
 #include <optional>
@@ -6,15 +6,15 @@
 
 namespace millrace {
 
-/// Compares what a rank computes in each step with its own first steps. Not thread-safe.
+/// Compares a rank's computation time in each step with its own first steps. Not thread-safe.
 class SlowSteps {
  public:
-  static constexpr int kSteps = 20;       ///< in a row, of the first ones and of slow ones
-  static constexpr double kFactor = 1.5;  ///< a step is slow from this times the usual on
+  static constexpr int kSteps = 20;       ///< number of first steps, and of consecutive slow ones
+  static constexpr double kFactor = 1.5;  ///< a step is slow from this multiple of the usual time on
 
-  /// Takes the seconds that the rank computed in the next step; the first step, which warms up, does not
-  /// count. Returns how many times the usual the last steps took (their median), once, after kSteps slow ones
-  /// in a row. The usual is the median of the first kSteps.
+  /// Adds the rank's computation time in the next step, in seconds; the first step, a warm-up, is ignored.
+  /// After kSteps consecutive slow steps, returns once their median as a multiple of the usual time. The
+  /// usual time is the median of the first kSteps.
   std::optional<double> add(double seconds);
 
  private:

@@ -1,4 +1,5 @@
-// Shows what a rank is doing, in a small mapped file that the launcher can read after the rank was killed.
+// Publishes a rank's current action in a small mapped file that the launcher can read after the rank was
+// killed.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@
 namespace millrace {
 
 /// A board that is cheap enough to be updated at every action. The text is made only if there is a mapping,
-/// and is copied into it. A thread of its own writes a beat every second, the milliseconds since 1970: a rank
-/// whose beat stands still does not run. Not thread-safe.
+/// and is copied into it. A separate thread writes a heartbeat every second, the milliseconds since 1970: if
+/// the heartbeat stops, the rank's process is not running. Not thread-safe.
 class StatusBoard {
  public:
   StatusBoard();  ///< writes nowhere
@@ -21,9 +22,9 @@ class StatusBoard {
   void update(std::int64_t step, std::string_view action) {
     update_with(step, [action] { return action; });
   }
-  /// The rank computes `times` as long as at first: the next update shows it, and later ones.
+  /// Records that the rank takes `times` as long as at first: the next update and later ones show it.
   void set_slow(double times);
-  /// Calls `action()` for the text, only if the board writes.
+  /// Calls `action()` for the text, only if the board is mapped.
   template <class Action>
   void update_with(std::int64_t step, const Action& action) {
     if (text_) write(step, action());
@@ -35,7 +36,7 @@ class StatusBoard {
 
   char* text_ = nullptr;
   std::unique_ptr<Heart> heart_;
-  std::string begin_;      ///< the JSON object behind the beat: rank and stage
+  std::string begin_;      ///< the JSON object after the heartbeat: rank and stage
   std::string end_ = "}";  ///< and its end
   std::size_t shown_ = 0;  ///< characters of the last text written
 };

@@ -6,7 +6,7 @@ namespace millrace {
 
 /// Connects the ranks of a training that send each other tensors: along the links of its schedules, between
 /// the ends of ties, among the replicas of a stage. Evaluations, of `evaluation_chunk` microbatches at a
-/// time, only go forward. Collective; the training's stages and sources are there. Throws PeerError.
+/// time, send only forward. Collective; requires the training's stages and sources. Throws PeerError.
 void connect_ranks(Training& training, int evaluation_chunk);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// Checks of a run before it begins.
+// Checks of a run before it starts.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 namespace millrace {
 
 /// Returns every reason why arrays of these layouts cannot be trained with `options` by `ranks` ranks under
-/// `plan`; none if they can. `options.jobs` has every job. `scores` tells that the run scores its weights
+/// `plan`; none if they can. `options.jobs` has every job. `scores`: the run scores its weights
 /// (WeightsScore). No side effects; the result is the same on all ranks.
 Problems training_problems(const std::vector<StageLayout>& layouts, const Plan& plan,
                            const TrainOptions& options, bool scores, int ranks);

@@ -1,4 +1,4 @@
-// The state that all parts of a Trainer share: the plan, the stages, the data, and how far the run is.
+// The state that all parts of a Trainer share: the plan, the stages, the data, and the progress of the run.
 #pragma once
 
 #include <cstdint>
@@ -20,29 +20,29 @@
 
 namespace millrace {
 
-/// Steps are counted over resumes. Not thread-safe.
+/// Step numbers continue across resumes. Not thread-safe.
 struct Training {
   World world;
   Plan plan;
   TrainOptions options;
   std::vector<StageLayout> layouts;  ///< by array
   LayeredModel model;                ///< of all jobs
-  /// Steps in which every replica takes a minibatch equally often. All events come after whole cycles.
+  /// Steps in which every replica gets equally many minibatches. All events occur after whole cycles.
   std::int64_t cycle = 1;
-  std::int64_t start = 0;  ///< steps done when this run began
+  std::int64_t start = 0;  ///< steps done when this run started
   std::int64_t done = 0;
   JobSteps job_steps;
   std::unique_ptr<RankStages> stages{};
   std::vector<BatchSources> sources{};  ///< by array
   std::unique_ptr<StopVote> stop{};
   SpanRing trace{};
-  std::shared_ptr<SpanList> loader_spans{};  ///< of the loader's threads; null: they are not traced
+  std::shared_ptr<SpanList> loader_spans{};  ///< spans of the loader's threads; null: they are not traced
   std::unique_ptr<ComputeWaits> waits{};     ///< null: the stages compute
   StatusBoard status{};
   StepLog log{};
   RunReport report{};
 
-  /// Throws ConfigError where a model does not fit the plan.
+  /// Throws ConfigError if a model does not fit the plan.
   Training(World world, const std::vector<TrainedArray>& arrays, Plan plan, TrainOptions options);
 
   const StageLayout& layout() const { return layouts.front(); }
@@ -53,7 +53,7 @@ struct Training {
   /// Returns "job 3: " for a run of several jobs, else "".
   std::string name_of_job(std::size_t job) const;
   bool asynchronous() const { return is_asynchronous(plan.schedule); }
-  /// PipeDream: a step is a minibatch, and replicas average over one each.
+  /// PipeDream: a step is a minibatch, and gradients are averaged over one minibatch per replica.
   bool updates_after_each() const { return millrace::updates_after_each(plan.schedule); }
   const HeldStage& first() const { return stages->lanes().front().held().front(); }
   /// Steps of the job per Update of this rank's stages.
@@ -69,13 +69,13 @@ struct Training {
     return start + (step - start + cycle - 1) / cycle * cycle;
   }
   std::int64_t last_step() const { return end_of_cycle(job_steps.last()); }
-  /// Returns the step after which the run was asked to stop, or StopVote::kNever.
+  /// Returns the step after which a stop was requested, or StopVote::kNever.
   std::int64_t limit() const;
-  /// Whether something that happens every `every` steps happens after `step`.
+  /// Returns whether an event with period `every` occurs after `step`.
   bool is_due(std::int64_t every, std::int64_t step) const {
     return every > 0 && step > start && step / every > (step - cycle) / every;
   }
-  /// Returns the learning rates of step `step`, by job, and gives them to the updates that follow.
+  /// Returns the learning rates of step `step`, by job, and sets them for the following updates.
   std::vector<double> set_rates(std::int64_t step);
   std::optional<LossScaleState> loss_scale(std::size_t job) const;
   /// Returns the losses since the previous call, by array. Only ranks of the last stage may call it.
@@ -86,7 +86,7 @@ struct Training {
   }
 };
 
-/// Joins the losses of all arrays, as one array of all jobs would report them.
+/// Joins the losses of all arrays into the report of one array of all jobs.
 LossSums joined(std::vector<LossSums> arrays);
 
 inline ExtentOf extents_of(const BatchSource& source) {
