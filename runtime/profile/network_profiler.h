@@ -13,13 +13,13 @@ namespace millrace {
 struct NetworkOptions {
   int round_trips = 200;     ///< counted round trips of small messages for each pair
   Bytes largest = 4 * kMiB;  ///< the sweep's largest message, at least kSmallestSweep
-  /// about how many seconds one size in one direction is repeated; each has a few repetitions at least
+  /// approximate seconds of repetitions for one size in one direction; each has at least a few repetitions
   double seconds_a_size = 0.03;
 };
 
 inline constexpr Bytes kSmallestSweep = 64 * kKiB;
 
-/// The median time of a few all-reduces over all ranks.
+/// The median time of several all-reduces over all ranks.
 struct ReduceMeasurement {
   Bytes bytes = 0;
   double seconds = 0;
@@ -32,11 +32,11 @@ struct NetworkMeasurement {
 
 /// Measures the links of all pairs of ranks and the all-reduce over all ranks. Collective; every rank gets
 /// the whole result. At least 2 ranks. Throws PeerError.
-/// Pairs are measured one after the other while all other ranks wait in a barrier. So `communicator`'s
-/// deadline also limits the time of the longest pair (about a second on a fast link). The lower rank of a
+/// Pairs are measured one after another while all other ranks wait in a barrier. `communicator`'s deadline
+/// therefore also limits the time of the longest pair (about a second on a fast link). The lower rank of a
 /// pair drives. It times round trips of small messages. Then, for each size, it times a message of that size
-/// with a small answer, and a small message with an answer of that size. Tensors are on `device`. The time of
-/// a message ends when the receiver may compute with it.
+/// with a small reply, and a small message with a reply of that size. Tensors are on `device`. The time of a
+/// message ends when the receiver may compute with it.
 NetworkMeasurement profile_network(Communicator& communicator, Device& device, Clock& clock,
                                    const NetworkOptions& options);
 

@@ -119,7 +119,8 @@ std::string owner_of(const NamedLayer& layer, const LayeredModel& model) {
   return place ? model.layers[place->layer].name : std::string();
 }
 
-/// Tells whether layer `l` reads `tensor` in a turn (`there`), and whether its gradient comes back (`back`).
+/// Returns whether layer `l` reads `tensor` in a turn (`there`), and whether its gradient comes back
+/// (`back`).
 struct InTurn {
   bool there = false, back = false;
 };

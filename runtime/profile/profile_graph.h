@@ -1,4 +1,4 @@
-// Turns the samples of a profile into the LayerGraph that the planner reads.
+// Converts the samples of a profile to the LayerGraph that the planner reads.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace millrace {
 
-/// Seconds of one quantity, one for each repetition.
+/// Seconds of one quantity, one sample per repetition.
 using Samples = std::vector<double>;
 
 struct LayerSamples {
@@ -28,10 +28,11 @@ struct BatchSamples {
 /// Samples by turn, then by microbatch. A model without turns has one entry.
 using TurnSamples = std::vector<std::vector<BatchSamples>>;
 
-/// By layer, for each tensor that it reads: 1 if it keeps the tensor and an earlier layer counts it.
+/// By layer, for each tensor that it reads: 1 if the layer keeps the tensor and it counts in an earlier
+/// layer.
 using KeptInputs = std::vector<std::vector<char>>;
 
-/// What the passes of one turn found in memory, by layer.
+/// The memory measured in the passes of one turn, by layer.
 struct PassBytes {
   explicit PassBytes(std::size_t layers)
       : saved_bytes(layers),
@@ -54,7 +55,7 @@ struct ProfileMeasurements {
   const ProfileBatches& batches;
   const TurnSamples& times;
   std::vector<const PassBytes*> bytes;  ///< by turn
-  /// Batches that are loaded ahead wait in the device's memory; else in the host's.
+  /// Prefetched batches are in the device's memory; else in the host's.
   bool batches_wait_on_device;
   std::string device;
 };
@@ -62,16 +63,16 @@ struct ProfileMeasurements {
 std::int64_t elements_of(const Shape& shape);
 /// Returns the bytes of each tensor for a microbatch of `extent`, by index in StageLayout::tensors.
 std::vector<Bytes> tensor_bytes(const StageLayout& layout, const BatchExtent& extent);
-/// Returns the bytes that each layer makes. `tensors` has the bytes of each tensor.
+/// Returns the bytes of each layer's outputs. `tensors` has the bytes of each tensor.
 std::vector<Bytes> output_bytes(const StageLayout& layout, const std::vector<Bytes>& tensors);
 /// Returns the layouts of all turns; for a model without turns the layout itself.
 std::vector<const StageLayout*> turns_of(const StageLayout& layout);
-/// Returns the microbatch that bytes of memory are measured with.
+/// Returns the microbatch for which memory is measured.
 const ProfileBatches::One& longest_of(const ProfileBatches& batches);
 
 /// Returns the graph of all turns together, without the times of updates and sums.
 LayerGraph graph_of(const ProfileMeasurements& measured);
-/// Adds what each turn of `graph` costs alone; the rest of it is complete.
+/// Adds the costs of each turn to `graph`, which must otherwise be complete.
 void add_turns(LayerGraph& graph, const ProfileMeasurements& measured);
 
 }  // namespace millrace

@@ -35,7 +35,7 @@ namespace {
 // Layers are timed as in a step of several microbatches, in which copies of the weights are worth making.
 constexpr int kMicrobatchesOfStep = 8;
 
-/// Tells whether a layer, or one that it calls, keeps data other than tensors, e.g. autograd's graph.
+/// Returns whether a layer, or one that it calls, keeps data other than tensors, e.g. autograd's graph.
 bool keeps_graph(const Saved& saved) {
   return saved.extra || std::ranges::any_of(saved.inner, keeps_graph);
 }
@@ -353,7 +353,7 @@ class Pass final : public PassBytes, private LayerObserver {
     return found;
   }
 
-  /// Tells whether a layer keeps a tensor until its backward. Autograd's graph does not say, so it may.
+  /// Returns whether a layer keeps a tensor until its backward. Autograd's graph does not say, so it may.
   bool keeps(std::size_t step, const void* memory) const {
     const Saved& saved = slot_.saved[step];
     return keeps_graph(saved) || std::ranges::any_of(kept_by(saved), [&](const at::Tensor& t) {
