@@ -29,14 +29,14 @@ enum class SpanKind : std::uint8_t {
   Checkpoint,
   Eval,
   Step,
-  // Only of runs in which every phase is recorded:
-  Load,        ///< a thread of the loader reads files; `peer` is its number, -1: the rank's own
-  Preprocess,  ///< ... and makes the batch of them
-  Copy,        ///< a batch goes to the device
+  // Only in runs that record every phase:
+  Load,        ///< a thread of the loader reads files; `peer` is its number, -1: the rank's own thread
+  Preprocess,  ///< ... and makes the batch from them
+  Copy,        ///< a batch is copied to the device
   Loss         ///< a part of a forward
 };
 const char* to_string(SpanKind kind);
-/// Whether a span is computation of a microbatch: forward, backward, or a part of the backward.
+/// Returns whether a span is computation of a microbatch: forward, backward, or a part of the backward.
 bool is_computation(SpanKind kind);
 bool is_communication(SpanKind kind);
 
@@ -51,14 +51,14 @@ struct Span {
   std::int64_t end = 0;
 };
 
-/// Keeps the last `capacity` spans. One writer; read when the writer rests. `record` never allocates.
+/// Keeps the last `capacity` spans. One writer; readers must wait until it is idle. `record` never allocates.
 class SpanRing {
  public:
   explicit SpanRing(std::size_t capacity = 1 << 16);
   void record(const Span& span);
   std::vector<Span> spans() const;  ///< oldest first
-  /// Returns the newest spans, back to the last span of a step before `step`; oldest first. Linear in their
-  /// number.
+  /// Returns the newest spans, back to the last span of a step before `step`; oldest first. The time is
+  /// linear in their number.
   std::vector<Span> spans_from(std::int64_t step) const;
   std::uint64_t recorded() const { return next_; }
 
@@ -74,7 +74,7 @@ class SpanList {
     const std::lock_guard lock(mutex_);
     spans_.push_back(span);
   }
-  /// Returns what came since the previous call.
+  /// Returns the spans added since the previous call.
   std::vector<Span> take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(spans_, {});
@@ -85,22 +85,22 @@ class SpanList {
   std::vector<Span> spans_;
 };
 
-/// Chrome/Perfetto JSON (`traceEvents`, ph X, ts/dur in microseconds, pid = rank, one lane for compute and
-/// one for communication), with process names. Spans of one lane do not overlap.
+/// Returns Chrome/Perfetto JSON (`traceEvents`, ph X, ts/dur in microseconds, pid = rank, one track for
+/// compute and one for communication), with process names. Spans of one track do not overlap.
 std::string to_chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank);
-/// One rank's spans as JSON (array of objects) and back, so that ranks can hand them to the report.
+/// Converts one rank's spans to JSON (array of objects) and back, so that ranks can pass them to the report.
 std::string spans_to_json(const std::vector<Span>& spans);
 Result<std::vector<Span>> spans_from_json(std::string_view text, const std::string& name);
 
-/// Writes spans_to_json() of a list that grows, so that its spans need not stay in memory. The file has the
-/// name `path`.part until finish(). Not thread-safe.
+/// Writes spans_to_json() of a growing list, so that its spans need not stay in memory. The file is named
+/// `path`.part until finish(). Not thread-safe.
 class SpanFile {
  public:
-  /// Throws ConfigError if the file cannot be made.
+  /// Throws ConfigError if the file cannot be created.
   explicit SpanFile(const std::filesystem::path& path);
-  /// Problem: the disk did not take them. They are lost, whole.
+  /// Returns an error if the write fails; all of these spans are then lost.
   Status add(const std::vector<Span>& spans);
-  /// Ends the list, and gives the file its name.
+  /// Ends the list, and renames the file to its final name.
   Status finish();
 
  private:
