@@ -1,5 +1,4 @@
-// The profiles inside a profile. `arrays` has the same model measured as job arrays; `turns` has the turns of
-// a step.
+// Nested profiles. `arrays` has the same model measured as job arrays; `turns` has the turns of a step.
 #pragma once
 
 #include <string>
@@ -11,24 +10,23 @@
 
 namespace millrace {
 
-/// Returns the numbers of jobs that were measured, ascending: the profile's own number, then those of its
-/// `arrays`.
+/// Returns the measured numbers of jobs, ascending: the profile's own number, then those of its `arrays`.
 std::vector<int> measured_sizes(const LayerGraph& profile);
 bool is_measured(const LayerGraph& profile, int jobs);
 
-/// Returns the profile of a job array of `jobs` members, without `arrays` of its own. If that size was not
+/// Returns the profile of a job array of `jobs` members, without nested `arrays`. If that size was not
 /// measured, each cost is interpolated linearly between the two nearest measured sizes, and bytes are rounded
-/// up. It is a Problem if `jobs` is below the least or above the largest measured size.
+/// up. Returns an error if `jobs` is below the smallest or above the largest measured size.
 Result<LayerGraph> profile_of_array(const LayerGraph& profile, int jobs);
 
 // The functions below read and write the lists of a profile's file, for LayerGraph::parse and to_json.
-/// Reads the profiles of a JSON list and adds what is wrong to `problems`. `where` is the list's place for
+/// Reads the profiles of a JSON list and adds errors to `problems`. `where` is the list's location for
 /// messages: "profile.json, arrays".
 std::vector<LayerGraph> profiles_from(const Json& list, const std::string& where, Problems& problems);
 Json profiles_json(const std::vector<LayerGraph>& profiles);
-/// Finds arrays and turns that do not fit the profile: another model, microbatch, precision or device, other
-/// layers, or arrays or turns of their own. Arrays must be in ascending order of jobs. Exactly one turn must
-/// train the parameters of each layer. `name` is the file, for messages.
+/// Returns an error for each array or turn that does not fit the profile: another model, microbatch,
+/// precision or device, other layers, or nested arrays or turns. Arrays must be in ascending order of jobs.
+/// Exactly one turn must train the parameters of each layer. `name` is the file, for messages.
 Problems inner_profile_problems(const LayerGraph& profile, const std::string& name);
 
 }  // namespace millrace

@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// One level of a symmetric hierarchy: `count` components of the level below, joined by links of `bandwidth`
-/// bytes/s and `latency_s` seconds. Lists of levels have the innermost first.
+/// One level of a symmetric hierarchy: `count` components of the next lower level, joined by links of
+/// `bandwidth` bytes/s and `latency_s` seconds. Lists of levels start with the innermost.
 struct ClusterLevel {
   int count = 1;
   double bandwidth = 1e9;
@@ -31,13 +31,14 @@ struct ClusterLink {
 struct DeviceKind {
   std::string name;
   double speed = 1;
-  Bytes memory = 0;  ///< bytes; 0: the cluster's
-  /// Bytes/s of the copy between device and host, which each end of a link between hosts makes; 0: no copy.
+  Bytes memory = 0;  ///< bytes; 0: the cluster's memory
+  /// Bytes/s of the copy between device and host, which each end of a link between hosts performs; 0: no
+  /// copy.
   double copy_bandwidth = 0;
   std::string profile;  ///< empty: the planner's profile, divided by `speed`
 };
 
-/// Ranks are numbered by host in file order: the first `devices` ranks are those of the first host.
+/// Ranks are numbered by host in file order: the first `devices` ranks are on the first host.
 struct ClusterHost {
   std::string name = "localhost";
   int devices = 1;
@@ -52,7 +53,7 @@ struct HostLink {
   ClusterLink link;
 };
 
-/// A pair of ranks whose link differs from that of its level or hosts. `millrace profile --network` finds
+/// A pair of ranks whose link differs from that of its level or hosts. `millrace profile --network` detects
 /// such pairs.
 struct RankLink {
   RankId from;  ///< less than `to`
@@ -77,23 +78,23 @@ struct ClusterSpec {
   ClusterLink network;          ///< between hosts, form by host
   std::vector<HostLink> links;  ///< host pairs that differ from `network`
   std::vector<RankLink>
-      rank_links;  ///< rank pairs whose link differs from all above; ascending by (from, to)
+      rank_links;  ///< rank pairs whose link differs from all of the above; ascending by (from, to)
 
   int num_ranks() const;           ///< product of the levels' counts, or the devices of all hosts
-  int host_of(RankId rank) const;  ///< index into `hosts`; 0 where no hosts are listed
-  /// Index into `kinds`; -1: no kind, which means speed 1 and the cluster's memory.
+  int host_of(RankId rank) const;  ///< index into `hosts`; 0 if no hosts are listed
+  /// Returns the index into `kinds`; -1: no kind, which means speed 1 and the cluster's memory.
   int kind_of(RankId rank) const;
   double speed_of(RankId rank) const;  ///< 1: as profiled
-  Bytes memory_of(RankId rank) const;  ///< bytes: its kind's, else the cluster's; 0: unlimited
-  /// Their entry of rank_links, else the link of their innermost common level, or of their hosts.
+  Bytes memory_of(RankId rank) const;  ///< bytes: its kind's memory, else the cluster's; 0: unlimited
+  /// Returns the entry in rank_links, else the link of their innermost common level, or of their hosts.
   ClusterLink link(RankId a, RankId b) const;
-  /// Seconds per byte of the two copies: device to host at a, and host to device at b.
+  /// Returns the seconds per byte of the two copies: device to host at a, and host to device at b.
   double copy_seconds_per_byte(RankId a, RankId b) const;
   bool same_devices() const;  ///< all ranks have equal speed, memory, profile and copy
 
   static Result<ClusterSpec> load(const std::string& path);
   static Result<ClusterSpec> parse(std::string_view yaml, const std::string& name);
-  /// Returns a cluster of `ranks` ranks on this host over loopback. Its link's numbers were measured on a
+  /// Returns a cluster of `ranks` ranks on this host over loopback. The link's numbers were measured on a
   /// 2-core machine.
   static ClusterSpec local(int ranks);
   std::string to_yaml() const;  ///< parse(to_yaml()) gives the same cluster

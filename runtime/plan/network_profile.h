@@ -1,5 +1,5 @@
-// Computes the links of a cluster from times of messages. LibTorch-free. runtime/profile/network_profiler.h
-// sends the messages.
+// Computes the links of a cluster from message times. LibTorch-free. runtime/profile/network_profiler.h sends
+// the messages.
 #pragma once
 
 #include <vector>
@@ -20,10 +20,10 @@ struct LineFit {
   double seconds_per_byte = 0;
 };
 
-/// Fits a line that ignores outliers; one point in five may be anything. The slope is the median of the
-/// slopes of all pairs of points. Each pair has its distance in bytes as its weight, because short distances
-/// are noisy. The intercept is the median of seconds - slope * bytes. Sources: Sen, JASA 63 (1968); the
-/// weights: Sievers, JASA 73 (1978). Zero slope if all points have one size. O(n^2 log n).
+/// Fits a line that is robust to outliers: up to one point in five may be arbitrary. The slope is the
+/// weighted median of the slopes of all pairs of points. A pair's weight is its distance in bytes, because
+/// short distances are noisy. The intercept is the median of seconds - slope * bytes. Sources: Sen, JASA 63
+/// (1968); the weights: Sievers, JASA 73 (1978). Zero slope if all points have one size. O(n^2 log n).
 LineFit fit_line(const std::vector<MessageTime>& points);
 
 /// The measured latency and bandwidth between two ranks.
@@ -41,21 +41,21 @@ struct LinkMeasurement {
   ClusterLink link() const;  ///< the slower direction
 };
 
-/// Two links are alike if bandwidths and latencies each differ by no more than this share of the lower one.
-/// Latencies are also alike if they differ by no more than kLatencyNoise.
+/// Two links are alike if bandwidths and latencies each differ by at most this share of the lower one.
+/// Latencies are also alike if they differ by at most kLatencyNoise.
 inline constexpr double kLinkTolerance = 0.25;
 inline constexpr double kLatencyNoise = 5e-6;  // seconds; half a wake-up of a sleeping process
 
 /// Returns `cluster` with measured links; `measured` has all pairs of its ranks. A level, the inside of a
-/// host, or a pair of hosts is a group of rank pairs, and its link is the median of them. Host pairs that are
-/// like the median of all host pairs share `network`; the others go into `links`. Rank pairs unlike the link
-/// of their group go into `rank_links`. All earlier links are replaced, except those of groups without a
-/// pair.
+/// host, or a pair of hosts is a group of rank pairs, and its link is the median of their links. Host pairs
+/// that are like the median of all host pairs share `network`; the others are listed in `links`. Rank pairs
+/// unlike their group's link are listed in `rank_links`. All earlier links are replaced, except those of
+/// groups without a pair.
 ClusterSpec with_measured_links(ClusterSpec cluster, const std::vector<LinkMeasurement>& measured,
                                 double tolerance = kLinkTolerance);
 
-/// Gives a kind of its own to each host whose ranks compute faster or slower than the first host's, by 15 %
-/// or more. `speeds` are by rank. A file that has kinds or levels keeps them.
+/// Gives each host whose ranks compute at least 15 % faster or slower than the first host's its own kind.
+/// `speeds` are by rank. A file with kinds or levels keeps them.
 ClusterSpec with_measured_speeds(ClusterSpec cluster, const std::vector<double>& speeds);
 
 }  // namespace millrace

@@ -17,7 +17,7 @@ struct PipeDreamNode {
   double forward_ms = 0;
   double backward_ms = 0;
   std::vector<double> activation_sizes;  ///< several for an output that is a tuple; their sum counts
-  bool activation_is_list = false;       ///< whether the file writes [a; b]; to_text keeps that form
+  bool activation_is_list = false;       ///< the file writes [a; b]; to_text keeps that form
   std::string activation_text;           ///< as found in the file
   double parameter_bytes = 0;
   std::optional<int> stage;
@@ -25,15 +25,17 @@ struct PipeDreamNode {
   double activation_bytes() const;  ///< the sum
 };
 
-/// A graph of PipeDream: nodes, and edges (source, target) as node indices. Both are in file order, which
-/// decides the planner's ties. Parallel edges are kept.
+/// A PipeDream graph: nodes, and edges (source, target) as node indices. Both are in file order, which
+/// decides ties in the planner. Parallel edges are kept.
 struct PipeDreamGraph {
   std::vector<PipeDreamNode> nodes;
   std::vector<std::pair<int, int>> edges;
 };
 
-/// Reads graph.txt with every quirk of the format. Problems carry file:line:col. to_text of an unchanged
-/// graph gives the bytes that were read, with "\n" where lines ended in "\r\n".
+/// Reads graph.txt with every quirk of the format. Errors have file:line:col. to_text of an unchanged graph
+/// returns the original bytes, with "
+/// " instead of "\r
+/// ".
 Result<PipeDreamGraph> parse_pipedream_graph(std::string_view text, const std::string& name);
 Result<PipeDreamGraph> read_pipedream_graph(const std::string& path);
 std::string to_text(const PipeDreamGraph& graph);

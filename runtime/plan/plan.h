@@ -18,36 +18,36 @@ struct PlanStage {
   std::vector<std::string> layers;
   std::vector<RankId> ranks;
   bool recompute = false;
-  // Predictions for one microbatch on one rank, seconds; zero if the plan was written by hand.
+  // Predictions for one microbatch on one rank, seconds; zero in a handwritten plan.
   double forward_s = 0;
   double backward_s = 0;
   Bytes parameter_bytes = 0;
   Bytes peak_bytes = 0;  ///< per rank: weights, gradients, rule state, stash
 };
 
-/// Tensors that cross from one stage to another, for one microbatch.
+/// Tensors sent from one stage to another, for one microbatch.
 struct PlanCrossing {
   StageId from;
   StageId to;
   Bytes bytes = 0;
 };
 
-/// The facts of the profile from which a plan's predictions were made. `microbatch` is 0 if the plan does not
-/// say, for example because a person wrote it.
+/// The properties of the profile on which a plan's predictions are based. `microbatch` is 0 if the plan does
+/// not record it, for example because it is handwritten.
 struct PlannedFor {
   std::string precision{};
   int microbatch = 0;                  ///< samples
   std::vector<LengthRange> lengths{};  ///< empty unless the profile has data of different lengths
-  std::vector<std::string> hosts{};    ///< NAME:DEVICES of the cluster, in its order; empty: one host
-  ProfileOrigin origin{};              ///< of the profile
+  std::vector<std::string> hosts{};    ///< NAME:DEVICES of the cluster, in order; empty: one host
+  ProfileOrigin origin{};              ///< origin of the profile
   bool operator==(const PlannedFor&) const = default;
 };
 
-/// A round: jobs that are trained together to their end, before the next round begins. Rounds take the jobs
-/// in their order.
+/// A round: jobs that are trained together to their end, before the next round starts. Rounds take the jobs
+/// in order.
 struct PlanRound {
   int jobs = 1;
-  /// Job arrays into which the jobs are divided, of equal size as far as possible, larger ones first.
+  /// Number of job arrays, of nearly equal size, larger ones first.
   int arrays = 1;
   double predicted_step_s = 0;  ///< 0: unknown
 
@@ -56,23 +56,24 @@ struct PlanRound {
   bool operator==(const PlanRound&) const = default;
 };
 
-/// A model cut into stages on ranks. A planner or a person writes it; `validate` it before use.
+/// A model divided into stages on ranks, by a planner or by hand; `validate` it before use.
 struct Plan {
   std::string model;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
-  int microbatches = 1;  ///< per update; not used by schedules that update after each microbatch
-  /// Independent trainings, each of `microbatches`, that go through the pipeline one after the other in a
+  int microbatches = 1;  ///< per update; unused by schedules that update after each microbatch
+  /// Independent trainings, each of `microbatches`, that are run through the pipeline one after another in a
   /// step: sub-arrays of a job array (docs/fusion.md).
   int arrays = 1;
   /// The rounds of a plan for a fixed number of jobs. The first round has `arrays` arrays, and no round has
-  /// more. Empty: the plan is for any jobs, in one round.
+  /// more. Empty: the plan is for any number of jobs, in one round.
   std::vector<PlanRound> rounds;
   std::vector<PlanStage> stages;
   std::vector<PlanCrossing> crossings;
-  double predicted_step_s = 0;      ///< seconds of a step by itself; 0: unknown
-  double predicted_run_step_s = 0;  ///< seconds of a step among many, whose ends overlap; 0: unknown
-  double predicted_spread = 0;      ///< the profile's Measured::spread; no prediction can be closer
-  std::string planner;              ///< the name of the planner that made the plan
+  double predicted_step_s = 0;  ///< seconds of an isolated step; 0: unknown
+  /// seconds of a step in a long run, in which consecutive steps overlap; 0: unknown
+  double predicted_run_step_s = 0;
+  double predicted_spread = 0;  ///< the profile's Measured::spread; no prediction can be more accurate
+  std::string planner;          ///< the name of the planner
   std::string graph_fingerprint;
   std::string cluster_fingerprint;
   PlannedFor planned_for;
@@ -90,33 +91,33 @@ struct Plan {
   std::string fingerprint() const;
 };
 
-/// Finds every problem of the plan by itself. Stages: none at all, one without layers or ranks, a layer that
-/// stands twice. Ranks: one missing from 0..n-1, twice in a stage, or in two stages unless the schedule
-/// allows chunks. Numbers: microbatches < 1, or more replicas than microbatches. Schedules: one that does not
-/// go with the plan's weight versions. Several arrays: an asynchronous schedule, or microbatches that do not
-/// divide among the replicas. Rounds: any that do not go with `arrays`.
+/// Returns every error of the plan itself. Stages: none at all, one without layers or ranks, a duplicate
+/// layer. Ranks: one missing from 0..n-1, twice in a stage, or in two stages unless the schedule allows
+/// chunks. Numbers: microbatches < 1, or more replicas than microbatches. Schedules: one that is incompatible
+/// with the plan's weight versions. Several arrays: an asynchronous schedule, or microbatches that are not
+/// divisible among the replicas. Rounds: any that are inconsistent with `arrays`.
 Problems validate(const Plan& plan);
-/// Finds the problems above and those against the graph: unknown layers (the nearest name as hint), missing
+/// Returns the errors above and those against the graph: unknown layers (the nearest name as hint), missing
 /// layers, an edge to an earlier stage, more stages than layers.
 Problems validate(const Plan& plan, const LayerGraph& graph);
-/// Finds the problems of the plan against a model, given by its layer names in execution order.
+/// Returns the errors of the plan against a model, given by its layer names in execution order.
 Problems validate(const Plan& plan, const std::string& model, const std::vector<std::string>& layers);
 
-/// The differences between a run and the run that a plan was made for. A value that one of them does not say
-/// is not compared.
+/// The differences between a run and the run for which a plan was made. A value that one of them does not
+/// specify is not compared.
 struct OtherThanPlanned {
-  Problems problems;  ///< differences with which the plan cannot be used: another precision
-  /// Differences that make the plan's predictions void: another microbatch, or lengths that differ by more
+  Problems problems;  ///< differences that prevent the use of the plan: another precision
+  /// Differences that invalidate the plan's predictions: another microbatch, or lengths that differ by more
   /// than 10 %.
   std::vector<std::string> notes;
 };
-/// `microbatches`: of a step of the run. A profile for it has as many.
+/// `microbatches`: in a step of the run. A profile for it has as many.
 OtherThanPlanned compare(const PlannedFor& planned, const PlannedFor& run, int microbatches = 1);
 
-/// Returns a plan that cuts the layers into `stages` equal shares. Stage s is on `replicas` ranks from s *
+/// Returns a plan that divides the layers into `stages` equal shares. Stage s is on `replicas` ranks from s *
 /// replicas on. One stage with one replica is plain training on one rank. With `chunks` > 1, for schedules
-/// that allow it, each rank has several stages. The schedule decides whether they lie along a V (chunks 2) or
-/// in a round robin.
+/// that allow it, each rank has several stages. The schedule determines whether they form a V (chunks 2) or
+/// are assigned round-robin.
 Plan uniform_plan(const std::string& model, const std::vector<std::string>& layers, int stages, int replicas,
                   int microbatches, ScheduleKind schedule, int chunks = 1);
 

@@ -1,4 +1,5 @@
-// On what processor a profile was measured, and when: what its predictions are worth elsewhere and later.
+// The processor and date of a profile, which determine how far its predictions can be trusted elsewhere and
+// later.
 #pragma once
 
 #include <string>
@@ -6,17 +7,17 @@
 namespace millrace {
 
 struct ProfileOrigin {
-  std::string processor{};  ///< as /proc/cpuinfo names it; empty: not known
-  std::string date{};       ///< UTC, "2026-01-31T12:00:00Z"; empty: not known
+  std::string processor{};  ///< name in /proc/cpuinfo; empty: unknown
+  std::string date{};       ///< UTC, "2026-01-31T12:00:00Z"; empty: unknown
   bool operator==(const ProfileOrigin&) const = default;
 };
 
-/// Returns "profile of 5 minutes ago, on AMD EPYC 7763", or what of it is known; empty: nothing is. `now` is
-/// in the form of `date`.
+/// Returns "profile of 5 minutes ago, on AMD EPYC 7763", or the known parts of it; empty if nothing is known.
+/// `now` has the format of `date`.
 std::string to_string(const ProfileOrigin& origin, const std::string& now);
 
-/// Returns one sentence where a profile is of another processor than `processor`, or more than a day older
-/// than `now`; empty: neither, or not known.
+/// Returns a sentence if a profile is from another processor than `processor`, or more than a day older than
+/// `now`; empty if neither is the case or known.
 std::string doubt_of(const ProfileOrigin& origin, const std::string& processor, const std::string& now);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// Numbers of replicas as people write them.
+// Numbers of replicas in command-line form.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace millrace {
 
-/// Reads `--replicas`: one number for every stage ("2"), or a number for each ("3,1").
+/// Parses `--replicas`: one number for every stage ("2"), or one per stage ("3,1").
 Result<std::vector<int>> parse_replicas(const std::string& text, int stages);
-/// Gives stage s `replicas[s]` consecutive ranks. The plan must have one stage on each rank.
+/// Assigns `replicas[s]` consecutive ranks to stage s. The plan must have one stage on each rank.
 void set_replicas(Plan& plan, const std::vector<int>& replicas);
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// The kinds of schedules: one row each. Flags, help texts, the planner and the tests read this table. How a
-// kind orders its actions stands in the table of runtime/schedule/generators.h.
+// The kinds of schedules: one row each. Flags, help texts, the planner and the tests read this table.
+// runtime/schedule/generators.h has the table of their action orders.
 #pragma once
 
 #include <array>
@@ -16,13 +16,13 @@ enum class ScheduleKind {
   GPipe,
   OneFOneB,
   PipeDream,       ///< asynchronous, an update after each backward
-  Interleaved,     ///< 1F1B over several stages per rank, stage s on place s mod p
+  Interleaved,     ///< 1F1B over several stages per rank, stage s at position s mod p
   ZeroBubbleH1,    ///< backward split in two, memory of 1F1B; chunks as Interleaved
   ZeroBubbleH2,    ///< twice the memory, idle only at both ends
   ZeroBubbleV,     ///< stages r and 2p-1-r on one rank, memory of 1F1B
   VHalf,           ///< placed as ZeroBubbleV, half the memory of 1F1B
   VMin,            ///< placed as ZeroBubbleV, a third of the memory of 1F1B
-  DualPipeV,       ///< placed as ZeroBubbleV, forwards beside backwards
+  DualPipeV,       ///< placed as ZeroBubbleV, forwards overlapped with backwards
   PipeDreamVSync,  ///< PipeDream; a microbatch sees the same version in all stages
   PipeDream2BW,    ///< asynchronous, an update every k microbatches, two versions
   AutoOrder,       ///< ordered from measured costs (list_schedule)
@@ -37,15 +37,15 @@ enum class UpdateMoment {
   AfterSeveral,  ///< after k microbatches, while others are in flight
 };
 
-/// How many stages a rank holds.
+/// The number of stages on a rank.
 enum class Chunks {
   One,
   OneOrMore,
-  Several,  ///< 2 unless the user says otherwise
+  Several,  ///< 2 by default
   TwoInV,   ///< stages r and 2p-1-r
 };
 
-/// The source of the order of actions. `Placement`: a rule for plans that place stages as no flag can say.
+/// The source of the action order. `Placement`: a rule for plans with placements that flags cannot express.
 enum class OrderSource { Rule, Costs, File, Placement };
 
 struct ScheduleTraits {
@@ -53,12 +53,12 @@ struct ScheduleTraits {
   std::string_view name;
   UpdateMoment updates = UpdateMoment::Flush;
   Chunks chunks = Chunks::One;
-  /// Whether weight gradients have a pass of their own, so that a backward is two actions.
+  /// Whether weight gradients have a separate pass, so that a backward is two actions.
   bool splits_backward = false;
   OrderSource order = OrderSource::Rule;
 };
 
-/// The table, in the order of the values of ScheduleKind.
+/// The table, in the order of ScheduleKind's values.
 inline constexpr auto kScheduleKinds = std::to_array<ScheduleTraits>({
     {ScheduleKind::GPipe, "gpipe"},
     {ScheduleKind::OneFOneB, "1f1b"},
@@ -87,11 +87,11 @@ static_assert([] {
   return kScheduleKinds.back().kind == ScheduleKind::Custom;
 }());
 
-/// Whether `--schedule` of a command may ask for it.
+/// Returns whether a command's `--schedule` accepts it.
 constexpr bool has_flag(const ScheduleTraits& row) {
   return row.order == OrderSource::Rule || row.order == OrderSource::Costs;
 }
-/// Whether a schedule updates weights while microbatches are in flight.
+/// Returns whether a schedule updates weights while microbatches are in flight.
 constexpr bool is_asynchronous(ScheduleKind kind) {
   return traits_of(kind).updates != UpdateMoment::Flush;
 }
@@ -112,12 +112,12 @@ constexpr bool allows_chunks(ScheduleKind kind) {
 constexpr bool needs_chunks(ScheduleKind kind) {
   return traits_of(kind).chunks == Chunks::Several || is_v_shaped(kind);
 }
-/// Returns the number of stages of a rank if the user gives none.
+/// Returns the default number of stages on a rank.
 constexpr int default_chunks(ScheduleKind kind) {
   return needs_chunks(kind) ? 2 : 1;
 }
 
-/// Returns the kinds for which `is` holds, in the order of the table.
+/// Returns the kinds for which `is` returns true, in table order.
 template <class Is>
 std::vector<ScheduleKind> schedule_kinds(Is is) {
   std::vector<ScheduleKind> kinds;
@@ -129,7 +129,7 @@ std::vector<ScheduleKind> schedule_kinds(Is is) {
 
 /// Returns the names for help texts: "gpipe, 1f1b, interleaved, ...".
 std::string names_of(const std::vector<ScheduleKind>& kinds);
-/// Returns the asynchronous kinds, or those that flush, that a flag can name.
+/// Returns the asynchronous or the flushing kinds that a flag can name.
 std::vector<ScheduleKind> named_kinds(bool asynchronous);
 
 std::string to_string(ScheduleKind kind);

@@ -1,4 +1,4 @@
-// What plans are made ahead for, in case hosts are lost: the cluster that is left, and where its plan lies.
+// The targets of plans made ahead for lost hosts: the remaining cluster, and the path of its plan.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace millrace {
 
-/// Returns the cluster without `lost` of its hosts. Each time the host with the most devices goes, of equal
-/// ones the last: whichever is lost, those that are left have enough devices. Where there is one host, or
-/// none is listed, components of the outermost level go. Problem: none would be left, or hosts that are no
-/// components of the outermost level.
+/// Returns the cluster without `lost` of its hosts. Each time the host with the most devices is removed, on a
+/// tie the last one. The remaining hosts then have enough devices, whichever hosts are lost. If there is one
+/// host, or none is listed, components of the outermost level are removed. Returns an error if none would
+/// remain, or if hosts are not components of the outermost level.
 Result<ClusterSpec> without_hosts(const ClusterSpec& cluster, int lost);
 
-/// The file of the plan that `millrace plan --smaller` makes beside `plan`, for the cluster without `lost` of
-/// its hosts: "plan.minus1.json" beside "plan.json".
+/// Returns the path of the plan that `millrace plan --smaller` writes next to `plan`, for the cluster without
+/// `lost` of its hosts: "plan.minus1.json" next to "plan.json".
 std::string smaller_plan_file(const std::string& plan, int lost);
 
 }  // namespace millrace
