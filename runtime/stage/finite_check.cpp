@@ -23,7 +23,8 @@ std::string nonfinite_text(double number) {
 
 bool is_finite(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_floating_point() || tensor.numel() == 0) return true;
-  // A sum is not finite if an element is not. One over large elements may overflow: then each is looked at.
+  // A sum is not finite if an element is not. A sum of large elements may overflow: then each element is
+  // checked.
   if (std::isfinite(tensor.sum().item<double>())) return true;
   return at::isfinite(tensor).all().item<bool>();
 }

@@ -69,7 +69,7 @@ std::vector<double> GradientAgreement::norms(const std::vector<Part>& parts,
   sums.insert(sums.end(), troubled.begin(), troubled.end());
   if (group_ && !sums.empty()) {
     at::Tensor all = at::tensor(sums, at::kDouble);
-    // The sum is exact: the other ranks have zeros where this rank speaks.
+    // The sum is exact: the other ranks have zeros where this rank contributes.
     group_->all_reduce(all, "norm of the gradient")->wait();
     std::copy_n(all.const_data_ptr<double>(), sums.size(), sums.begin());
   }

@@ -46,8 +46,8 @@ void GradientReducer::ready(int layer) {
   }
 }
 
-/// Replicas read other rows of a table. First all tell which, then they add up those that any has touched. An
-/// element's sum has the order of ranks here too, so its bits are those of a sum of whole tables.
+/// Replicas read different rows of a table. They exchange which rows, then sum those that any replica has
+/// touched. An element is summed in rank order here too, so its bits are those of a sum of whole tables.
 void GradientReducer::reduce_tables() {
   std::map<std::size_t, at::Tensor> rows;
   if (!tables_.empty()) {
@@ -75,7 +75,7 @@ void GradientReducer::reduce_tables() {
       table.index_copy_(0, rows[tables_[t]], summed[t].view({-1, table.size(1)}));
     }
   }
-  store_.touch_all(rows);  // of every other parameter
+  store_.touch_all(rows);  // marks every other parameter as a whole
 }
 
 void GradientReducer::finish() {

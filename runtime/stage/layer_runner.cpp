@@ -54,8 +54,8 @@ bool have(std::span<const at::Tensor> tensors, const std::vector<Shape>& shapes)
 }
 
 /// Checks the shapes and types of a layer's outputs: other stages receive tensors and return gradients of the
-/// declared ones. Shapes are those of a microbatch of nominal extent, where the step has them. Others are not
-/// checked.
+/// declared ones. Shapes are those of a microbatch of nominal extent, if the step has them; otherwise they
+/// are not checked.
 void check_outputs(const LayerStep& step, const LayerSlot& slot, std::span<const at::Tensor> inputs) {
   for (std::size_t k = 0; k < step.output_shapes.size(); ++k) {
     const at::Tensor& made = slot.values[step.outputs[k]];
@@ -77,7 +77,7 @@ std::vector<at::Tensor> LayerRunner::inputs_of(const LayerSlot& slot, const Head
   std::vector<at::Tensor> inputs;
   for (int place : head.inputs) {
     const at::Tensor& value = slot.values[place];
-    // The tensor is undefined if the first job's has the values of all jobs (JobTensors).
+    // The tensor is undefined if the first job's tensor has the values of all jobs (JobTensors).
     inputs.push_back(value.defined() ? widened(value) : value);
   }
   return inputs;
@@ -95,7 +95,7 @@ std::span<const bool> bools(const std::vector<char>& flags) {
   return {reinterpret_cast<const bool*>(flags.data()), flags.size()};
 }
 
-/// Runs a call of a layer. A failure names the layer, its kind, the call and the shapes of what it was given.
+/// Runs a call of a layer. An error names the layer, its kind, the call and the input shapes.
 template <class Call>
 auto named(const LayerStep& step, const char* call, const std::vector<at::Tensor>& given, Call&& run) {
   try {
@@ -116,9 +116,8 @@ std::vector<at::Tensor> gradients_of_inputs(const LayerStep& step, const std::ve
 }
 }  // namespace
 
-/// Returns the tensors that a layer adds its weight gradients to. They are the store's. If the parameters
-/// are in a lower precision, they are zeros of that precision (`own`), which add_sums() adds to the
-/// store's.
+/// Returns the tensors to which a layer adds its weight gradients: the store's. If the parameters are in a
+/// lower precision, they are zeros of that precision (`own`), which add_sums() adds to the store's.
 std::span<at::Tensor> LayerRunner::sums_for(std::size_t step, std::vector<at::Tensor>& own) {
   const auto sums = store_.gradients(static_cast<int>(step));
   if (!program_.steps[step].lowers_parameters) return sums;
@@ -132,8 +131,7 @@ void LayerRunner::add_sums(std::size_t step, const std::vector<at::Tensor>& own)
   for (std::size_t k = 0; k < own.size(); ++k) sums[k].add_(own[k]);
 }
 
-/// Runs a layer that carries states. A forward that is run again begins with the same state and leaves
-/// none.
+/// Runs a layer that carries states. A repeated forward starts with the same state and stores none.
 std::vector<at::Tensor> LayerRunner::forward_carrying(LayerSlot& slot, std::size_t i,
                                                       std::span<const at::Tensor> inputs,
                                                       const CallContext& context, Saved* saved,
@@ -205,12 +203,12 @@ void LayerRunner::add_gradient(LayerSlot& slot, int place, int use, at::Tensor v
     return;
   }
   at::Tensor& sum = slot.gradients[at];
-  // The sum is never made in place: gradients of inputs may share memory.
+  // The sum is never in place: gradients of inputs may share memory.
   sum = sum.defined() ? at::add(sum, value) : std::move(value);
 }
 
-/// Returns the gradient of a tensor: the sum over all uses, from the last reader to the first, whichever
-/// stage they are in and whenever they came.
+/// Returns the gradient of a tensor: the sum over all uses, from the last reader to the first, for any stages
+/// and any order of arrival.
 at::Tensor LayerRunner::take_gradient(LayerSlot& slot, int place) const {
   if (!program_.in_parts[place]) return std::move(slot.gradients[place]);
   const auto others = std::stable_partition(slot.parts.begin(), slot.parts.end(),

@@ -16,8 +16,8 @@
 
 namespace millrace {
 namespace {
-// The least number of microbatches that must read a version for copies of it to be made. Copies are worth
-// it from two or three on (docs/benchmarks.md).
+// The minimum number of microbatches per version for which copies are made. Copies pay off from two or three
+// on (docs/benchmarks.md).
 constexpr int kLeastReads = 4;
 constexpr std::int64_t kAlignment = 64;  // elements; 256 bytes, 4 AVX-512 vectors
 
@@ -31,15 +31,15 @@ std::int64_t element_count(const Shape& shape) {
   return n;
 }
 
-/// Returns the specs of `job`. -1: those of a layer that is no array.
+/// Returns the specs of `job`. -1: those of a layer outside an array.
 std::vector<ParameterSpec> specs_of_job(const NamedLayer& layer, int job) {
   std::vector<ParameterSpec> specs = layer.layer->parameters();
   std::erase_if(specs, [job](const ParameterSpec& spec) { return spec.job != job; });
   return specs;
 }
 
-/// Returns the initial values of a layer. A job's values are those that it would start with by itself: they
-/// depend on its seed and on its own names.
+/// Returns the initial values of a layer. A job has the same values as in its own run: they depend on its
+/// seed and on its own names.
 std::vector<at::Tensor> initial_values(const NamedLayer& layer, const std::vector<ParameterSpec>& specs,
                                        const std::vector<std::uint64_t>& seeds) {
   std::vector<at::Tensor> values;
@@ -104,7 +104,7 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
   }
 }
 
-/// Adds the parameters that `job` has of a layer, behind those that are there already.
+/// Adds `job`'s parameters of a layer, after the existing ones.
 void ParameterStore::add_layer(const StageLayout& layout, const LayerPlace& where, int job,
                                const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options,
                                std::vector<at::Tensor>& initial) {
@@ -139,7 +139,7 @@ void ParameterStore::add_layer(const StageLayout& layout, const LayerPlace& wher
   ranges_[place].emplace_back(begin, end());
 }
 
-/// Puts the buffers of the jobs side by side in memory, where a kernel over all jobs finds them.
+/// Makes the buffers of the jobs contiguous, as a kernel over all jobs requires.
 void ParameterStore::join_buffers() {
   if (jobs_ == 1) return;
   for (auto& layer : buffers_) {
@@ -239,8 +239,8 @@ at::Tensor ParameterStore::view(const at::Tensor& flat, std::size_t slot) const 
   return flat.narrow(0, s.offset, s.elements).view(s.shape);
 }
 
-/// Returns the views of `flat` by layer. The views of single jobs come first, then those of all jobs
-/// together. So a kernel over jobs need not find out that they lie at equal distances.
+/// Returns the views of `flat` by layer. The views of single jobs are first, then those of all jobs together.
+/// A kernel over jobs therefore need not check that they are equally spaced.
 std::vector<std::vector<at::Tensor>> ParameterStore::views_of(const at::Tensor& flat) const {
   std::vector<std::vector<at::Tensor>> result;
   for (std::size_t l = 0; l < slots_of_layer_.size(); ++l) {
@@ -329,7 +329,8 @@ void ParameterStore::make_copies(const StageLayout& layout, StageId stage, int m
   for (std::size_t l = 0; l < layers.size(); ++l) {
     const auto index = static_cast<std::size_t>(layers[l]);
     const std::vector<int>& reads = layout.reads[index];
-    // Copies follow updates alone: a mirror's values may arrive at any time, and a forward may write weights.
+    // Only updates refresh copies, but a mirror's values may be received at any time, and a forward may write
+    // weights.
     const auto changes = [&](int slot) { return slot < 0 || slots_[slot].written; };
     if (is_lowered_[l] || reads.empty() || std::ranges::any_of(slots_of_layer_[l], changes)) continue;
     copying_[l] = {layout.model.layers[index].layer, layout.tensors[reads.front()].spec.shape};
@@ -360,7 +361,7 @@ void ParameterStore::touch(int layer, const at::Tensor& rows) {
 }
 
 std::optional<std::size_t> ParameterStore::table(int layer) const {
-  // A mask of its rows is then small beside what the rows hold, and buckets of small tables stay whole.
+  // A mask of its rows is then small compared with the rows' data, and buckets of small tables stay whole.
   constexpr std::int64_t kLeastRows = 4096;
   const std::vector<int>& slots = slots_of_layer_[layer];
   if (jobs_ > 1 || slots.size() != 1 || slots[0] < 0 || !flat_gradient_.device().is_cpu())

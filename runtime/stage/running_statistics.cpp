@@ -7,9 +7,9 @@
 
 namespace millrace {
 
-/// For the same number of microbatches each, the mean is what one replica would have with the means of their
-/// batches. It is taken in double, so that joining what is equal changes nothing. Counters take the largest,
-/// which is replica 0's.
+/// If all replicas had the same number of microbatches, the mean is that of one replica with the means of
+/// their batches. It is computed in double, so that averaging equal values changes nothing. Counters use the
+/// maximum, which is replica 0's.
 void RunningStatistics::join() {
   if (!parts_.replicas) return;
   std::vector<at::Tensor> flat;
@@ -28,7 +28,7 @@ void RunningStatistics::join() {
   }
 }
 
-/// Joins before each forward but the first, so that a run that goes on from a cut does the same.
+/// Averages before each forward but the first, so that a run that resumes from a cut does the same.
 void RunningStatistics::before_forward(MicrobatchId microbatch, int replicas) {
   if (!parts_.store.has_buffers()) return;
   if (microbatch.value >= replicas) join();

@@ -13,9 +13,10 @@
 namespace millrace {
 namespace {
 
-// Sends a link may have in flight before the oldest is waited for. Where a send holds its tensor: enough to
-// never stall a valid schedule earlier than a rendezvous would, small enough to free the activations that
-// were sent. Where it was copied, waiting costs nothing: the number only bounds the list.
+// Sends per link in flight before a wait for the oldest. If a send holds its tensor, the number is large
+// enough never to stall a valid schedule earlier than a rendezvous would. It is small enough to free the
+// activations that were sent. If the tensor was copied, waiting costs nothing: the number only bounds the
+// list.
 constexpr std::size_t kSendsInFlight = 4;
 constexpr std::size_t kBufferedSendsInFlight = 64;
 
@@ -58,7 +59,7 @@ void StageBorders::hand_over_activations(LayerSlot& slot) {
 }
 
 void StageBorders::hand_over_gradients(LayerSlot& slot) {
-  // The gradients of a tensor that go back use by use (Crossing::summed) are one message.
+  // The per-use gradients of a tensor (Crossing::summed) are one message.
   for (const Border& border : program_.earlier) {
     for (const Port& port : border.gradients) {
       if (!program_.in_parts[port.place]) continue;
@@ -167,7 +168,7 @@ void StageBorders::send(const Action& action, const RunContext& context) {
     in_flight.push_back(parts_.world.exchange(transfers(action, route, context, tensors)));
   }
   if (route.gradient) return slots_.release_if_done(slot, context.training);
-  // A tensor may go to several stages of other ranks: it is dropped after the last of them.
+  // A tensor may be sent to several stages of other ranks: it is dropped after the last send.
   const auto last =
       std::ranges::find_if(program_.later.rbegin(), program_.later.rend(),
                            [&](const Border& b) { return !sibling(b.peer, action.microbatch); });
@@ -183,7 +184,7 @@ void StageBorders::post_receive(const Action& action, const RunContext& context)
   if (std::ranges::find(posted_, tag, &Message::tag) != posted_.end()) return;
   Message message{.tag = tag};
   const auto& shapes = shapes_.of(context.extent_of(context.position_of(action.microbatch)));
-  // float32 in a description means the precision of the run.
+  // float32 in a spec means the precision of the run.
   const auto options_of = [&, weights = parts_.store.flat_weights().options()](const Port& port) {
     const int tensor = parts_.layout.crossings[port.crossing].tensor;
     const at::ScalarType dtype = parts_.layout.tensors[tensor].spec.dtype;

@@ -122,7 +122,7 @@ void StageExecutor::forward(MicrobatchId microbatch) {
   if (marks) loss_marks_.first = parts_.device.mark();
   heads_.forward(slot, training);
   if (marks) loss_marks_.second = parts_.device.mark();
-  // Only what is still to be sent stays; what the backward needs is saved.
+  // Only tensors that are still to be sent stay; those that the backward needs are saved.
   std::vector<at::Tensor> leaving(program_.num_places);
   for (const Border& border : program_.later) {
     for (const Port& port : border.ports) leaving[port.place] = slot.values[port.place];
@@ -134,8 +134,8 @@ void StageExecutor::forward(MicrobatchId microbatch) {
   peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
 }
 
-/// Keeps what the layers leave for the microbatch that follows. Slots are of microbatches under way, or about
-/// to be.
+/// Keeps the layers' states for the following microbatch. Slots belong to microbatches that are in flight, or
+/// about to be.
 void StageExecutor::keep_carried(LayerSlot& slot) {
   std::int64_t oldest = slot.microbatch.value;
   for (const auto& other : slots_.all()) oldest = std::min(oldest, other->microbatch.value);
@@ -147,7 +147,7 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
   LayerSlot& slot = slots_.of(microbatch);
   const VersionId version = parts_.store.version_of(microbatch);
   heads_.backward(slot, context_);
-  if (recomputes()) {  // the forward again, with the same weights and the same dropout: the same bits
+  if (recomputes()) {  // repeats the forward with the same weights and the same dropout: the same bits
     slot.values = std::exchange(slot.kept, {});
     slot.values.resize(program_.num_places);
     layers_.forward(slot, context_.position_of(microbatch), version, LayerRunner::Run::Again);
@@ -210,7 +210,7 @@ std::optional<NonfinitePlace> StageExecutor::nonfinite_place() {
 
 void StageExecutor::complete_gradients() {
   if (std::exchange(gradients_complete_, true)) return;
-  if (options_.stop_on_nonfinite) heads_.require_finite();  // before anything is made of such a loss
+  if (options_.stop_on_nonfinite) heads_.require_finite();  // before the loss is used
   ties_.add_gradients();
   if (parts_.store.slots().empty()) return;
   at::Tensor gradient = parts_.store.flat_gradient();
@@ -256,7 +256,7 @@ void StageExecutor::update(const std::vector<UpdateScalars>& scalars) {
   ties_.exchange_values();
 }
 
-/// A skipped step leaves nothing behind that its forwards wrote.
+/// Reverts what the forwards of a skipped step wrote.
 void StageExecutor::take_back(const std::vector<UpdateScalars>& scalars) {
   std::vector<char> skipped;
   for (const UpdateScalars& job : scalars) skipped.push_back(job.skip ? 1 : 0);

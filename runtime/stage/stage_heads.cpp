@@ -27,7 +27,7 @@ void exchange_inputs(Communicator& replicas, Direction direction, RankId peer, s
   replicas.exchange(transfers)->wait();
 }
 
-/// Returns a tensor as collectors take it: on the CPU, without a lower precision.
+/// Returns a tensor in the form that collectors expect: on the CPU, without a lower precision.
 at::Tensor as_collected(const at::Tensor& t) {
   return to_host(t.is_floating_point() ? t.to(at::kFloat) : t).contiguous();
 }
@@ -45,7 +45,7 @@ StageHeads::StageHeads(const StageProgram& program, const StageLayout& layout, c
   for (const HeadStep& head : program.heads) collectors_.push_back(head.head->collector());
 }
 
-/// On a device the sums stay there until somebody asks: reading them would stall it at every microbatch.
+/// On a device the sums stay there until they are requested: reading them would stall it at every microbatch.
 void StageHeads::forward(LayerSlot& slot, bool training) {
   slot.heads.resize(program_.heads.size());
   for (std::size_t h = 0; h < program_.heads.size(); ++h) {
@@ -86,7 +86,7 @@ void StageHeads::add_collected(std::size_t head, std::span<const at::Tensor> inp
   }
 }
 
-/// All messages are waited for here, so that the next call may use their numbers again.
+/// All messages are waited for here, so that the next call may reuse their numbers.
 void StageHeads::collect_microbatches(std::int64_t from, std::int64_t to,
                                       const std::function<BatchExtent(MicrobatchId)>& extent_of) {
   if (!replicas_) return;
@@ -122,7 +122,8 @@ std::vector<at::Tensor> StageHeads::receive_inputs(int head, RankId from, std::u
   return inputs;
 }
 
-/// The microbatch's part of the loss of its step, by job. Equal microbatches have exactly 1 / their number.
+/// Returns the microbatch's share of its step's loss, by job. With equal microbatches it is exactly 1 / their
+/// number.
 std::vector<LossScale> StageHeads::scales_of(const HeadStep& head, MicrobatchId microbatch,
                                              const RunContext& context) {
   const std::int64_t position = context.position_of(microbatch);
@@ -138,7 +139,7 @@ std::vector<LossScale> StageHeads::scales_of(const HeadStep& head, MicrobatchId 
   }
   const BatchExtent extent = context.extent_of(position);
   const std::size_t counts = layout_.model.counts.size();
-  // Jobs that read batches of their own have counts of their own (batches_of_jobs).
+  // Jobs that read their own batches have their own counts (batches_of_jobs).
   const auto weight_in = [&](const BatchExtent& e, std::size_t job) {
     const std::size_t first = e.counts.size() > counts ? job * counts : 0;
     return static_cast<double>(head.count < 0 ? e.samples : e.counts.at(first + head.count));
@@ -206,7 +207,7 @@ void StageHeads::require_finite() {
   collect();
   const auto jobs = static_cast<std::size_t>(layout_.model.jobs());
   for (const HeadStep& step : program_.heads) {
-    std::size_t finite = 0;  // jobs of an array that go on
+    std::size_t finite = 0;  // jobs of an array that continue
     for (std::size_t job = 0; job < jobs; ++job)
       finite += std::isfinite(sums_[step.sums + job * step.num_sums / jobs]);
     if (const double loss = sums_[step.sums]; finite == 0)
@@ -228,7 +229,7 @@ LossSums StageHeads::losses_of(std::span<const double> sums) const {
   std::vector<NamedValues> jobs = job_values(layout_.model, sums);
   NamedValues values = values_of_jobs(jobs);
   const HeadStep& first = program_.heads.front();
-  // With weights of classes the samples stand before what they weigh (with_class_weights).
+  // With class weights, the number of samples precedes their weight (with_class_weights).
   const std::size_t from_end = class_units(*first.named->head) ? 2 : 1;
   return {.values = std::move(values),
           .jobs = std::move(jobs),

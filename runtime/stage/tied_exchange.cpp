@@ -12,7 +12,7 @@ namespace {
 // The first tag of ties, above the tags of all positions.
 constexpr std::uint64_t kTieTags = std::uint64_t{1} << 47;
 
-/// Who gives to and takes from replica `mine` of one end of a tie.
+/// The ranks that send to and receive from replica `mine` of one end of a tie.
 struct Partners {
   RankId from;
   std::vector<RankId> to;
@@ -83,7 +83,7 @@ void TiedExchange::give_gradients() {
   for (const End& end : used_)
     if (send(end, end.use->gradient, false))
       sibling(end.other)->owned(end.tie)->arrived =
-          end.use->gradient.clone();  // a copy: the using stage may go on before the owner reads it
+          end.use->gradient.clone();  // a copy: the using stage may continue before the owner reads it
 }
 
 void TiedExchange::add_gradients() {
@@ -117,7 +117,7 @@ void TiedExchange::exchange_values() {
   }
   for (const End& end : used_) {
     if (end.from == world_.rank()) continue;
-    // Nobody reads the old values any more: this step's backwards are done, and a forward settles first.
+    // The old values are no longer read: this step's backwards are done, and a forward settles first.
     const Transfer transfer{Direction::Receive, end.from, tag_of(end, true), end.use->mirror,
                             "RECEIVE of the tied " + end.name};
     messages_.push_back({{end.use->mirror}, world_.exchange({&transfer, 1})});
@@ -157,7 +157,7 @@ bool TiedExchange::send(const End& end, const at::Tensor& tensor, bool values) {
       here = true;
       continue;
     }
-    // A copy is sent, because this stage may go on before the other has received it.
+    // A copy is sent, because this stage may continue before the other has received it.
     message.tensors.push_back(tensor.clone());
     transfers.push_back({Direction::Send, to, tag_of(end, values), message.tensors.back(),
                          (values ? "SEND of the tied " : "SEND of the tied gradient of ") + end.name});

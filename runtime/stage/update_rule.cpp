@@ -34,7 +34,7 @@ at::Tensor cut(const at::Tensor& flat, FlatRange range) {
   return flat.narrow(0, range.begin, range.size());
 }
 
-/// Returns the parts of ascending ranges that lie in `within`.
+/// Returns the parts of ascending ranges that are inside `within`.
 std::vector<FlatRange> overlaps(const std::vector<FlatRange>& ranges, FlatRange within) {
   std::vector<FlatRange> parts;
   for (auto range = std::ranges::upper_bound(ranges, within.begin, {}, &FlatRange::end);
@@ -43,15 +43,14 @@ std::vector<FlatRange> overlaps(const std::vector<FlatRange>& ranges, FlatRange 
   return parts;
 }
 
-/// A rule that updates by loops of our own, with all parts of a block's work in one pass, or by ATen's
-/// operators.
+/// A rule that updates with its own loops, in one pass per block, or with ATen's operators.
 template <class Rule>
 class EitherKernels : public UpdateRule {
  public:
   using UpdateRule::UpdateRule;
 
  protected:
-  /// The arguments of own(), by value because the work comes later.
+  /// The arguments of own(), by value because the work is deferred.
   template <class T>
   struct Flat {
     T *weights, *gradient;
@@ -64,7 +63,7 @@ class EitherKernels : public UpdateRule {
             update.gradient.mutable_data_ptr<T>() + update.begin, update.scalars.lr,
             update.scalars.gradient_factor, update.touched};
   }
-  /// Fills in what all rules have in a block of update_kernels.h. Also scales the gradient.
+  /// Fills in the members that all rules have in a block of update_kernels.h. Also scales the gradient.
   template <class T, class Block>
   static Block placed(Block numbers, const Flat<T>& flat, FlatRange r) {
     numbers.weights = flat.weights + r.begin;
@@ -183,7 +182,8 @@ class Adam final : public EitherKernels<Adam> {
     }
   }
   void by_torch(const at::Tensor& weights, const at::Tensor& gradient, double lr, BlockWork&) const {
-    std::pair<std::int64_t, at::Tensor> step{-1, {}};  // of the newest segment, which most others share
+    // of the newest segment; most others have the same value
+    std::pair<std::int64_t, at::Tensor> step{-1, {}};
     for (bool decays : {true, false}) {
       std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
       for (const Segment& segment : segments()) {
@@ -322,8 +322,8 @@ class RmsProp final : public EitherKernels<RmsProp> {
   at::Tensor square_, momentum_, mean_;
 };
 
-/// ASGD. As in torch.optim, an update takes the rate of the update before it, and the first takes its own.
-/// Before averages begin it is plain gradient descent.
+/// ASGD. As in torch.optim, an update uses the previous update's rate, and the first uses its own. Before
+/// averaging starts it is plain gradient descent.
 class Asgd final : public EitherKernels<Asgd> {
  public:
   Asgd(const RuleOptions& options, const RuleParts& parts)
@@ -337,7 +337,7 @@ class Asgd final : public EitherKernels<Asgd> {
 
  private:
   friend EitherKernels;
-  /// The numbers of one update. Before averages begin, `eta` is the rate, and the others have no meaning.
+  /// The numbers of one update. Before averaging starts, `eta` is the rate, and the others are meaningless.
   struct Numbers {
     bool averages;
     double eta, keep = 1, weight = 1, decay = 0;
@@ -389,7 +389,7 @@ class Asgd final : public EitherKernels<Asgd> {
     updated(lr);
   }
   at::Tensor average_;
-  std::int64_t begin_;  ///< updates done when averages begin
+  std::int64_t begin_;  ///< updates done when averaging starts
   std::optional<double> last_rate_;
 };
 
@@ -412,8 +412,8 @@ class LayerWise : public EitherKernels<Rule> {
   struct Norms {
     double weights = 0, step = 0;
   };
-  /// Consecutive blocks of this rank that were updated equally often and together are no larger than a
-  /// whole block. So a bias is no piece of work of its own.
+  /// Consecutive blocks of this rank with equal update counts that together are at most one whole block. A
+  /// bias is therefore not a separate piece of work.
   struct Run {
     std::size_t first = 0, last = 0;  ///< blocks [first, last)
     FlatRange range;
@@ -490,8 +490,8 @@ class LayerWise : public EitherKernels<Rule> {
       steps(Base::template flat_of<double>(update), work);
     }
   }
-  /// On a device a launch costs more than a pass over memory. So whole segments are prepared at once, and
-  /// the norms of all parameters are one piece of work.
+  /// On a device a launch costs more than a pass over memory. Whole segments are therefore prepared at once,
+  /// and the norms of all parameters are one batch of work.
   void prepare_on_device(const at::Tensor& weights, const at::Tensor& gradient) {
     const auto& rule = static_cast<const Rule&>(*this);
     std::vector<typename Base::Segment> alike;  // updated equally often
@@ -549,7 +549,7 @@ class LayerWise : public EitherKernels<Rule> {
       });
     }
   }
-  /// Returns the norms of each slot, from the blocks of all replicas in their order. They are 0 where the
+  /// Returns the norms of each slot, summed over the blocks of all replicas in order. They are 0 where the
   /// rate does not depend on them.
   std::vector<Norms> norms() {
     std::vector<double> by_block = sums_.take();
@@ -625,7 +625,7 @@ class Lamb final : public LayerWise<Lamb> {
             const Norms& norms) const {
     weights.add_(prepared, -rate(lr, 0, norms));
   }
-  static bool decays_first() { return true; }  ///< before the norms are taken
+  static bool decays_first() { return true; }  ///< before the norms are computed
   void step_on_device(const at::Tensor& weights, const at::Tensor& step) const { weights.sub_(step); }
   at::Tensor average_, square_;
 };
@@ -676,7 +676,7 @@ class Lars final : public LayerWise<Lars> {
   at::Tensor momentum_;
 };
 
-/// Returns the options with every number set to what value_of() gives.
+/// Returns the options with every number set to the result of value_of().
 RuleOptions with_numbers(RuleOptions options) {
   for (const RuleNumber& number : rule_numbers()) options.*number.member = value_of(options, number.member);
   return options;
@@ -701,7 +701,7 @@ void BlockWork::add(std::span<const FlatRange> ranges, std::function<void(FlatRa
 }
 
 void BlockWork::run() {
-  // Fewer elements are done sooner than they are handed over.
+  // Smaller updates take less time than waking a thread.
   constexpr std::int64_t kElementsOfThread = 2 * kBlockElements;
   const auto blocks = std::ssize(blocks_);
   const std::int64_t grain = 1 + kElementsOfThread * blocks / std::max<std::int64_t>(1, elements_);
@@ -725,7 +725,7 @@ UpdateRule::UpdateRule(const RuleOptions& options, const RuleParts& parts)
 }
 
 /// Returns whether our own kernels may be used on these tensors. They may not on a processor without FMA,
-/// where ATen rounds otherwise.
+/// where ATen rounds differently.
 bool UpdateRule::own_kernels(const at::Tensor& weights) const {
   static const bool there = has_update_kernels() && at::get_cpu_capability() != "DEFAULT";
   return there && kernels_ == UpdateKernels::Own && weights.device().is_cpu();
@@ -741,7 +741,7 @@ void UpdateRule::multiply_(at::Tensor gradient, double factor) {
 
 void UpdateRule::apply_all_(std::span<const Update> updates) {
   BlockWork work;
-  // Emulated devices have no values: an update of theirs is only counted.
+  // Emulated devices have no values: their updates are only counted.
   const auto computes = [](const Update& one) { return !one.scalars.skip && !one.weights.is_meta(); };
   for (const Update& one : updates) {
     if (computes(one)) one.rule->update_(one, work);
@@ -763,8 +763,9 @@ void UpdateRule::apply_all_(std::span<const Update> updates) {
   }
 }
 
-/// Moves the average towards the new weights. The first update begins it with them. Multiplication and sum
-/// are apart: a kernel may fuse the two in some elements only, and a plan would then decide in which.
+/// Moves the average towards the new weights. The first update initializes it with them. Multiplication and
+/// addition are separate: a kernel may fuse the two in only some elements, and the plan would then determine
+/// which.
 void UpdateRule::average_(const Update& update) {
   if (!ema_.defined()) return;
   const double decay = number(&RuleOptions::ema);
