@@ -68,7 +68,7 @@ void load_carried(const Checkpoint& checkpoint, StageExecutor& executor, const P
     std::int64_t row = 0;
     for (std::size_t m = 0; m < microbatches.size(); ++m) {
       states[m].resize(executor.program().steps.size());
-      // A copy: the file's memory is not ours, and rows of other microbatches are not to stay with it.
+      // A copy: the file owns its memory, and rows of other microbatches must not stay allocated.
       states[m][place.step].push_back(whole.narrow(0, row, microbatches[m].samples).clone());
       row += microbatches[m].samples;
     }

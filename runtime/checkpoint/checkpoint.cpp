@@ -78,10 +78,10 @@ double bytes_of_all(Communicator& world, const std::vector<StageTensors>& mine) 
   return *all.const_data_ptr<double>();
 }
 
-/// Throws CheckpointError if a checkpoint with `bytes` of tensors has no room in `folder`. Nothing is written
-/// then. A file system that does not say what is free is not asked.
+/// Throws CheckpointError if `folder` has too little space for a checkpoint with `bytes` of tensors. Nothing
+/// is written then. A file system that does not report free space is not checked.
 void require_space(const fs::path& folder, double bytes) {
-  constexpr double kMargin = 1.2;  // headers, the manifest, and logs that are written meanwhile
+  constexpr double kMargin = 1.2;  // headers, the manifest, and concurrently written logs
   throw_if(make_private_folder(folder));
   std::error_code unknown;
   const fs::space_info space = fs::space(folder, unknown);
@@ -97,7 +97,7 @@ std::string state_name(const std::string& state, const ParameterSlot& slot) {
   return "rule/" + state + "/" + slot.name;
 }
 
-/// Returns the tensor `name` with `shape`. It is undefined, with a Problem, if it is absent or of another
+/// Returns the tensor `name` with `shape`. It is undefined, with an error, if it is absent or has another
 /// shape.
 at::Tensor named_tensor(const Checkpoint& checkpoint, const std::string& name, c10::IntArrayRef shape,
                         Problems& problems) {
@@ -121,7 +121,7 @@ void load_tensor(const Checkpoint& checkpoint, const std::string& name, at::Tens
   if (found.defined()) target.copy_(found);
 }
 
-/// Loads the part of a parameter's rule state that lies in the rule's shard.
+/// Loads the rule's shard of a parameter's rule state.
 void load_state(const Checkpoint& checkpoint, const std::string& state, const ParameterSlot& slot,
                 FlatRange shard, const at::Tensor& flat, Problems& problems) {
   const at::Tensor found = named_tensor(checkpoint, state_name(state, slot), slot.shape, problems);
@@ -191,7 +191,7 @@ std::optional<RankProblem> save_checkpoint(Communicator& world, const std::strin
   std::vector<std::pair<int, FileDigest>> written;
   const double bytes = bytes_of_all(world, mine);
   auto problem = run_together(world, options.deadline, what, [&] {
-    // A host with a disk of its own has a part of the bytes: it finds out when it writes.
+    // A host with its own disk has only some of the bytes: it detects a lack of space when it writes.
     if (publishes && !options.host) require_space(folder, bytes);
   });
   if (problem) return problem;

@@ -19,7 +19,7 @@
 namespace millrace {
 namespace {
 
-// problems of one kind in a message: another model lacks hundreds of tensors
+// errors of one kind in a message: another model lacks hundreds of tensors
 constexpr std::size_t kMostNamed = 5;
 
 bool matches(const std::string& pattern, const std::string& name) {
@@ -39,7 +39,7 @@ std::string layer_pattern(const std::string& name) {
   return name.substr(0, name.rfind('.')) + ".*";
 }
 
-/// Whether a tensor of a file can stand for one of the model: the same type, or both floating.
+/// Returns whether a tensor of a file can be loaded into one of the model: equal types, or both floating.
 bool fits(at::ScalarType there, at::ScalarType here) {
   return there == here || (at::isFloatingType(there) && at::isFloatingType(here));
 }
@@ -58,7 +58,8 @@ struct Wanted {
   std::vector<WeightPlace> places{};
 };
 
-/// The tensors of a state_dict and their places in the files, by name; a tied parameter has its owner's name.
+/// The tensors of a state_dict and their locations in the files, by name; a tied parameter has its owner's
+/// name.
 using StateDict = std::map<std::string, Wanted>;
 
 StateDict state_dict_of(const LayeredModel& model, const WeightFiles& files) {
@@ -76,21 +77,21 @@ StateDict state_dict_of(const LayeredModel& model, const WeightFiles& files) {
   const WeightNames find(files, own);
   for (auto& [name, wanted] : result) {
     for (const std::string& other : names[name]) {
-      if (other != name && result.contains(other)) continue;  // it is the own name of another weight
+      if (other != name && result.contains(other)) continue;  // it is another weight's own name
       if (const auto place = find.find(other)) wanted.places.push_back(*place);
     }
   }
   return result;
 }
 
-/// Adds the first few of `more`, and a count of all if there are more.
+/// Adds the first few of `more`, and the total number if there are more.
 void add_limited(Problems& problems, const Problems& more, const std::string& what) {
   for (std::size_t i = 0; i < std::min(more.size(), kMostNamed); ++i) problems.push_back(more[i]);
   if (more.size() > kMostNamed)
     problems.push_back({more.front().where, std::to_string(more.size()) + " " + what + " in all", {}});
 }
 
-/// A convolution whose kernel alone differs belongs to a model of another form.
+/// A convolution that differs only in its kernel belongs to a model with another structure.
 std::string hint_of_shapes(const std::string& name, const Shape& there, const Shape& wanted) {
   if (wanted.size() == 4 && there.size() == 4 && there[0] == wanted[0] && there[1] == wanted[1])
     return "the file's model has another form: ResNets take CIFAR's 3x3 stem up to 64 pixels, --stem "

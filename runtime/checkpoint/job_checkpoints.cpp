@@ -12,7 +12,7 @@ namespace millrace {
 namespace {
 
 constexpr const char* kBetweenJobs = " | ";
-// Settings that the jobs of an array have in common; a job chooses the others for itself.
+// Settings that the jobs of an array share; other settings may differ.
 constexpr std::array kCommon{"schedule", "microbatch", "microbatches", "keep-last", "clip-scope"};
 
 const std::string* value_of(const Settings& settings, const std::string& key) {
@@ -28,13 +28,13 @@ std::string joined_values(const std::vector<std::string>& of_jobs) {
   return all;
 }
 
-/// Returns the index at which the parameter's own name begins. The job stands before it, and the own name has
-/// no '/'.
+/// Returns the index at which the parameter's own name starts. The job's prefix precedes it, and the own name
+/// has no '/'.
 std::size_t own_name(const std::string& name) {
   return name.rfind('/') + 1;  // npos + 1 is 0
 }
 
-/// Returns the places of a job's tensors by the names that they have in a checkpoint of the job alone.
+/// Returns the locations of a job's tensors, by their names in a checkpoint of the job alone.
 std::map<std::string, std::pair<const SafetensorsFile*, std::string>> tensors_of(const JobSource& source) {
   std::map<std::string, std::pair<const SafetensorsFile*, std::string>> result;
   const bool array = jobs_in(*source.checkpoint) > 1;
@@ -123,7 +123,7 @@ bool at_one_step(const std::vector<JobProgress>& jobs) {
 
 namespace {
 
-/// Returns the problems of jobs at different steps: an asynchronous schedule, or layers that carry states.
+/// Returns the errors of jobs at different steps: an asynchronous schedule, or layers that carry states.
 Problems problems_of_steps(
     const CheckpointInfo& info, const Checkpoint& first,
     const std::map<std::string, std::pair<const SafetensorsFile*, std::string>>& model) {
@@ -142,7 +142,7 @@ Problems problems_of_steps(
   return problems;
 }
 
-/// Returns the settings that a job that has not begun cannot choose.
+/// Returns the settings that a job that has not started cannot choose.
 Settings common_settings(const Settings& first) {
   Settings common;
   for (const char* key : kCommon)
@@ -201,7 +201,7 @@ Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs, std::size
     for (const auto& [name, place] : tensors) {
       const bool is_weight = name.find('/') == std::string::npos;
       const auto like = model.find(name);
-      // Rule state is not compared: it has only what the job's settings ask for.
+      // Rule state is not compared: it depends on the job's settings.
       if (is_weight && (like == model.end() ||
                         like->second.first->shape(like->second.second) != place.first->shape(place.second))) {
         problems.push_back({jobs[b].checkpoint->path,

@@ -17,11 +17,11 @@
 namespace millrace {
 namespace {
 
-// The time between two questions of ranks that have nothing to do. It is far below any deadline of messages,
-// and far above the time that asking takes.
+// The polling interval of idle ranks. It is far below any deadline of messages, and far above the time of a
+// poll.
 constexpr std::chrono::milliseconds kRound{100};
 
-/// Runs this rank's work in a thread, beside the thread that talks to the others.
+/// Runs this rank's work in a separate thread; the calling thread communicates with the others.
 class Work {
  public:
   explicit Work(const std::function<void()>& work)
@@ -34,7 +34,7 @@ class Work {
           changed_.notify_all();
         }) {}
 
-  /// Runs `work` and returns the text of its failure; empty: it succeeded.
+  /// Runs `work` and returns the text of its error; empty if it succeeded.
   static std::string problem_of(const std::function<void()>& work) {
     try {
       work();
@@ -56,7 +56,7 @@ class Work {
   }
 
  private:
-  std::mutex mutex_;  // guards the next three
+  std::mutex mutex_;  // guards the next three members
   std::condition_variable changed_;
   bool done_ = false;
   std::string problem_;
@@ -89,7 +89,7 @@ std::optional<RankProblem> run_together(Communicator& world, std::chrono::millis
   enum State { Working, Late, Done, Failed, kStates };
   const auto start = std::chrono::steady_clock::now();
   Work mine(work);
-  const at::Tensor counts = at::zeros({kStates}, at::kDouble);  // of ranks, by state
+  const at::Tensor counts = at::zeros({kStates}, at::kDouble);  // number of ranks in each state
   double* count = counts.mutable_data_ptr<double>();
   State state = Working;
   do {
