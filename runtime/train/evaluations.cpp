@@ -23,12 +23,12 @@
 namespace millrace {
 namespace {
 
-// Positions of evaluations lie above all training positions, so that message tags never meet.
+// Positions of evaluations are above all training positions, so that message tags never collide.
 constexpr std::int64_t kEvaluationPosition = std::int64_t{1} << 36;
-// Microbatches of one evaluation schedule: they bound what a fast first stage can pile up in sends. Where
-// microbatches follow others, a schedule has as many as lie between them.
+// Microbatches per evaluation schedule: bounds the sends that a fast first stage can accumulate. If
+// microbatches follow others, a schedule has as many as the distance between them.
 constexpr int kEvaluationChunk = 16;
-// The number of them between two looks at the stop flag.
+// The number of microbatches between two checks of the stop flag.
 constexpr int kEvaluationPiece = 4;
 
 /// Returns this rank's forwards of microbatches [from, to).
@@ -40,8 +40,8 @@ std::vector<Action> evaluation_actions(const Plan& plan, const StageLayout& layo
   return actions;
 }
 
-/// A microbatch goes on where the one that it follows ended, so on every stage both must be of one replica.
-/// Throws ConfigError.
+/// A microbatch continues the one that it follows, so on every stage both must be on one replica. Throws
+/// ConfigError.
 void check_followers(const Training& t) {
   if (!t.carries()) return;
   const std::int64_t apart = t.sources.front().train->extent(t.position_of(1)).follows;
@@ -65,7 +65,7 @@ int chunk_of(const Training& t) {
   return kEvaluationChunk;
 }
 
-/// Weights whose loss is not finite are worth nothing. Where one job's is, the others go on.
+/// Weights with a loss that is not finite are useless. If only some jobs have one, the others continue.
 void require_finite(const EvaluationReport& found, const std::vector<BatchSources>& sources) {
   const auto finite = [](const NamedValues& v) { return v.empty() || std::isfinite(v.front().second); };
   if (std::ranges::any_of(found.jobs, finite)) return;
@@ -129,7 +129,7 @@ bool Evaluations::judge_evaluation() {
   bool is_best = false;
   for (BestSoFar& best : t_.report.best) {
     if (best.metric == kBleuMetric) continue;
-    const at::Tensor found = at::zeros({2}, at::kDouble);  // whether it is there; its value
+    const at::Tensor found = at::zeros({2}, at::kDouble);  // whether the metric exists; its value
     std::string names;
     if (t_.owns_loss()) {
       for (const auto& [name, value] : t_.report.evaluations.back().values) {
@@ -196,7 +196,7 @@ std::int64_t Evaluations::next_after(std::int64_t done) const {
     if (every > 0) next = std::min(next, (done / every + 1) * every);
   }
   for (std::size_t job = 0; job < averaging_.size(); ++job) {
-    // Evaluations of a job that waits for them are at its own steps.
+    // Evaluations count for a waiting job only at its own steps.
     if (!averaging_[job] || averaging_[job]->has_begun()) continue;
     const std::int64_t joined = t_.job_steps.joined(job), every = t_.options.evaluate_every;
     const std::int64_t step = joined + ((done - joined) / every + 1) * every;
@@ -238,14 +238,14 @@ bool Evaluations::run() {
   return true;
 }
 
-/// Returns true if it was asked to stop.
+/// Returns true if a stop was requested.
 bool Evaluations::run_array(int array) {
   const Evaluation& evaluation = t_.sources[array].evaluation;
   const std::int64_t total = evaluation.microbatches;
   bool asked = false;
-  if (t_.num_arrays() > 1) first_uses_.start_anew();  // each array has sizes of its own
+  if (t_.num_arrays() > 1) first_uses_.start_anew();  // each array has its own sizes
   evaluation.batches->seek(0);
-  // Positions of the tags go up from evaluation to evaluation; those of the data start at 0 each time.
+  // Tag positions increase from evaluation to evaluation; data positions start at 0 each time.
   const std::int64_t by = kEvaluationPosition + evaluated_;
   ShiftedBatches shifted(*evaluation.batches, [by] { return by; });
   RunnerParts parts = t_.runner_parts();
@@ -275,7 +275,7 @@ bool Evaluations::run_array(int array) {
     asked = asked_to_stop() && (next < total || array + 1 < t_.num_arrays());
   }
   t_.stages->finish_sends();
-  through_host(t_.world.communicator, kAllMessages);  // as in the rest of the rest
+  through_host(t_.world.communicator, kAllMessages);  // as in the remaining pause
   evaluated_ += total + chunk_;
   return asked;
 }
@@ -341,7 +341,7 @@ bool Evaluations::run_score() {
 void Evaluations::begin_averages() {
   if (std::ranges::none_of(averaging_, [](const auto& job) { return job.has_value(); })) return;
   const at::Tensor losses = at::zeros({std::ssize(averaging_)}, at::kDouble);
-  // A run without losses has only zeros, which never fall behind: its averages do not begin.
+  // A run without losses has only zeros, which never trigger averaging.
   if (t_.owns_loss() && t_.options.has_losses()) {
     const EvaluationReport& newest = t_.report.evaluations.back();
     for (std::size_t job = 0; job < averaging_.size(); ++job)

@@ -5,7 +5,7 @@
 namespace millrace {
 namespace {
 
-// In the second run LibTorch's allocators find out what one run leaves behind: states of rules, batches.
+// In the second run LibTorch's allocators adapt to memory that persists between runs: rule states, batches.
 constexpr int kFirstRuns = 2;
 
 }  // namespace

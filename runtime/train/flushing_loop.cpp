@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kMostInStretch = 256;  // steps
 
-/// Returns a schedule that is proved to end, with every action at its place. Throws ConfigError.
+/// Returns a schedule that is proved to terminate, with every action on its rank. Throws ConfigError.
 Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Communicator& world,
                           const std::optional<ScheduleFile>& file) {
   const Transport transport = transport_of(world);
@@ -64,8 +64,8 @@ std::vector<Action> actions_of_step(const Plan& plan, const StageLayout& layout,
     }
   }
   std::vector<Action> actions = schedule->ranks[world.rank().value];
-  // After all Reduces and before all Updates gradients of tied parameters go to their owners, and norms are
-  // agreed on.
+  // After all Reduces and before all Updates, gradients of tied parameters are sent to their owners, and
+  // norms are exchanged.
   if (!layout.ties.empty() || agrees_before_updates)
     std::ranges::stable_partition(actions, [](const Action& a) { return a.op != Op::Update; });
   return actions;
@@ -110,8 +110,8 @@ void FlushingLoop::run_to(std::int64_t end) {
   t_.stages->finish_sends();
 }
 
-/// Jobs end between two steps. A job of an array that others are in is computed, and stays as it is. An array
-/// whose jobs have all ended leaves the pipeline, on every rank alike.
+/// Jobs end between two steps. A completed job in an array with active jobs is computed, but unchanged. An
+/// array whose jobs have all ended leaves the pipeline, on every rank alike.
 void FlushingLoop::leave_out_ended_jobs() {
   const std::vector<char> ended = t_.job_steps.ended_at(t_.done);
   if (ended == ended_) return;
@@ -133,8 +133,8 @@ void FlushingLoop::leave_out_ended_jobs() {
   }
 }
 
-/// Arrays of one rank need not take turns at each step: nobody waits for them, and an array that goes on
-/// finds its weights where it left them, in the caches.
+/// Arrays of one rank need not alternate at each step: no rank waits for them, and an array that continues
+/// finds its weights in the caches.
 bool FlushingLoop::in_stretches() const {
   return t_.num_arrays() > 1 && t_.world.communicator.size() == 1 && turns_.size() == 1 &&
          !t_.stages->decision().scales_loss();
@@ -143,14 +143,14 @@ bool FlushingLoop::in_stretches() const {
 /// Does several steps of each array, one array after the other; then they are logged.
 void FlushingLoop::go_a_stretch(std::int64_t end) {
   const std::int64_t done = t_.done;
-  // Spans are kept for a short time only.
+  // Spans are kept only for a short time.
   std::int64_t to = std::min({end, t_.limit(), done + (reports_.is_traced(done) ? 1 : stretch_)});
   for (const TraceWindow& window : reports_.traced())
     if (window.first > done) to = std::min(to, window.first);
   for (std::size_t job = 0; job < t_.job_steps.size(); ++job)
     if (!t_.job_steps.has_ended(job, done)) to = std::min(to, t_.job_steps.end(job));
   std::vector<StepReports::Measured> steps(to - done);
-  std::ptrdiff_t job = 0;  // the array's first
+  std::ptrdiff_t job = 0;  // first job of the array
   for (int array = 0; array < t_.num_arrays(); ++array) {
     Lane& lane = t_.stages->lanes()[array];
     std::vector<Action> actions = turns_.front();
@@ -184,8 +184,8 @@ void FlushingLoop::go_a_stretch(std::int64_t end) {
     seconds += step.seconds;
     last = std::max(last, step.ended);
   }
-  // As if they had been done in turn, one step of all after the other: what lies between two steps then took
-  // the time between them.
+  // Timed as if the arrays had alternated at each step: work between two steps then took the time between
+  // them.
   TimePoint ended = last - duration_of(seconds);
   for (StepReports::Measured& step : steps) {
     ended += duration_of(step.seconds);

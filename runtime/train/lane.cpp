@@ -70,13 +70,13 @@ Lane::Lane(const LaneParts& parts)
     executor.seeds.push_back(parts.options.jobs[job].seed);
     executor.clip_values.push_back(parts.options.jobs[job].clip.value);
   }
-  // Where steps are skipped, those of a loss that is not finite are too.
+  // If steps are skipped, those with a loss that is not finite are skipped too.
   if (decision_.scales_loss() || decision_.judges_together()) executor.stop_on_nonfinite = false;
   const NonfiniteOptions& nonfinite = parts.options.nonfinite;
   executor.check_activations = nonfinite.check == FiniteCheckOf::Activations;
   executor.throws_at_once = !decision_.judges_together();
   executor.keeps_written = decision_.skips_nonfinite() || decision_.scales_loss();
-  // With a scaled loss statistics and states stay as a skipped step leaves them, as in PyTorch.
+  // With a scaled loss, a skipped step's statistics and states are kept, as in PyTorch.
   executor.keeps_statistics = decision_.skips_nonfinite() && !decision_.scales_loss();
   checks_own_gradients_ = nonfinite.check != FiniteCheckOf::Loss && !decision_.judges_together();
   for (int s = 0; s < parts.plan.num_stages(); ++s) {
@@ -200,7 +200,7 @@ std::string Lane::first_nonfinite() {
     const std::optional<NonfinitePlace> place = h.executor->nonfinite_place();
     if (place && (!mine || place->order < mine->order)) mine = place;
   }
-  at::Tensor orders = at::zeros({world_.size()}, at::kDouble);  // by rank: 1 + order; 0: nothing was found
+  at::Tensor orders = at::zeros({world_.size()}, at::kDouble);  // by rank: 1 + order; 0: nothing found
   double* order = orders.mutable_data_ptr<double>();
   if (mine) order[world_.rank().value] = 1 + static_cast<double>(mine->order);
   if (world_.size() > 1) world_.all_reduce(orders, "first number that is not finite")->wait();
@@ -211,7 +211,7 @@ std::string Lane::first_nonfinite() {
   return broadcast_text(world_, mine ? mine->text : "", RankId(first));
 }
 
-/// Where stages update at different times each looks at its own.
+/// If stages update at different times, each checks its own gradient.
 void Lane::require_finite_gradient(const HeldStage& held) {
   held.executor->complete_gradients();
   const std::vector<double> norms = norms_by_job(*held.store);

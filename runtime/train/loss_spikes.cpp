@@ -8,7 +8,7 @@
 
 namespace millrace {
 namespace {
-constexpr std::size_t kWindow = 64, kFewest = 16;  // losses; with fewer nothing stands out
+constexpr std::size_t kWindow = 64, kFewest = 16;  // losses; with fewer than kFewest, none is a spike
 constexpr double kShare = 0.25, kDeviations = 8, kOfNormal = 1.4826;
 }  // namespace
 

@@ -36,7 +36,7 @@ Result<Plan> plan_in(const std::string& folder) {
   return Plan::load((std::filesystem::path(folder) / run_files::kPlan).string());
 }
 
-/// Problem: no finished run, or one that computed something else in a stage.
+/// Returns an error if there is no finished run, or if it computed other layers in a stage.
 Result<Point> point_of(const std::string& folder, const Plan& own, int microbatch, int jobs) {
   const Result<Json> summary = read_json((std::filesystem::path(folder) / run_files::kSummary).string());
   if (!summary) return Problem{folder, "is no finished run: " + summary.problems().front().what, kHint};
@@ -64,7 +64,7 @@ Result<Point> point_of(const std::string& folder, const Plan& own, int microbatc
   return Point{folder, measured->num_ranks(), known ? static_cast<int>(samples->as_int()) : microbatch};
 }
 
-/// The two measured values around `wanted`: equal where it was measured, or where only one side has any.
+/// The two measured values around `wanted`: equal if it was measured, or if only one side has any.
 struct Around {
   int low = 0, high = 0;
   bool outside = false;
@@ -104,7 +104,7 @@ double quantile_of(const std::vector<double>& sorted, double at) {
   return sorted[below] * (1 - part) + sorted[above] * part;
 }
 
-/// Each time of `nearer` with the mixture of both at its quantile.
+/// Returns each time of `nearer` replaced by the weighted mean of both at its quantile.
 std::vector<double> mixed(const std::vector<double>& nearer, const std::vector<double>& other,
                           double share_of_other) {
   std::vector<std::size_t> order(nearer.size());
@@ -204,8 +204,9 @@ MeasuredTimes MeasuredTimes::mix(const MeasuredTimes& low, const MeasuredTimes& 
   result.source_ = printed("%.2f of ", 1 - share) + low.source_ + printed(", %.2f of ", share) + high.source_;
   for (const auto& [key, replicas] : nearer.seconds_) {
     const auto found = other.seconds_.find(key);
-    if (found == other.seconds_.end()) continue;  // what only one of them did is not known between them
-    // As many replicas as the run with more of them has.
+    // a computation that only one of them did is unknown between them
+    if (found == other.seconds_.end()) continue;
+    // As many replicas as the run with the larger number.
     const std::size_t count = std::max(replicas.size(), found->second.size());
     for (std::size_t k = 0; k < count; ++k)
       result.seconds_[key].push_back(mixed(replicas[k % replicas.size()],
@@ -297,7 +298,7 @@ double ComputeWaits::draw(RunPart part, SpanKind kind, int stage) {
     deck.next = deck.order.size();
   }
   if (deck.next == deck.order.size()) {
-    // Decks of one size are shuffled alike.
+    // Decks of equal size are shuffled alike.
     RandomStream random(derive_seed(seed_, name_of(part), deck.order.size(), deck.shuffles++));
     std::iota(deck.order.begin(), deck.order.end(), std::size_t{0});
     for (std::size_t i = deck.order.size(); i > 1; --i)

@@ -33,7 +33,7 @@ std::vector<char> read_by_layers(const LayeredModel& model) {
   return reads;
 }
 
-/// Throws DataError unless `value` is a batch of the field's samples. Lengths may be any.
+/// Throws DataError unless `value` is a batch of the field's samples. Lengths are arbitrary.
 void check_field(const FieldSpec& field, const at::Tensor& value) {
   if (!value.defined())
     throw DataError("the batch has no '" + field.name + "', which the model reads",
@@ -82,7 +82,8 @@ Predictor::Predictor(LayeredModel model, const NamedTensors& weights, const Pred
     : impl_(std::make_unique<Impl>(model, options)) {
   std::map<std::string, at::Tensor> given(weights.begin(), weights.end());
   Problems problems;
-  for (const NamedLayer& layer : model.layers) {  // the other names of tied parameters: a state_dict has them
+  // adds the other names of tied parameters, which a state_dict has
+  for (const NamedLayer& layer : model.layers) {
     for (const auto& [own, owner] : layer.tied) given.erase(layer.name + "." + own);
   }
   for (auto& [name, tensor] : stage_weights(impl_->store)) {

@@ -19,8 +19,8 @@ bool is_gradient_work(Op op) {
   return op == Op::Backward || op == Op::BackwardWeight;
 }
 
-/// Returns for each action 1 if it is the last one that adds gradients of its stage and array before the next
-/// Update, else 0.
+/// Returns for each action 1 if it is the last one that adds gradients for its stage and array before the
+/// next Update, else 0.
 template <class ArrayOf>
 std::vector<char> last_gradients(std::span<const Action> actions, ArrayOf&& array_of) {
   std::vector<char> last(actions.size(), 0);
@@ -33,7 +33,8 @@ std::vector<char> last_gradients(std::span<const Action> actions, ArrayOf&& arra
   return last;
 }
 
-/// Returns whether the device runs such work by itself. Transfers and data end when the host has them.
+/// Returns whether the device runs such work asynchronously. Transfers and data loading end when the host has
+/// them.
 bool runs_on_device(SpanKind kind) {
   return is_computation(kind) || kind == SpanKind::Update;
 }
@@ -76,8 +77,8 @@ Action RankRunner::in_its_array(Action action) const {
   return action;
 }
 
-/// Returns the number of Updates of this rank in a step. With several arrays it counts those of `actions`,
-/// which is the list of one step; arrays that have ended are not in it.
+/// Returns the number of Updates of this rank in a step. With several arrays it counts those in `actions`,
+/// the list of one step, which excludes arrays that have ended.
 int RankRunner::updates_of_step(std::span<const Action> actions) const {
   if (parts_.of_each_array > 0) return static_cast<int>(std::ranges::count(actions, Op::Update, &Action::op));
   return static_cast<int>(parts_.stages.lanes().front().held().size());
@@ -118,8 +119,8 @@ void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Wor
   parts_.trace.record(span);
 }
 
-/// Ties the device's time line to the host's: sets the anchor. The newest mark that was waited for serves as
-/// one, so that a step does not begin with a wait of its own.
+/// Sets the anchor that relates the device's timeline to the host's. It reuses the newest mark that was
+/// waited for, so that a step needs no extra wait at its start.
 void RankRunner::start_device_time() {
   if (settled_) {
     anchor_ = std::move(settled_);
@@ -131,7 +132,7 @@ void RankRunner::start_device_time() {
   anchor_time_ = now();
 }
 
-/// Waits once: the device reaches marks in their order.
+/// Waits once: the device reaches marks in order.
 void RankRunner::settle_device_times() {
   if (open_.empty()) return;
   open_.back().end->wait();
@@ -160,7 +161,7 @@ void RankRunner::post_receives(std::span<const Action> actions, std::size_t done
   }
 }
 
-/// Gives a stage its part of the batch. If several stages of this rank read the batch (the first and the
+/// Passes a stage its part of the batch. If several stages of this rank read the batch (the first and the
 /// last), the rank loads it once and keeps it for the others.
 void RankRunner::feed(const Action& forward) {
   const int array = array_of(forward);
@@ -198,8 +199,8 @@ void RankRunner::add_loss_span(const Action& forward) {
     open_.push_back({std::move(begin), std::move(end), span_of(SpanKind::Loss, forward), nullptr});
 }
 
-/// Runs an Update. If the stages agree on a norm first, the wait for it gets a span of its own: no rank
-/// updates before the last one has come here.
+/// Runs an Update. If the stages exchange a norm first, the wait for it has its own span: no rank updates
+/// before the last one has arrived.
 void RankRunner::update(const Action& action) {
   Lane& lane = parts_.stages.lanes()[array_of(action)];
   std::vector<UpdateScalars> scalars;
@@ -211,7 +212,7 @@ void RankRunner::update(const Action& action) {
   } else {
     agree();
   }
-  if (parts_.waits)  // the weights stay as they are
+  if (parts_.waits)  // the weights do not change
     for (UpdateScalars& of_job : scalars) of_job.skip = of_job.exchanges = true;
   parts_.stages.about_to_change();
   timed(SpanKind::Update, action, times_.update, [&] { lane.update(action.stage, scalars); });
@@ -232,7 +233,7 @@ void RankRunner::step(const Action& action, bool last_gradient) {
   if (is_receive(action.op)) --posted_;
 }
 
-/// Tells what begins now to who may look on. Returns the number of its record.
+/// Reports the starting action to the status board and the flight recorder. Returns the number of its record.
 std::uint64_t RankRunner::show(const Action& action) {
   if (!parts_.recorder || !parts_.recorder->is_open()) {
     parts_.status.update_with(step_, [&] { return to_string(action); });

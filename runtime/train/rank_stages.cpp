@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-/// Returns the numbers of messages that keep the models of all arrays and turns apart.
+/// Returns the numbers that separate the messages of the models of all arrays and turns.
 MessageNumbers numbers_of(const std::vector<StageLayout>& layouts) {
   MessageNumbers numbers{.models = static_cast<int>(layouts.size() * (layouts.front().turns.size() + 1))};
   const auto count = [&](const StageLayout& one) {
@@ -68,7 +68,7 @@ void RankStages::set_turn(std::optional<std::size_t> turn) {
 
 void RankStages::pause(std::int64_t cut) {
   for (const HeldStage& h : held()) h.executor->pause(cut);
-  if (writes_) writes_->forget();  // running statistics may be those of an earlier microbatch now
+  if (writes_) writes_->forget();  // running statistics may now be those of an earlier microbatch
 }
 
 void RankStages::go_on() {

@@ -60,8 +60,8 @@ void RunCheckpoints::load() {
     resume();
 }
 
-/// Loads the weights of --init-from. Jobs that go on have their own. Where nothing is trained, as in
-/// `millrace evaluate`, they are those that the evaluations of their run took.
+/// Loads the weights of --init-from. Resumed jobs have their own. If nothing is trained, as in `millrace
+/// evaluate`, they are the weights that the evaluations of their run used.
 void RunCheckpoints::take_initial_weights() {
   if (t_.options.init_from.empty()) return;
   const std::string& path = t_.options.init_from;
@@ -69,7 +69,7 @@ void RunCheckpoints::take_initial_weights() {
   std::vector<std::string> names;
   for (const HeldStage& h : t_.stages->held()) {
     for (const auto& [name, tensor] : stage_weights(*h.store))
-      names.push_back(name.substr(name.find('/') + 1));  // every job of an array starts from the same
+      names.push_back(name.substr(name.find('/') + 1));  // every job of an array starts from the same weights
   }
   std::error_code ignored;
   const bool is_folder =
@@ -124,7 +124,7 @@ void RunCheckpoints::check_settings(const Checkpoint& found) const {
   if (!changes.empty() && t_.owns_loss()) log_warning("resuming with other settings: " + to_string(changes));
 }
 
-/// Throws CheckpointError where jobs that are at different steps cannot go on together.
+/// Throws CheckpointError if jobs at different steps cannot resume together.
 void RunCheckpoints::check_steps(const std::string& checkpoint) const {
   if (!t_.job_steps.apart()) return;
   const std::string apart = "cannot resume: the jobs of " + checkpoint + " are at different steps, and ";
@@ -148,7 +148,7 @@ void RunCheckpoints::check_steps(const std::string& checkpoint) const {
   }
 }
 
-/// Loads the weights and the rules' state of the jobs that go on. Throws CheckpointError.
+/// Loads the weights and the rules' state of the resumed jobs. Throws CheckpointError.
 void RunCheckpoints::load_rules(const Checkpoint& opened, const std::vector<JobProgress>& progress) {
   for (const HeldStage& h : t_.stages->held()) {
     for (const HeldStage::Rule& of : h.rules) {
@@ -185,7 +185,7 @@ void RunCheckpoints::resume() {
   });
   if (problem) throw CheckpointError("cannot resume: " + problem->what);
   outputs_.resume_from(opened.info, opened.path);
-  const auto steps_in = [&](std::int64_t position) {  // another schedule counts other steps
+  const auto steps_in = [&](std::int64_t position) {  // another schedule has a different step size
     const std::int64_t per_step = microbatches_per_step(t_.plan);
     if (position % per_step == 0) return position / per_step;
     throw CheckpointError("cannot resume: the checkpoint is after microbatch " + std::to_string(position) +
@@ -204,7 +204,7 @@ void RunCheckpoints::resume() {
   for (Lane& lane : t_.stages->lanes()) lane.set_begins(begins);
   for (const HeldStage& h : t_.stages->held()) {
     h.store->set_current(VersionId(t_.done));
-    // Other cuts of the model have other delays: their pipeline begins anew with the newest weights.
+    // Other stage divisions have other delays: their pipeline restarts with the newest weights.
     if (t_.asynchronous() && opened.info.plan_fingerprint == t_.plan.fingerprint())
       older_versions_ = load_stash(opened, *h.store);
   }
@@ -242,8 +242,8 @@ std::vector<CarriedRows> RunCheckpoints::followed() const {
   return result;
 }
 
-/// Returns the progress of each job. It is empty if every job has come as far as the run and has no state of
-/// its own.
+/// Returns the progress of each job. It is empty if every job is at the run's step and has no state of its
+/// own.
 std::vector<JobProgress> RunCheckpoints::progress() const {
   std::vector<JobProgress> all;
   for (std::size_t job = 0; job < t_.job_steps.size(); ++job) {
@@ -268,13 +268,13 @@ std::vector<StageTensors> RunCheckpoints::mine(
     auto of_stage = std::ranges::find(result, h.stage.value, &StageTensors::stage);
     if (of_stage == result.end())
       of_stage = result.insert(result.end(), StageTensors{.stage = h.stage.value, .tensors = {}});
-    // The threads that write know nothing of devices.
+    // The writing threads do not access devices.
     for (auto& [name, tensor] : tensors(h)) of_stage->tensors.emplace_back(name, tensor.cpu());
   }
   return result;
 }
 
-/// Arrays of one size have the same choices: the first of them adds them.
+/// Arrays of equal size have the same choices: the first of them adds them.
 void RunCheckpoints::add_choices(NamedTensors& state, const HeldStage& held) const {
   const auto array = static_cast<std::size_t>(held.array);
   if (!choices_[array] || std::ranges::find(choices_, choices_[array]) != choices_.begin() + held.array)
@@ -285,8 +285,8 @@ void RunCheckpoints::add_choices(NamedTensors& state, const HeldStage& held) con
   add_kernel_choices(state, *choices_[array], t_.layouts[array].model.jobs(), layers);
 }
 
-/// Returns everything that this rank needs to go on. Collective over the replicas of each stage, which may
-/// share the rule's state.
+/// Returns all tensors that this rank needs to resume. Collective over the replicas of each stage, which may
+/// shard the rule's state.
 std::vector<StageTensors> RunCheckpoints::state() const {
   std::map<const HeldStage*, NamedTensors> states;
   for (const HeldStage& h : t_.stages->held()) {
@@ -309,7 +309,7 @@ std::vector<StageTensors> RunCheckpoints::state() const {
   });
 }
 
-/// Returns what of `tensors` holds NaN or Inf, the same on all ranks; nullopt: nothing does.
+/// Returns which of `tensors` holds NaN or Inf, the same on all ranks; nullopt if none does.
 std::optional<RankProblem> RunCheckpoints::non_finite(const std::vector<StageTensors>& tensors) const {
   return t_.together("looking for NaN", [&] {
     for (const StageTensors& part : tensors) {
@@ -318,7 +318,7 @@ std::optional<RankProblem> RunCheckpoints::non_finite(const std::vector<StageTen
   });
 }
 
-/// Throws on all ranks, or on none. Of several jobs the others are worth keeping.
+/// Throws on all ranks, or on none. With several jobs, the others are worth saving.
 void RunCheckpoints::require_finite(const std::vector<StageTensors>& tensors) const {
   if (!t_.options.stop_on_nonfinite || t_.jobs() > 1) return;
   if (const auto problem = non_finite(tensors))
@@ -326,14 +326,15 @@ void RunCheckpoints::require_finite(const std::vector<StageTensors>& tensors) co
                        "lower --lr or add --warmup-steps");
 }
 
-/// Returns whether nothing but an update changes what this rank saves. An asynchronous pipeline is full.
+/// Returns whether only updates change what this rank saves. In an asynchronous pipeline, microbatches stay
+/// in flight.
 bool RunCheckpoints::changes_at_updates() const {
   return !t_.asynchronous() &&
          std::ranges::none_of(t_.stages->held(), [](const HeldStage& h) { return h.writes().any(); });
 }
 
-/// Replaces the tensors of writing_ by copies, which stay as they are while the rank trains. Returns the
-/// function that copies.
+/// Replaces the tensors of writing_ by copies, which do not change during training. Returns the function that
+/// copies.
 std::function<void()> RunCheckpoints::snapshot() {
   NamedTensors originals;
   std::int64_t bytes = 0;
@@ -359,7 +360,7 @@ std::string RunCheckpoints::failure_of(const std::string& name, const RankProble
                                    : "The last one is of step " + std::to_string(t_.report.saved_step));
 }
 
-/// Describes a checkpoint after `step`, which all jobs have done that go on.
+/// Describes a checkpoint after `step`, which all active jobs have reached.
 CheckpointInfo RunCheckpoints::info_of(std::int64_t step) const {
   return {.run = outputs_.run(),
           .parent = outputs_.parent(),
@@ -377,8 +378,8 @@ CheckpointInfo RunCheckpoints::info_of(std::int64_t step) const {
           .jobs = progress()};
 }
 
-/// Returns whether weights and rule state are all that a run goes on from, no forward writes any of them on
-/// any rank, and this rank has them by itself.
+/// Returns whether weights and rule state suffice to resume, no forward writes any of them on any rank, and
+/// this rank has them without communication.
 bool RunCheckpoints::can_rescue() const {
   const UpdateDecision& decision = t_.stages->decision();
   const bool replicated =
@@ -389,7 +390,7 @@ bool RunCheckpoints::can_rescue() const {
       t_.asynchronous() || writes || t_.is_one_of_several() || !t_.layout().turns.empty() ||
       decision.scales_loss() || decision.skips_nonfinite() || evaluations_.waiting(0))
     return false;
-  // Replicas that share the rule's state have a part of it each.
+  // Replicas that shard the rule's state each have a part of it.
   return std::ranges::none_of(t_.options.jobs, [](const JobOptions& job) { return job.rule.shard_state; });
 }
 
@@ -417,7 +418,7 @@ void RunCheckpoints::rescue() {
                t_.plan.num_stages(), parts);
 }
 
-/// Returns the function that writes writing_, in this thread or another one, and tells of it.
+/// Returns the function that writes writing_, in this thread or another one, and logs it.
 BackgroundSaver::Save RunCheckpoints::writes(const std::string& name, const std::filesystem::path& folder,
                                              const Retention& keep) const {
   std::optional<HostPlace> place;
@@ -430,7 +431,7 @@ BackgroundSaver::Save RunCheckpoints::writes(const std::string& name, const std:
     if (!tells) return problem;
     if (!problem) {
       log_info(name + " seconds=" + std::to_string(Seconds(t_.world.clock.now() - begin).count()));
-    } else if (!t_.options.checkpoint_required) {  // else the run ends with this text
+    } else if (!t_.options.checkpoint_required) {  // otherwise the run ends with this text
       log_warning(failure_of(name, *problem));
     }
     return problem;
@@ -489,7 +490,7 @@ void RunCheckpoints::save() {
 
 void RunCheckpoints::save_final_weights() {
   if (t_.options.save_weights.empty()) return;
-  t_.stages->use_averages(true);  // what was evaluated, if it is not the newest
+  t_.stages->use_averages(true);  // the evaluated weights, if they are not the newest
   std::optional<RankProblem> problem;
   for (int job = 0; job < t_.jobs() && !problem; ++job) {
     const auto weights = mine([&](const HeldStage& h) {
@@ -516,7 +517,7 @@ void RunCheckpoints::save_final_weights() {
   t_.stages->use_averages(false);
   if (!problem) return;
   t_.report.lost.push_back("the weights (" + to_string(*problem) + ")");
-  // What was trained is not thrown away while there is another place for it.
+  // A trained state is kept if it can be saved elsewhere.
   settle();
   if (t_.options.saves() && t_.report.saved_step != t_.done) save();
 }

@@ -37,7 +37,7 @@ std::filesystem::path RunOutputs::best() const {
   return std::filesystem::path(t_.options.output_dir) / run_files::kBest;
 }
 
-/// Rank 0 gathers what the others write: their `folder` must be its own. Collective.
+/// Rank 0 collects the files that the others write: their `folder` must be the same one. Collective.
 void RunOutputs::require_shared(const std::filesystem::path& folder) const {
   // A network file system may show a new file late.
   constexpr std::chrono::seconds kPatience{3};
@@ -102,7 +102,7 @@ void RunOutputs::resume_from(const CheckpointInfo& checkpoint, const std::filesy
   parent_ = continues_ ? checkpoint.parent : checkpoint.run + " step " + std::to_string(checkpoint.step);
 }
 
-/// Makes the folder this run's. Rank 0 calls it before the others open their files.
+/// Takes the folder for this run. Rank 0 calls it before the others open their files.
 void RunOutputs::take_folder() const {
   const std::filesystem::path folder = t_.options.output_dir;
   if (continues_ && t_.options.overwrite) {
@@ -110,7 +110,8 @@ void RunOutputs::take_folder() const {
                       "leave one of them out, or give another --output-dir");
   }
   if (continues_) {
-    constexpr int kBranches = 3;  // of best: a crash leaves one there, its steps are done again
+    // of the best checkpoints: a crash leaves one there, and its steps are repeated
+    constexpr int kBranches = 3;
     if (!t_.options.host_folder)  // else the launcher has the folder of all checkpoints
       for (const auto& of_run : {checkpoints(), best()})
         if (std::filesystem::exists(of_run)) require(go_on_from(of_run, run_, t_.done));
@@ -132,8 +133,8 @@ void RunOutputs::take_folder() const {
   }
 }
 
-/// Opens the further places for the numbers of steps, before anything of an earlier run is touched.
-/// Collective. Throws ConfigError.
+/// Opens the sinks for the numbers of steps, before any file of an earlier run is changed. Collective. Throws
+/// ConfigError.
 void RunOutputs::open_scalars(std::vector<std::unique_ptr<ScalarSink>>& sinks) {
   const auto problem = t_.together("opening the files of scalars", [&] {
     for (const OpenScalarSink& open : t_.options.scalars)
@@ -155,8 +156,8 @@ void RunOutputs::open() {
   for (auto& sink : sinks) t_.log.add_sink(std::move(sink), to_unix_s);
 }
 
-/// All ranks' times become those of rank 0: ranks of its host have its clock, and the others measure how far
-/// theirs is from it. Collective.
+/// Converts all ranks' times to those of rank 0: ranks on its host share its clock, and the others measure
+/// their offset from it. Collective.
 void RunOutputs::tie_clocks(StepLogHeader& header) const {
   const World& world = t_.world;
   if (header.ranks == 1) return;
@@ -193,7 +194,7 @@ std::int64_t RunOutputs::open_logs(std::int64_t clock_ns, std::int64_t unix_ns) 
   problem = t_.together("opening the logs", [&] {
     const std::filesystem::path folder = t_.options.output_dir;
     std::error_code ignored;
-    // The launcher has joined what was worth it; old shards would count as this run's newest.
+    // The launcher has joined the usable shards; old shards would count as this run's newest.
     if (t_.options.host_folder && t_.options.host_folder->first_rank)
       for (const auto& own : {best(), checkpoints()})
         for (const auto& entry : std::filesystem::directory_iterator(own, ignored))

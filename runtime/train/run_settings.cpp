@@ -24,8 +24,8 @@ std::string text_of(const Shape& shape) {
   return text;
 }
 
-/// Returns the schedule as a setting. All schedules that flush give the same weights; each of the others
-/// gives its own.
+/// Returns the schedule as a setting. All flushing schedules give the same weights; each of the others gives
+/// its own.
 std::string kind_of(ScheduleKind kind) {
   return is_asynchronous(kind) ? to_string(kind) : "with a flush";
 }

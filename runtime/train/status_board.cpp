@@ -21,7 +21,7 @@ namespace millrace {
 namespace {
 constexpr std::size_t kSize = 256;  // one JSON object, padded with spaces
 constexpr std::string_view kBeat = "{\"beat\":";
-constexpr std::size_t kDigits = 13;  // of milliseconds since 1970, until the year 2286
+constexpr std::size_t kDigits = 13;  // digits of milliseconds since 1970, until the year 2286
 constexpr std::size_t kBegin = kBeat.size() + kDigits;
 constexpr std::chrono::seconds kBeatEvery{1};
 
@@ -59,8 +59,8 @@ StatusBoard::StatusBoard(const std::string& path, int rank, int stage)
     : begin_(",\"rank\":" + std::to_string(rank) + ",\"stage\":" + std::to_string(stage) + ",\"step\":") {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return;  // a missing status file costs only detail in a failure summary
-  // Written, not only made long: a full disk says so here, instead of ending the process (SIGBUS) at the
-  // first store into a page that has no place on it.
+  // Written instead of truncated to length: a full disk is reported here, instead of ending the process
+  // (SIGBUS) at the first store into an unallocated page.
   std::string blank(kSize, ' ');
   blank.back() = '\n';
   if (::pwrite(fd, blank.data(), kSize, 0) == static_cast<ssize_t>(kSize)) {

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::string_view kOfJob = ".job";
 
-/// Returns a line for values that were measured while the ranks rested.
+/// Returns a line for values that were measured while the ranks were idle.
 Json line_after(std::int64_t step, const char* of, const NamedValues& values, int first_job) {
   Json line = Json::object({{"after_step", step}, {"of", of}});
   for (const auto& [name, value] : values) line[numbered_from(name, first_job)] = value;
@@ -105,7 +105,7 @@ void StepLog::write(const StepRecord& r) {
   const StepTimes& t = r.times;
   const double busy = t.forward + t.backward + t.update;
   Json line = Json::object({{"step", r.step}});
-  // append_member() does not look for an equal name: no name comes twice, and an array has hundreds of them.
+  // append_member() does not check for an equal name: names are unique, and an array has hundreds of them.
   const auto put = [&](std::string name, Json value) {
     line.append_member(std::move(name), std::move(value));
   };
@@ -143,7 +143,7 @@ void StepLog::write(const StepRecord& r) {
     put_each("gradient_norm", r.gradient_norms);
   put_each("loss_scale", r.loss_scales);
   put_each("skipped", std::vector<bool>(r.skipped.begin(), r.skipped.end()));
-  // Places for scalars have the same columns in every step: these two are not among them.
+  // Scalar sinks have the same columns in every step, without these two.
   const Scalars scalars = sinks_.empty() ? Scalars() : scalars_of(line);
   if (r.spike) put("spike", true);
   if (r.slow > 0) put("slow", r.slow);

@@ -16,11 +16,11 @@
 namespace millrace {
 namespace {
 
-constexpr std::size_t kSpansInMemory = 1 << 14;      // beyond it they go to the file
-constexpr std::int64_t kStepsBetweenWarnings = 100;  // of spikes; the log has all
-constexpr std::ptrdiff_t kRecentSteps = 32;          // whose median says how long the others will take
+constexpr std::size_t kSpansInMemory = 1 << 14;      // further spans are written to the file
+constexpr std::int64_t kStepsBetweenWarnings = 100;  // between warnings of spikes; the log has all
+constexpr std::ptrdiff_t kRecentSteps = 32;          // their median predicts the time of the remaining steps
 
-/// Nothing is said of jobs that have ended.
+/// Removes the values of jobs that have ended.
 void leave_out(const std::vector<char>& ended, LossSums& losses) {
   if (ended.empty()) return;
   for (std::size_t job = 0; job < ended.size(); ++job)
@@ -61,7 +61,7 @@ void StepReports::step_ended(RankRunner& runner, std::int64_t step, std::vector<
 void StepReports::log(std::int64_t step, Measured measured) {
   first_step_.reset();
   const double seconds = measured.seconds;
-  const int steps = t_.steps_per_update();  // of the job: the other replicas had theirs
+  const int steps = t_.steps_per_update();  // of the job: the other replicas have the others
   step_seconds_.push_back(seconds / steps);
   t_.report.steps += steps;
   std::int64_t samples = 0;  // of a job, all replicas; an epoch's last step may have fewer
@@ -108,11 +108,12 @@ void StepReports::log(std::int64_t step, Measured measured) {
     t_.report.losses.push_back(record.losses->mean_loss());
     report_jobs(record);
     record.spike = t_.options.has_losses() && is_spike(record);
-    if (!t_.options.has_losses()) record.losses.reset();  // emulated: they mean nothing
+    if (!t_.options.has_losses()) record.losses.reset();  // emulated losses are meaningless
   }
   t_.log.write(record);
   if (is_traced(step)) {
-    for (const Span& span : t_.trace.spans_from(step)) {  // not all: what is traced is not to be slowed down
+    // not all spans: tracing must not slow the step down
+    for (const Span& span : t_.trace.spans_from(step)) {
       if (span.step == step) spans_.push_back(span);
     }
     take_loader_spans();
@@ -121,7 +122,7 @@ void StepReports::log(std::int64_t step, Measured measured) {
   if (t_.owns_loss()) print_if_due(record, step, measured.ended);
 }
 
-/// Prints at every so many steps, and after so long in any case. `first`: of the steps of the record.
+/// Prints at regular step and time intervals. `first`: the first of the record's steps.
 void StepReports::print_if_due(const StepRecord& record, std::int64_t first, TimePoint now) {
   const std::int64_t done = record.step + 1, left = t_.last_step() - done;
   const bool due = std::ranges::count(record.skipped, 1) > 0 || left == 0 ||
@@ -147,7 +148,7 @@ void StepReports::report_jobs(const StepRecord& record) {
     const std::int64_t own = record.step - t_.job_steps.joined(job);
     const double loss = losses[job].front().second;
     jobs[job].losses.push_back(loss);
-    const bool skipped = !record.skipped.empty() && record.skipped[job];  // its weights are as they were
+    const bool skipped = !record.skipped.empty() && record.skipped[job];  // its weights are unchanged
     if (std::isfinite(loss) || skipped || jobs[job].nonfinite_step >= 0) continue;
     jobs[job].nonfinite_step = own;
     if (t_.owns_loss())
@@ -156,7 +157,7 @@ void StepReports::report_jobs(const StepRecord& record) {
   }
 }
 
-/// Of a single job; the losses of several are their own.
+/// Only for a single job; the losses of several jobs are independent.
 bool StepReports::is_spike(const StepRecord& record) {
   if (t_.is_one_of_several() || record.losses->values.empty()) return false;
   const double loss = record.losses->mean_loss();
@@ -170,7 +171,7 @@ bool StepReports::is_spike(const StepRecord& record) {
   return usual.has_value();
 }
 
-/// Several arrays end where no job has a finite loss any more. An executor judges a single array.
+/// A run of several arrays ends when no job has a finite loss. An executor checks only one array.
 void StepReports::require_a_finite_loss(const LossSums& losses, std::int64_t step) const {
   const auto finite = [](const NamedValues& job) { return job.empty() || std::isfinite(job.front().second); };
   if (!t_.options.stop_on_nonfinite || t_.stages->decision().scales_loss() || t_.num_arrays() == 1 ||

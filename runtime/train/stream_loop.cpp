@@ -12,12 +12,12 @@
 namespace millrace {
 namespace {
 
-// Minibatches of the lists that the loop makes at a time.
+// Minibatches per window of the lists.
 constexpr std::int64_t kWindow = 256;
-// Microbatches whose sizes are looked at: where sizes vary at all, these do.
+// Number of microbatches whose sizes are compared: if sizes vary at all, these do.
 constexpr std::int64_t kSizesLookedAt = 4096;
 
-/// Returns a schedule that is proved to end at any length, with every action at its place. Throws
+/// Returns a schedule that is proved to terminate at any length, with every action on its rank. Throws
 /// ConfigError.
 ScheduleStream checked_stream(const Plan& plan, const PipelineShape& shape, const Communicator& world) {
   Result<ScheduleStream> stream = ScheduleStream::make(plan.schedule, shape, transport_of(world));
@@ -47,8 +47,8 @@ std::shared_ptr<const ScheduleStream> stream_of(const Training& t) {
   return std::make_shared<const ScheduleStream>(make());
 }
 
-/// Returns how many messages between two ranks go through the host first: those that are posted until every
-/// rank has done two updates. Where sizes vary all do, because no two ranks are at the same microbatch.
+/// Returns how many messages between two ranks are sent through the host first: those posted until every rank
+/// has done two updates. If sizes vary, all are, because no two ranks are at the same microbatch.
 std::int64_t first_messages(const Training& t, int period) {
   if (!t.world.communicator.is_ordered()) return 0;
   const std::int64_t start = t.position_of(t.start),
@@ -82,7 +82,7 @@ StreamLoop::StreamLoop(Training& training, StepReports& reports, std::int64_t ol
                 std::to_string(t_.last_step()));
 }
 
-/// Goes through windows of the stream, one after the other without a pause, so that its lists stay short.
+/// Runs the windows of the stream one after another without a pause, so that its lists stay short.
 void StreamLoop::run_to(std::int64_t end) {
   const std::int64_t period = stream_->period(), per_step = microbatches_per_step(t_.plan);
   const std::int64_t window = std::max<std::int64_t>(1, kWindow / period) * period;

@@ -7,12 +7,12 @@
 namespace millrace {
 namespace {
 
-/// Returns the pairs of the schedules that train: of each turn where a model has turns.
+/// Returns the pairs of the training schedules: one for each turn if a model has turns.
 RankPairs training_pairs(const Training& t, const StageLayout& layout) {
   RankPairs pairs;
   const auto add = [&](const StageLayout& one) {
     PipelineShape shape = shape_of(t.plan, one, 0);
-    if (t.asynchronous()) shape.microbatches = shape.replica_cycle();  // a run goes through whole cycles
+    if (t.asynchronous()) shape.microbatches = shape.replica_cycle();  // a run consists of whole cycles
     pairs.merge(talking_pairs(shape, Passes::ForwardAndBackward));
   };
   if (layout.turns.empty()) add(layout);
@@ -39,7 +39,7 @@ RankPairs evaluation_pairs(const Training& t, std::size_t array, int chunk) {
 
 void connect_ranks(Training& training, int evaluation_chunk) {
   const Training& t = training;
-  // Threads share memory. A thousand of them that each list a thousand ranks' messages take minutes.
+  // Threads share memory. A thousand of them that each list a thousand ranks' messages would take minutes.
   if (t.options.shared_schedules) return;
   Traffic world;
   for (std::size_t array = 0; array < t.layouts.size(); ++array) {

@@ -23,7 +23,7 @@
 namespace millrace {
 namespace {
 
-/// Without a flush ranks are minibatches apart: as many as are in flight and as receives are posted ahead.
+/// Without a flush, ranks are minibatches apart: as many as are in flight and as receives are posted ahead.
 StopReach stop_reach(const Plan& plan, std::int64_t period) {
   if (!is_asynchronous(plan.schedule)) return {};
   std::size_t replicas = 1;
@@ -46,7 +46,7 @@ RankStagesOptions stage_options_of(const Training& t) {
                               .rate_by_replicas = options.rate_by_replicas};
   of_stages.executor.microbatches_per_update = microbatches_per_step(t.plan);
   of_stages.executor.bucket_bytes = options.bucket_bytes;
-  // Of several arrays the others go on: StepReports judges them together.
+  // With several arrays the others continue: StepReports checks them together.
   of_stages.executor.stop_on_nonfinite = options.stop_on_nonfinite && t.num_arrays() == 1;
   of_stages.executor.sync_batch_norm = options.sync_batch_norm;
   of_stages.executor.masks = options.masks;
@@ -54,8 +54,8 @@ RankStagesOptions stage_options_of(const Training& t) {
   return of_stages;
 }
 
-/// Ranks that were started with different flags, or see different data, would mix two runs. Returns the
-/// settings. Collective. Throws ConfigError.
+/// Checks that all ranks have the same settings: ranks with different flags or data would mix two runs.
+/// Returns the settings. Collective. Throws ConfigError.
 Settings agree_on_settings(const Training& t) {
   const Settings settings = run_settings(t.model, t.plan, t.options);
   Settings all = settings;
@@ -74,17 +74,17 @@ Settings agree_on_settings(const Training& t) {
 
 }  // namespace
 
-/// A run on this rank, put together from its parts.
+/// A run on this rank, composed of its parts.
 struct Trainer::Impl {
   Training training;
   StepReports reports{training};
   RunOutputs outputs{training};
   std::optional<Evaluations> evaluations;
   std::optional<RunCheckpoints> checkpoints;
-  std::optional<FlushingLoop> flushing;  ///< one of the two loops, from the first step on
+  std::optional<FlushingLoop> flushing;  ///< one of the two loops, set at the first step
   std::optional<StreamLoop> stream;
   bool evaluated_last = false;  ///< after the steps done
-  bool rested = false;          ///< the ranks rest, and will not go on
+  bool rested = false;          ///< the ranks are idle, and will not continue
   bool in_steps = false;        ///< the schedule runs: weights are those after some step
 
   Impl(World world, const std::vector<TrainedArray>& arrays, Plan plan, TrainOptions options)
@@ -143,7 +143,8 @@ void Trainer::Impl::open_sources(const std::vector<TrainedArray>& arrays) {
     Lane& lane = t.stages->lanes()[array];
     BatchNeeds train{.fields = lane.fields()};
     train.spans = t.loader_spans;
-    // Replicas take turns from where the run begins, which a checkpoint says before the first batch is read.
+    // Replicas are assigned round-robin from the run's first position, which the checkpoint specifies before
+    // any batch is read.
     train.mine = [=, &t](std::int64_t position) {
       return mine(whole_run ? position - t.position_of(t.start) : position % per_step);
     };
@@ -156,7 +157,7 @@ void Trainer::Impl::open_sources(const std::vector<TrainedArray>& arrays) {
   }
 }
 
-/// Returns batches at the positions of the run: a job's own begin where it joined.
+/// Returns batches at the positions of the run: a job's own batches start where it joined.
 BatchSources Trainer::Impl::batches_of(const TrainedArray& array, std::size_t first_job,
                                        const BatchNeeds& train, const BatchNeeds& evaluation) const {
   const auto begins_at = [&t = training, first_job](std::size_t job) {
@@ -170,7 +171,7 @@ BatchSources Trainer::Impl::batches_of(const TrainedArray& array, std::size_t fi
   return of_all;
 }
 
-/// Returns the step after which the ranks rest next: to evaluate, to save, at the end.
+/// Returns the step after which the ranks pause next: to evaluate, to save, or at the end.
 std::int64_t Trainer::Impl::next_event() const {
   const Training& t = training;
   std::int64_t next = std::min(t.job_steps.last(), evaluations->next_after(t.done));
@@ -207,7 +208,8 @@ void Trainer::Impl::rest() {
   training.stages->pause(0);
 }
 
-/// Evaluates the weights of the steps done, and keeps the best. Returns false if it was asked to stop.
+/// Evaluates the weights after the completed steps, and keeps the best. Returns false if a stop was
+/// requested.
 bool Trainer::Impl::evaluate() {
   if (!evaluations->run()) return false;
   evaluations->begin_averages();
@@ -221,7 +223,7 @@ bool Trainer::Impl::advance(std::int64_t most) {
   RunReport& report = t.report;
   if (t.done >= t.last_step() || report.stopped || report.ended_by_metric()) return false;
   const TimePoint begin = t.world.clock.now();
-  // Who saved this step was asked to stop before its evaluation.
+  // The run that saved this step was stopped before its evaluation.
   if (evaluations->lacks(t.done) || evaluations->any_job_watches(t.done)) {
     rest();
     evaluated_last = evaluate();
@@ -249,7 +251,7 @@ bool Trainer::Impl::advance(std::int64_t most) {
       if (!report.stopped && scores && evaluations->judge_score()) checkpoints->save_best();
       if (scores) note(SpanKind::Eval);
     };
-    // A checkpoint records what is judged, so that comes before it.
+    // A checkpoint records the score's result, so scoring precedes it.
     const bool scores_first = evaluations->judges_scores();
     if (scores_first) score();
     if (!report.stopped && saves) {
@@ -257,7 +259,7 @@ bool Trainer::Impl::advance(std::int64_t most) {
       checkpoints->save();
       note(SpanKind::Checkpoint);
     }
-    // Last, because it takes long: all else is safe by then.
+    // Last, because it takes long: everything else is saved by then.
     if (!scores_first) score();
     rested = report.stopped || report.ended_by_metric();
     if (!rested) t.stages->go_on();
@@ -266,7 +268,7 @@ bool Trainer::Impl::advance(std::int64_t most) {
   return true;
 }
 
-/// After the last step: the last evaluation, and what is to be saved.
+/// After the last step: does the last evaluation and the final saves.
 void Trainer::Impl::finish() {
   Training& t = training;
   RunReport& report = t.report;
@@ -298,7 +300,7 @@ void Trainer::Impl::finish() {
   reports.finish();
 }
 
-/// After a failure: ends the save that is under way, and writes the trace.
+/// After a failure: ends the save in progress, and writes the trace.
 void Trainer::Impl::end_failed() {
   try {
     if (checkpoints) checkpoints->settle();
@@ -308,7 +310,7 @@ void Trainer::Impl::end_failed() {
   reports.write_trace();
 }
 
-/// A peer is lost: keeps what this rank has, if the job is started again.
+/// After a lost peer: saves this rank's state, if the job will be restarted.
 void Trainer::Impl::rescue() {
   if (!in_steps) return;
   try {
@@ -318,8 +320,8 @@ void Trainer::Impl::rescue() {
   }
 }
 
-/// Returns the sample of the step at hand whose data are not finite; empty: there is none. In pipelines
-/// without a flush, and with several arrays, a stage may be ahead of the last step that is done.
+/// Returns the sample of the current step with data that are not finite; empty: there is none. In pipelines
+/// without a flush, and with several arrays, a stage may be ahead of the last completed step.
 std::string Trainer::Impl::nonfinite_input() const {
   constexpr std::int64_t kMostAhead = 1000;
   const Training& t = training;
@@ -360,8 +362,8 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
 
 Trainer::~Trainer() = default;
 
-/// Notes a failure and throws it. Only for the handler of an exception; `error` is that one, unless it is
-/// numeric.
+/// Records a failure and throws it. Only for exception handlers; `error` is the handled exception, unless it
+/// is numeric.
 void Trainer::fail(const Error& error) {
   Impl& self = *impl_;
   self.end_failed();
@@ -380,8 +382,8 @@ void Trainer::fail(const Error& error) {
                               : "; the checkpoint of step " + std::to_string(saved) + " is from before it"));
 }
 
-/// Runs `work`. Where it fails, the rank's trace is written, and the output folder and the log say what
-/// happened.
+/// Runs `work`. If it fails, writes the rank's trace, and reports the failure in the output folder and the
+/// log.
 template <class Work>
 void Trainer::guarded(Work&& work) {
   at::NoGradGuard no_grad;
@@ -391,7 +393,7 @@ void Trainer::guarded(Work&& work) {
   } catch (const AgreedNumericError& error) {
     Training& t = self.training;
     if (t.options.nonfinite.on != OnNonfinite::Rollback || t.options.host_folder) fail(error);
-    self.checkpoints->settle();  // a save that is under way is one to go back to
+    self.checkpoints->settle();  // rollback may use a save in progress
     if (t.report.saved_step < 0) fail(error);
     if (t.done <= t.options.rolled_back_at)
       fail(NumericError(std::string(error.what()) + "; so it was before the run went back to step " +

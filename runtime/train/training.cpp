@@ -20,7 +20,7 @@ std::vector<StageLayout> layouts_or_throw(const std::vector<TrainedArray>& array
   return layouts;
 }
 
-/// The jobs of all arrays as those of one, for their settings.
+/// Combines the jobs of all arrays into one array, for their settings.
 LayeredModel with_all_jobs(const std::vector<TrainedArray>& arrays) {
   LayeredModel all = arrays.front().model;
   if (arrays.size() == 1) return all;
@@ -57,7 +57,7 @@ Training::Training(World w, const std::vector<TrainedArray>& arrays, Plan p, Tra
       model(with_all_jobs(arrays)),
       job_steps(wanted_steps(options), asynchronous()) {
   if (updates_after_each()) cycle = shape_of(plan).replica_cycle();
-  // The loader's threads live in the host's time.
+  // The loader's threads use the host's clock.
   if (options.phases && &world.clock == &steady_clock()) loader_spans = std::make_shared<SpanList>();
   if (options.waits)
     waits = std::make_unique<ComputeWaits>(*options.waits, options.seed, plan, world.communicator.rank(),

@@ -12,7 +12,7 @@
 namespace millrace {
 namespace {
 
-// After so many it is not the scale's fault: a dynamic one has come down from 2^16 to 2^-84.
+// After this many the scale is not the cause: a dynamic one has decreased from 2^16 to 2^-84.
 constexpr std::int64_t kMostSkippedInARow = 100;
 
 constexpr const char* kLowerRate = "lower --lr or add --warmup-steps";
@@ -90,7 +90,7 @@ void UpdateDecision::set_rates(std::size_t first_job, double factor,
   }
 }
 
-/// An array goes on as long as one of its jobs does.
+/// An array continues while one of its jobs does.
 void UpdateDecision::require_end_of_skips() const {
   std::int64_t in_a_row = std::numeric_limits<std::int64_t>::max();
   for (const JobUpdate& job : jobs_)

@@ -53,7 +53,7 @@ void WriteCheck::add(const HeldStage& held, Tensors& tensors) {
   }
 }
 
-/// An update makes a version of its own. Replicas join their statistics when they reduce.
+/// An update creates a new version. Replicas average their statistics in Reduce.
 bool WriteCheck::may_write(const Action& action, const Seen& tensor, bool trains) {
   switch (action.op) {
     case Op::Forward:

@@ -10,7 +10,7 @@
 namespace millrace {
 namespace {
 
-/// Looks at few elements as a rule: only a gradient that may be zero is read whole.
+/// Usually checks few elements: only a gradient that may be zero is read completely.
 bool is_all_zero(const at::Tensor& values) {
   const at::Tensor flat = values.flatten();
   const std::int64_t first = std::min<std::int64_t>(flat.numel(), 256);
@@ -28,7 +28,7 @@ void warn_of_zero_gradients(const HeldStage& held) {
   held.executor->complete_gradients();
   if (held.replica != 0 || held.store->flat_gradient().is_meta()) return;  // an emulated device has no values
   std::vector<std::string> zero;                                           // parameters of a job
-  std::map<std::string, std::vector<int>> jobs_of;  // whose gradient of that one is zero
+  std::map<std::string, std::vector<int>> jobs_of;  // jobs with a zero gradient for that parameter
   for (const HeldStage::Rule& rule : held.rules) {
     if (held.in_turn() && held.executor != held.executors[rule.turn].get()) continue;
     const ParameterStore store = held.store_of(rule);
