@@ -5,11 +5,11 @@
 namespace millrace {
 namespace {
 
-// Seconds of the mean layer, forward and backward. The start of a longer layer takes a negligible part of it.
+// Seconds of the mean layer, forward and backward. For a longer layer, launch overhead is negligible.
 constexpr double kLongLayer = 2e-3;
-// Seconds of a job's microbatch. A longer one is held to kGainOfLong: larger arrays take more memory, so they
-// must gain more than the error of a measurement. Not all sizes are tried then. For a shorter one fewer,
-// larger arrays are preferred (kGainOfShort), because an array's step also takes time beside its layers.
+// Seconds of a job's microbatch. A longer one must meet kGainOfLong: larger arrays use more memory, so they
+// must gain more than the measurement error. Not all sizes are tried then. For a shorter one, fewer and
+// larger arrays are preferred (kGainOfShort), because an array's step also takes time outside its layers.
 constexpr double kLongJob = 1e-3;
 constexpr double kGainOfLong = 0.97, kGainOfShort = 1.03;
 
@@ -23,7 +23,7 @@ ArrayDivision divide_jobs(const DividedRun& run, const std::function<double(std:
   };
   ArrayDivision division;
   TriedArray best{};
-  double least_s = 0;  // of all that were tried: small losses must not add up
+  double least_s = 0;  // over all tried sizes: small losses must not accumulate
   int no_faster = 0;
   for (std::size_t size = 1; size <= run.jobs;) {
     const TriedArray& tried =

@@ -16,12 +16,12 @@ namespace {
 
 constexpr Bytes kSmall = 8;       // bytes; the time of such a message is all latency
 constexpr int kWarmupTrips = 20;  // uncounted round trips; the first ones wake processors and map memory
-constexpr int kPasses = 3;  // passes over latency and all sizes, because a disturbance lasts for a while
+constexpr int kPasses = 3;  // passes over latency and all sizes, because a disturbance lasts for some time
 constexpr int kMostRepetitions = 200;   // most trips of one size in one direction
-constexpr double kSlowMessage = 0.5;    // seconds; larger sizes are left out after a slower message
+constexpr double kSlowMessage = 0.5;    // seconds; larger sizes are skipped after a slower message
 constexpr double kSlowForPasses = 0.1;  // seconds; if the largest message is slower, one pass is long enough
-// Messages rotate through a room of so many bytes, which is more than a core's caches hold: in training,
-// ranks compute between messages.
+// Messages rotate through a buffer of this size, which exceeds a core's caches: in training, ranks compute
+// between messages.
 constexpr Bytes kRotation = 16 * kMiB;
 constexpr int kReduces = 7;
 enum Tag : std::uint64_t { kOrder = 1, kPing = 2, kPong = 3 };
@@ -33,7 +33,7 @@ std::vector<Bytes> sweep_of(Bytes largest) {
   return sizes;
 }
 
-/// Messages of any size. Each one lies at another place in memory than the message before.
+/// Messages of any size. Each one has another address than the previous message.
 class Messages {
  public:
   Messages(Bytes room, at::Device where)
@@ -51,8 +51,8 @@ class Messages {
   Bytes at_ = 0;
 };
 
-/// One end of a pair of ranks. With each order the driver tells the other end what comes next. So the driver
-/// alone decides how often a message is repeated.
+/// One end of a pair of ranks. Each order of the driver specifies the next message to the other end. The
+/// driver alone therefore decides how often a message is repeated.
 class Pair {
  public:
   Pair(Communicator& communicator, Device& device, Clock& clock, RankId peer, Bytes largest)
@@ -64,7 +64,7 @@ class Pair {
         received_(std::max(kRotation, largest), device.where()) {}
 
   /// Appends the seconds of each of `count` round trips, with `out` bytes to the peer and `in` bytes back.
-  /// One uncounted trip goes before them, because the peer has just read the order.
+  /// One uncounted trip precedes them, because the peer has just read the order.
   void trips(Bytes out, Bytes in, int count, std::vector<double>& seconds) {
     order({out, in, count + 1});
     for (int i = 0; i <= count; ++i) {
@@ -80,7 +80,7 @@ class Pair {
 
   void end() { order({0, 0, 0}); }
 
-  /// Runs the other end: it answers orders until the driver ends.
+  /// Runs the other end: it serves orders until the driver ends.
   void answer() {
     for (;;) {
       const at::Tensor next = at::zeros({3}, at::kLong);
@@ -119,8 +119,8 @@ class Pair {
   Messages sent_, received_;
 };
 
-/// One row of the table that all ranks add up: the results of one pair, which its driver writes. It holds the
-/// median, least and largest latency, then for each size the seconds there and back.
+/// A row of the table that all ranks sum: the results of one pair, written by its driver. It holds the
+/// median, minimum and maximum latency, then the seconds there and back for each size.
 class Row {
  public:
   static std::int64_t width(std::size_t sizes) { return 3 + 2 * static_cast<std::int64_t>(sizes); }
@@ -133,7 +133,7 @@ class Row {
     values_[2] = *most / 2;
   }
   double latency() const { return values_[0]; }
-  /// Sets the seconds one way. The small answer took one latency of the round trip.
+  /// Sets the one-way seconds. The small reply took one latency of the round trip.
   void set_there(std::size_t size, double round_trip) { values_[3 + 2 * size] = one_way(round_trip); }
   void set_back(std::size_t size, double round_trip) { values_[4 + 2 * size] = one_way(round_trip); }
 
@@ -160,14 +160,14 @@ struct Sweep {
   std::vector<double> seconds;
 };
 
-/// Returns how often a trip of `once` seconds fits into one pass's share of `seconds_a_size`.
+/// Returns how many trips of `once` seconds fit into one pass's share of `seconds_a_size`.
 int count_of(double once, double seconds_a_size) {
   const double fitting = seconds_a_size / kPasses / std::max(once, 1e-9);
   return static_cast<int>(std::clamp(fitting, 1.0, double(kMostRepetitions / kPasses)));
 }
 
-/// Runs the first pass: measures each size in both directions and chooses the number of its trips in a pass.
-/// Larger sizes are left out after a slow message.
+/// Runs the first pass: measures each size in both directions and chooses the number of its trips per pass.
+/// Larger sizes are skipped after a slow message.
 std::vector<Sweep> first_pass(Pair& pair, const std::vector<Bytes>& sizes, double seconds_a_size) {
   std::vector<Sweep> sweeps;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -207,7 +207,7 @@ void drive(Pair& pair, const std::vector<Bytes>& sizes, const NetworkOptions& op
   }
 }
 
-/// Returns the median seconds of an action that all ranks begin together, without its first, slow time.
+/// Returns the median seconds of an action that all ranks start together, without its first, slow time.
 double median_seconds(Communicator& communicator, Clock& clock, const std::function<void()>& action) {
   std::vector<double> seconds;
   for (int i = 0; i < kReduces + 1; ++i) {
@@ -265,7 +265,7 @@ NetworkMeasurement profile_network(Communicator& communicator, Device& device, C
   });
   communicator.barrier();
   NetworkMeasurement measurement{.reduces = time_reduces(communicator, device, clock, options.largest)};
-  // Each row was filled by one rank, the others have zeros there: the sum is exact.
+  // One rank filled each row, and the others have zeros there: the sum is exact.
   communicator.all_reduce(table, "results of network profile")->wait();
   row = table.mutable_data_ptr<double>();
   for_each_pair(communicator.size(), [&](RankId from, RankId to) {

@@ -19,7 +19,7 @@ Bytes bytes_of(const TensorSpec& spec) {
   return static_cast<Bytes>(c10::elementSize(spec.dtype)) * elements_of(spec.shape);
 }
 
-/// Passes from `first` to before `last`.
+/// Passes from `first` up to, but not including, `last`.
 struct PassRange {
   std::size_t first = 0, last = std::numeric_limits<std::size_t>::max();
 };
@@ -52,9 +52,9 @@ struct BatchSeconds {
   }
 };
 
-/// Returns medians over the passes in `range`. The medians of layers do not add up to the median of a
-/// pass: between layers memory is freed and tensors are handed over, and a GPU is waited for after each layer
-/// (Pass::add_whole). So layers are scaled to add up to the whole.
+/// Returns medians over the passes in `range`. The medians of layers do not add up to the median of a pass.
+/// Between layers memory is freed and tensors are passed on, and each layer waits for a GPU
+/// (Pass::add_whole). Layers are therefore scaled to add up to the whole.
 BatchSeconds seconds_of(const BatchSamples& batch, const PassRange& range = {}) {
   BatchSeconds seconds{.loss = middle(batch.loss, range), .layers = {}};
   double forward = 0, backward = 0;
@@ -92,8 +92,7 @@ double mean(const std::vector<BatchSeconds>& batches, Of of) {
   return sum / static_cast<double>(batches.size());
 }
 
-/// Returns the bytes of the fields that each layer reads, by name. Those of the heads count with the last
-/// layer.
+/// Returns the bytes of the fields that each layer reads, by name. The heads' fields count in the last layer.
 std::vector<std::map<std::string, Bytes>> fields_of(const StageLayout& layout,
                                                     const std::vector<Bytes>& tensors) {
   std::vector<std::map<std::string, Bytes>> fields(layout.reads.size());
@@ -119,7 +118,7 @@ std::string owner_of(const NamedLayer& layer, const LayeredModel& model) {
   return place ? model.layers[place->layer].name : std::string();
 }
 
-/// Returns whether layer `l` reads `tensor` in a turn (`there`), and whether its gradient comes back
+/// Returns whether layer `l` reads `tensor` in a turn (`there`), and whether its gradient is returned
 /// (`back`).
 struct InTurn {
   bool there = false, back = false;
@@ -132,7 +131,7 @@ InTurn in_turn(const StageLayout& turn, std::size_t l, const std::string& tensor
   return {};
 }
 
-/// Merges what the layers keep in each turn.
+/// Merges the inputs that the layers keep in each turn.
 KeptInputs kept_inputs(const std::vector<const PassBytes*>& passes) {
   KeptInputs kept = passes.front()->keeps_counted;
   for (const auto& pass : passes) {
@@ -142,9 +141,9 @@ KeptInputs kept_inputs(const std::vector<const PassBytes*>& passes) {
   return kept;
 }
 
-/// Returns the bytes that go over a border between two layers: the mean over the microbatches, and each
-/// microbatch's if lengths differ. If `turn` is given, they are those that go there and back in that turn. In
-/// a job array the tensors "NAME@0", "NAME@1", ... are one edge.
+/// Returns the bytes sent across a border between two layers: the mean over the microbatches, and each
+/// microbatch's if lengths differ. With `turn`, they are the bytes of that turn in both directions. In a job
+/// array the tensors "NAME@0", "NAME@1", ... are one edge.
 std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Bytes>& mean,
                                 const std::vector<std::vector<Bytes>>& of_each, const KeptInputs& kept,
                                 const StageLayout* turn = nullptr) {
@@ -174,7 +173,7 @@ std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Byt
         continue;
       }
       known->bytes += edge.bytes;
-      // If the jobs' tensors came together, the first job's is all of them.
+      // If the jobs' tensors are together, the first job's tensor contains all of them.
       if (*known->kept_bytes > 0 || *edge.kept_bytes > 0) known->kept_bytes = known->bytes;
       if (edge.gradient_bytes) *known->gradient_bytes += *edge.gradient_bytes;
       for (std::size_t m = 0; m < edge.of_microbatches.size(); ++m)
@@ -207,12 +206,12 @@ double jitter_of(const TurnSamples& turns, std::size_t repetitions) {
       add(batch.backward);
     }
   }
-  // The logarithm of two draws' ratio is normal with sigma sqrt(2). Half of all draws of a normal lie within
-  // 0.6745 of its sigma. The work of other programs in some of the passes moves a median little.
+  // The logarithm of two draws' ratio is normal with sigma sqrt(2). Half of a normal distribution's draws are
+  // within 0.6745 of its sigma. Load of other programs in some passes has little effect on a median.
   return median(ratios) / (0.6745 * std::numbers::sqrt2);
 }
 
-/// Returns the part of `whole`, the graph of all turns, that one turn costs.
+/// Returns the costs of one turn, as part of `whole`, the graph of all turns.
 LayerGraph turn_of(const LayerGraph& whole, const StageLayout& turn, const std::string& name,
                    const std::vector<BatchSamples>& samples, const PassBytes& pass) {
   LayerGraph graph = whole;
@@ -276,7 +275,7 @@ Samples totals_of_blocks(const ProfileMeasurements& m) {
   return totals;
 }
 
-/// Sets the bytes of the fields that layers read, where batches wait in the device's memory.
+/// Sets the bytes of the fields that layers read, if batches are prefetched into device memory.
 void take_fields(LayerGraph& graph, const ProfileMeasurements& m, const StageLayout& layout) {
   if (!m.batches_wait_on_device) return;
   const auto fields = fields_of(layout, tensor_bytes(layout, longest_of(m.batches).extent));

@@ -32,7 +32,7 @@
 namespace millrace {
 namespace {
 
-// Layers are timed as in a step of several microbatches, in which copies of the weights are worth making.
+// Layers are timed as in a step of several microbatches, for which copies of the weights pay off.
 constexpr int kMicrobatchesOfStep = 8;
 
 /// Returns whether a layer, or one that it calls, keeps data other than tensors, e.g. autograd's graph.
@@ -52,7 +52,7 @@ std::vector<at::Tensor> kept_by(const Saved& saved) {
   return all;
 }
 
-/// Returns the bytes of those storages of `tensors` that are not among `seen`, and adds them to it.
+/// Returns the bytes of those storages of `tensors` that are not in `seen`, and adds them to it.
 Bytes unseen_bytes(const std::vector<at::Tensor>& tensors, std::set<const void*>& seen) {
   Bytes bytes = 0;
   for (const at::Tensor& t : tensors)
@@ -63,8 +63,8 @@ Bytes unseen_bytes(const std::vector<at::Tensor>& tensors, std::set<const void*>
 
 constexpr Bytes kBucketBytes = 4 * kMiB;  // ExecutorOptions::bucket_bytes
 
-/// The time that work takes. Where ranks share cores it is their processor time, divided by a thread's share
-/// of a core: in real time others run in between, for slices as long as a layer.
+/// Measures work. If ranks share cores, it is their processor time, divided by a thread's share of a core:
+/// real time would include other ranks' time slices, which are as long as a layer.
 class WorkClock {
  public:
   /// `core_share` is Measured::core_share.
@@ -80,18 +80,18 @@ class WorkClock {
   const double share_of_threads_;  // 0: real time
 };
 
-/// Lets ranks that share cores take turns within a pass, like the stages of a pipeline. A rank goes on with
-/// the next part of the layers when the one before it has sent a message as large as the part's input.
+/// Makes ranks that share cores alternate within a pass, like the stages of a pipeline. A rank starts its
+/// next part of the layers when the previous rank has sent a message as large as the part's input.
 class CoreTurns {
  public:
   /// All ranks make the same passes. `ranks` must outlive it.
   CoreTurns(Communicator& ranks, std::size_t num_layers) : ranks_(ranks), num_layers_(num_layers) {}
 
-  /// Calls for each layer of a forward, in order.
+  /// Must be called for each layer of a forward, in order.
   void before_forward(std::size_t layer, Bytes input_bytes) {
     if (layer == 0 || part_of(layer) != part_of(layer - 1)) exchange(input_bytes);
   }
-  /// Calls for each layer of a backward, the last one first.
+  /// Must be called for each layer of a backward, the last one first.
   void before_backward(std::size_t layer, Bytes gradient_bytes) {
     if (layer + 1 == num_layers_ || part_of(layer) != part_of(layer + 1)) exchange(gradient_bytes);
   }
@@ -116,7 +116,7 @@ class CoreTurns {
   std::uint64_t tag_ = 0;
 };
 
-/// Runs one microbatch through the whole model as one stage, by the program that training runs.
+/// Runs one microbatch through the whole model as one stage, with the same program as training.
 class Pass final : public PassBytes, private LayerObserver {
  public:
   Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options,
@@ -133,7 +133,7 @@ class Pass final : public PassBytes, private LayerObserver {
   }
 
   /// Runs a pass. Times are added to `counted`. If it is null, memory is measured instead, with
-  /// `output_bytes` by layer. `core_turns`, if there are any, are part of the pass.
+  /// `output_bytes` by layer. `core_turns`, if not null, are part of the pass.
   void run(const Batch& batch, BatchSamples* counted, std::span<const Bytes> output_bytes = {},
            CoreTurns* core_turns = nullptr) {
     counted_ = counted;
@@ -156,8 +156,8 @@ class Pass final : public PassBytes, private LayerObserver {
     counted->backward.push_back(Seconds(clock_.now() - middle).count());
   }
 
-  /// Returns the seconds of a pass as training runs it, without a look at single layers. With `replicas` it
-  /// is the last pass of a step among them, which adds up the gradients.
+  /// Returns the seconds of a pass as in training, without timing single layers. With `replicas` it is the
+  /// last pass of a step among them, which sums the gradients.
   double plain_seconds(const Batch& batch, Communicator* replicas = nullptr) {
     BatchSamples not_asked;
     counted_ = &not_asked;
@@ -175,7 +175,7 @@ class Pass final : public PassBytes, private LayerObserver {
     return seconds;
   }
 
-  /// Returns the bytes of the gradients that a pass gives, those of rows that it did not read included.
+  /// Returns the bytes of a pass's gradients, including rows that it did not read.
   Bytes gradient_bytes() const {
     std::int64_t elements = 0;
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
@@ -186,7 +186,7 @@ class Pass final : public PassBytes, private LayerObserver {
     return elements * static_cast<Bytes>(store_.flat_gradient().element_size());
   }
 
-  /// Measures what is kept between the halves of a backward (between_bytes).
+  /// Measures the bytes kept between the halves of a backward (between_bytes).
   void run_halves(const Batch& batch) {
     BatchSamples not_asked;
     counted_ = &not_asked;
@@ -210,8 +210,8 @@ class Pass final : public PassBytes, private LayerObserver {
     runner_.forward(slot_, 0, store_.current(), LayerRunner::Run::Train);
   }
 
-  /// Adds the seconds of a pass as training runs it, on the device's clock. A device that works while the
-  /// host goes on is slower where the host waits after each layer.
+  /// Adds the seconds of a pass as in training, on the device's clock. An asynchronous device is slower if
+  /// the host waits after each layer.
   void add_whole(const Batch& batch, BatchSamples& samples) {
     runner_.set_observer(nullptr);
     const auto start = device_.mark();
@@ -229,13 +229,13 @@ class Pass final : public PassBytes, private LayerObserver {
     runner_.set_observer(this);
   }
 
-  /// Stands for the sum over replicas but adds nothing. Batch normalisation then computes as it does among
+  /// Replaces the sum over replicas but adds nothing. Batch normalisation then computes as it does with
   /// replicas. The planner prices the messages that they exchange.
   struct NoReplicas final : ReplicaSum {
     void add_up_(const at::Tensor&, const char*) override {}
   };
 
-  /// The inputs of a layer that are still there.
+  /// Returns the bytes of a layer's inputs that are still allocated.
   Bytes input_bytes(std::size_t step) const {
     Bytes bytes = 0;
     for (const int place : program_.steps[step].inputs)
@@ -271,7 +271,7 @@ class Pass final : public PassBytes, private LayerObserver {
     }
     if (phase == Phase::Forward) return;
     const Bytes peak = device_.memory().peak;
-    // The gradient that came in was there before, and counts as the layer's.
+    // The received gradient was allocated before, and counts as the layer's.
     const Bytes of_both = peak - memory_before_ + output_bytes_[step];
     if (phase == Phase::BackwardInput) {
       workspace_bytes[step] = input_workspace_bytes[step] = of_both;
@@ -314,8 +314,8 @@ class Pass final : public PassBytes, private LayerObserver {
       saved_output_bytes[i] = kept_of(program_.steps[i].outputs, i, seen);
       saved_input_bytes[i] = kept_of(program_.steps[i].inputs, i, seen);
       saved_bytes[i] = unseen_bytes(kept_by(slot_.saved[i]), seen);
-      // Autograd's graph does not say which tensors it keeps. So all that the forward left in memory counts,
-      // its outputs included.
+      // Autograd's graph does not reveal which tensors it keeps. All memory that the forward left allocated
+      // counts, including its outputs.
       if (keeps_graph(slot_.saved[i])) saved_bytes[i] = std::max<Bytes>(saved_bytes[i], growth_[i]);
     }
     saved_of_heads_ = unseen_bytes(std::exchange(of_heads_, {}), seen);
@@ -353,7 +353,8 @@ class Pass final : public PassBytes, private LayerObserver {
     return found;
   }
 
-  /// Returns whether a layer keeps a tensor until its backward. Autograd's graph does not say, so it may.
+  /// Returns whether a layer keeps a tensor until its backward. With autograd's graph this is unknown, so it
+  /// may.
   bool keeps(std::size_t step, const void* memory) const {
     const Saved& saved = slot_.saved[step];
     return keeps_graph(saved) || std::ranges::any_of(kept_by(saved), [&](const at::Tensor& t) {
@@ -361,7 +362,7 @@ class Pass final : public PassBytes, private LayerObserver {
            });
   }
 
-  /// Counts what the heads keep, and work with, as the last layer's. It is freed before that layer's
+  /// Counts the heads' saved bytes and workspace as the last layer's. They are freed before that layer's
   /// backward.
   void add_heads() {
     if (saved_bytes.empty()) return;
@@ -383,14 +384,14 @@ class Pass final : public PassBytes, private LayerObserver {
   std::int64_t memory_before_half_ = 0;  ///< a half of a backward
   LayerSlot slot_;
   std::span<const Bytes> output_bytes_;       ///< by layer
-  std::vector<const void*> memory_of_place_;  ///< of what the layers made; null: of a field
-  std::vector<at::Tensor> of_heads_;          ///< what they keep until their backward
+  std::vector<const void*> memory_of_place_;  ///< memory of the layers' outputs; null: of a field
+  std::vector<at::Tensor> of_heads_;          ///< tensors that the heads keep until their backward
   Bytes saved_of_heads_ = 0, head_workspace_ = 0;
   std::vector<Bytes> growth_;  ///< by layer: bytes in memory after its forward less those before
 };
 
-/// Times what adding up gradients over replicas adds to a pass. A pass with sums and one without follow each
-/// other, so that a slow moment of the machine counts in both.
+/// Times the extra cost of summing gradients over replicas in a pass. A pass with sums and one without are
+/// consecutive, so that a slow period of the machine affects both.
 class Sums {
  public:
   /// `passes`, by turn, and `replicas` must outlive it.
@@ -414,7 +415,7 @@ class Sums {
         seconds -= pass->plain_seconds(batch);
         pass_is_done();
       }
-      // The first sums take memory for messages.
+      // The first sums allocate memory for messages.
       if (!std::exchange(is_first_, false)) seconds_.push_back(seconds);
     }
   }
@@ -434,8 +435,8 @@ class Sums {
   Samples seconds_;
 };
 
-/// Times updates of three sorts, one after the other: in place, with the version before kept, and in place
-/// after the norm of the gradient.
+/// Times updates of three kinds in sequence: in place, with the previous version kept, and in place after the
+/// norm of the gradient.
 class Updates {
  public:
   Updates(ParameterStore& store, std::size_t num_layers, const RuleOptions& rule, const WorkClock& clock,
@@ -447,17 +448,17 @@ class Updates {
 
   enum { InPlace, Kept, AfterNorm, kSorts };
 
-  /// Takes the gradients that passes have left as those of the updates that follow.
+  /// Takes the gradients of the passes for the following updates.
   void take_gradients() {
     sparse_ = rules_.size() == 1 && rules_[0]->updates_touched(store_.flat_weights());
     if (sparse_) touched_ = store_.touched();
   }
 
-  /// Does one update with a rate of 0. The weights stay as they are, and so do the times of layers.
+  /// Does one update with a rate of 0, which keeps the weights, and hence the times of layers, unchanged.
   void update() {
     const int sort = done_ % kSorts;
-    // The first update of each sort touches fresh memory and does not count; in a run, an update takes the
-    // memory of an older version.
+    // The first update of each kind touches fresh memory and does not count; in a run, an update reuses an
+    // older version's memory.
     const bool counts = done_++ >= kSorts;
     const MicrobatchId holder(done_);
     if (sort == AfterNorm) {
@@ -480,7 +481,7 @@ class Updates {
     if (sort == Kept) store_.release(holder);
     if (counts && sort != AfterNorm) (sort == Kept ? kept_ : in_place_).push_back(seconds);
   }
-  /// Lets the passes that follow begin without gradients, as they do after an update.
+  /// Makes the following passes start without gradients, as after an update.
   void forget_gradients() {
     publish([](const at::Tensor&, const at::Tensor&) {}, nullptr);
   }
@@ -492,7 +493,7 @@ class Updates {
     Bytes untouched = 0;
     for (std::size_t layer = 0; sparse_ && layer < num_layers_; ++layer) {
       LayerNode& node = graph.nodes[layer];
-      // The place of a layer ends with padding, which is no parameter.
+      // A layer's range ends with padding, which is not a parameter.
       node.untouched_bytes = std::min(untouched_bytes(static_cast<int>(layer)), node.parameter_bytes);
       untouched += node.untouched_bytes;
     }
@@ -506,7 +507,7 @@ class Updates {
   }
 
  private:
-  /// Makes the copies of the new weights too: their time counts as the update's, and not as the next pass's.
+  /// Also makes the copies of the new weights: their time counts as the update's, not as the next pass's.
   void publish(const std::function<void(at::Tensor, const at::Tensor&)>& update,
                const std::vector<FlatRange>* touched) {
     store_.publish(update, touched);
@@ -534,7 +535,7 @@ class Updates {
   const WorkClock clock_;
   Device& device_;
   int done_ = 0;
-  bool sparse_ = false;             ///< updates pass over rows that were not read
+  bool sparse_ = false;             ///< updates skip rows that were not read
   std::vector<FlatRange> touched_;  ///< by the passes, if `sparse_`
   Samples in_place_, kept_, norm_;
 };
@@ -587,7 +588,7 @@ class TimedPasses {
     }
   }
 
-  /// Kernels are tried at the first microbatch of a size (linear_kernels.h), so these passes do not count.
+  /// Kernels are tried on the first microbatch of a size (linear_kernels.h), so these passes do not count.
   void choose_kernels() {
     for (const ProfileBatches::One& one : batches_.timed) {
       for (const auto& pass : passes_) {
@@ -613,7 +614,7 @@ class TimedPasses {
 
   /// Reports one more pass.
   void count() {
-    // The 1 stands for the pass that tries kernels.
+    // The 1 is the pass that tries kernels.
     const std::int64_t timed = std::int64_t{options_.blocks} * options_.repetitions + 1;
     const std::int64_t with_sums = options_.replicas ? options_.blocks * 2 * Sums::kPairs : 0;
     if (options_.progress)
@@ -723,7 +724,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     time_updates();
     if (!sums) continue;
     sums->measure(batches.timed.front().batch, [&] { passes.count(); });
-    updates.forget_gradients();  // those of other ranks touched other rows
+    updates.forget_gradients();  // other ranks' gradients touched other rows
   }
   while (!updates.enough()) time_updates();
   const ProfileMeasurements measured{
