@@ -45,7 +45,7 @@ void FlightRecorder::open(const std::string& path, int rank, int stage, std::int
   if (header_) return;
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return;
-  // Written, not only made long: a full disk says so here, not by a SIGBUS at a record.
+  // Written instead of truncated to length: a full disk is reported here, not by a SIGBUS at a record.
   const std::string blank(kFileBytes, '\0');
   void* mapped = MAP_FAILED;
   if (::pwrite(fd, blank.data(), blank.size(), 0) == static_cast<ssize_t>(blank.size()))

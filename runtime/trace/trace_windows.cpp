@@ -6,7 +6,8 @@ namespace millrace {
 namespace {
 
 constexpr std::int64_t kMostWindows = 3;
-constexpr std::int64_t kLeastSteps = 3;  // of a window: its first step only says when the second begins
+// steps of a window: its first step only marks the start of the second
+constexpr std::int64_t kLeastSteps = 3;
 
 }  // namespace
 
@@ -18,7 +19,7 @@ std::vector<TraceWindow> trace_windows(std::int64_t first, std::int64_t count, s
   std::vector<TraceWindow> all;
   for (std::int64_t w = 0; w < windows; ++w) {
     const std::int64_t steps = count / windows + (w < count % windows ? 1 : 0);
-    const std::int64_t room = end - first - steps;  // where it may begin, from `first` on
+    const std::int64_t room = end - first - steps;  // possible starts, from `first` on
     const std::int64_t from =
         first + (windows == 1 ? 0 : room / (windows - 1) * w + room % (windows - 1) * w / (windows - 1));
     all.push_back({from, std::min(from + steps, end)});
