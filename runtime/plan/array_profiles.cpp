@@ -6,7 +6,7 @@
 namespace millrace {
 namespace {
 
-/// Between two measurements: 0 the first, 1 the second.
+/// The position between two measurements: 0 is the first, 1 the second.
 struct Between {
   double share = 0;
   double operator()(double a, double b) const { return a + (b - a) * share; }
@@ -16,7 +16,7 @@ struct Between {
   }
 };
 
-/// Every number of `a` that depends on the jobs, moved towards `b`.
+/// Interpolates every number of `a` that depends on the jobs, towards `b`.
 LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
   const Between at{static_cast<double>(jobs - a.jobs) / (b.jobs - a.jobs)};
   LayerGraph made = a;
@@ -131,7 +131,7 @@ namespace {
 
 constexpr const char* kMeasuredAlike = "`millrace profile` measures all of them alike";
 
-/// `inner` is of the same model, measured alike.
+/// Checks that `inner` is of the same model, measured in the same way.
 void compare(const LayerGraph& inner, const LayerGraph& profile, const std::string& where,
              Problems& problems) {
   const auto differs = [&](const std::string& what, const std::string& has, const std::string& expected) {

@@ -18,7 +18,7 @@ constexpr double kHighestBandwidth = 1e18, kLowestBandwidth = 1e-6;  // bytes/s
 constexpr double kHighestLatency = 1e6;                              // seconds
 constexpr double kHighestSpeed = 1e6;
 
-/// A number of bytes, or text such as 8GiB, 500MB.
+/// Parses a number of bytes, or text such as 8GiB, 500MB.
 Bytes bytes_from(const Json& value, const std::string& key, Problems& problems) {
   std::optional<Bytes> bytes;
   if (value.is_string()) bytes = parse_bytes(value.as_string());
@@ -83,7 +83,7 @@ std::vector<std::string> names_of(const auto& items) {
   return names;
 }
 
-/// A name that must be one of `names`; the nearest as hint.
+/// Checks that a name is one of `names`; the nearest one is the hint.
 void check_known(ObjectReader& in, std::string_view key, const std::string& what, const std::string& name,
                  const std::vector<std::string>& names) {
   if (std::find(names.begin(), names.end(), name) != names.end()) return;
@@ -176,7 +176,7 @@ void read_rank_links(const Json& links, ClusterSpec& spec, Problems& problems) {
   }
 }
 
-/// Every pair of hosts needs a link: `network`, or all pairs in `links`.
+/// Returns whether every pair of hosts has a link: `network`, or an entry in `links`.
 bool all_pairs_linked(const ClusterSpec& spec) {
   const std::size_t hosts = spec.hosts.size();
   return spec.links.size() == hosts * (hosts - 1) / 2;
@@ -186,7 +186,7 @@ std::string link_text(const ClusterLink& link) {
   return "bandwidth: " + Json(link.bandwidth).dump() + ", latency: " + Json(link.latency_s).dump();
 }
 
-/// Text that YAML reads back as this string: quoted unless it is plainly a word.
+/// Returns text that YAML reads back as this string: quoted unless it is plainly a word.
 std::string word(const std::string& text) {
   const bool plain = !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0 &&
                      std::all_of(text.begin(), text.end(), [](unsigned char c) {
@@ -365,7 +365,7 @@ std::string ClusterSpec::to_yaml() const {
   for (const ClusterHost& h : hosts) {
     text += "  - {name: " + word(h.name) + ", devices: " + std::to_string(h.devices);
     if (!h.kind.empty()) text += ", kind: " + word(h.kind);
-    // A host of one device has a link only if the file said so.
+    // A host with one device has a link only if the file specified it.
     if (levels.empty() && (h.devices > 1 || h.link != ClusterLink{})) text += ", " + link_text(h.link);
     text += "}\n";
   }

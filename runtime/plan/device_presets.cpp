@@ -6,7 +6,7 @@ namespace millrace {
 namespace {
 
 constexpr double kNvLink2 = 150e9, kNvLink3 = 300e9, kNvLink4 = 450e9, kNvLink5 = 900e9;
-constexpr double kPcie3 = 12e9, kPcie4 = 25e9;  // 16 lanes, of which about 80 % arrive
+constexpr double kPcie3 = 12e9, kPcie4 = 25e9;  // 16 lanes, of which about 80 % is usable
 constexpr double kLatency = 1e-5;
 
 const std::vector<DevicePreset>& presets() {

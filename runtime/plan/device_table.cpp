@@ -114,7 +114,7 @@ std::vector<std::string> DeviceTable::devices() const {
 }
 
 double interpolated(const std::vector<DeviceTime>& times, int batch) {
-  constexpr double kFilling = 0.7, kFull = 0.9;  // powers of the batch with which the time grows
+  constexpr double kFilling = 0.7, kFull = 0.9;  // powers of the batch by which the time grows
   const auto above = std::ranges::lower_bound(times, batch, {}, &DeviceTime::batch);
   if (above->batch == batch) return above->seconds;
   const DeviceTime &low = *std::prev(above), &high = *above;
@@ -128,14 +128,14 @@ double interpolated(const std::vector<DeviceTime>& times, int batch) {
 
 namespace {
 
-/// The time of a batch outside of `times`.
+/// Returns the time of a batch outside the range of `times`.
 double extrapolated(const std::vector<DeviceTime>& times, int batch) {
   if (times.size() == 1) return times[0].seconds * batch / times[0].batch;
   const bool above = batch > times.back().batch;
   const DeviceTime& end = above ? times.back() : times.front();
   const DeviceTime& next = above ? times[times.size() - 2] : times[1];
   const double slope = std::max(0.0, (end.seconds - next.seconds) / (end.batch - next.batch));
-  // Time never falls to nothing: below the table at least what the samples' share would be.
+  // Time never approaches zero: below the range it is at least proportional to the samples.
   return std::max(end.seconds + slope * (batch - end.batch), above ? 0.0 : end.seconds * batch / end.batch);
 }
 
@@ -192,7 +192,7 @@ double batch_seconds(const LayerGraph& profile) {
 LayerGraph rescaled(LayerGraph profile, double seconds, std::string device) {
   const double factor = seconds / batch_seconds(profile);
   const auto scale = [factor](LayerGraph& graph) {
-    graph.sum_s_per_byte = 0;  // another device adds up in its own way
+    graph.sum_s_per_byte = 0;  // another device has another cost of sums
     for (LayerNode& node : graph.nodes) {
       for (double* time : {&node.forward_s, &node.backward_input_s, &node.backward_weight_s}) *time *= factor;
       for (LayerSeconds& one : node.of_microbatches)
@@ -208,8 +208,8 @@ LayerGraph rescaled(LayerGraph profile, double seconds, std::string device) {
   };
   scale(profile);
   for (LayerGraph& turn : profile.turns) scale(turn);
-  profile.arrays.clear();  // the table says nothing of job arrays
-  profile.data_s = 0;      // nor of data
+  profile.arrays.clear();  // the table has no job arrays
+  profile.data_s = 0;      // the table has no data loading
   profile.measured = {};
   profile.device = std::move(device);
   return profile;

@@ -38,7 +38,7 @@ std::vector<double> log_ratios(const Times& one, const Times& other) {
   return ratios;
 }
 
-/// The greatest fall of a device's times from one batch to the next.
+/// Finds the largest fall of a device's times from one batch to the next.
 void find_falls(const LabelledDevice& device, Problems& suspects) {
   for (const auto& [model, times] : *device.times) {
     const DeviceTime* before = nullptr;
@@ -85,7 +85,7 @@ DeviceReport check_devices(const std::vector<DeviceTable>& tables) {
       devices.push_back({name, name + " (" + file + ")", &times});
   }
   DeviceReport report;
-  // By device: the least number of times by which it is faster than another one.
+  // by device: the smallest ratio by which it is faster than another one
   std::vector<double> lead(devices.size(), 0);
   for (std::size_t i = 0; i < devices.size(); ++i) {
     for (std::size_t k = i + 1; k < devices.size(); ++k) {

@@ -20,7 +20,7 @@ constexpr const char* kFormat = "millrace-profile-1";
 constexpr const char* kFormatOfArrays = "millrace-profile-2";  // with what is known of job arrays
 constexpr const char* kFormatOfTurns = "millrace-profile-3";   // and of turns
 
-/// Sums over layers must not wrap, and stay exact in a double.
+/// Returns whether sums over layers could wrap, or be inexact in a double.
 bool too_many_bytes(const LayerGraph& graph) {
   Bytes sums[8] = {};
   for (const LayerNode& n : graph.nodes) {
@@ -37,7 +37,7 @@ bool is_seconds(const Json& value) {
   return value.is_number() && value.as_double() >= 0 && value.as_double() <= kMostLayerSeconds;
 }
 
-/// [[forward, input gradient, weight gradient], ...]
+/// Reads [[forward, input gradient, weight gradient], ...].
 void read_seconds(const Json& json, LayerNode& node, Problems& problems) {
   for (const Json& one : json.items()) {
     if (one.kind() != Json::Kind::Array || one.size() != 3 || !std::ranges::all_of(one.items(), is_seconds)) {
@@ -49,7 +49,7 @@ void read_seconds(const Json& json, LayerNode& node, Problems& problems) {
   }
 }
 
-/// Adds a Problem if a layer or a tensor has numbers for another count of microbatches than the profile.
+/// Adds an error if a layer or a tensor has another number of microbatches than the profile.
 void check_count(const Json& json, std::size_t count, const LayerGraph& graph, Problems& problems) {
   if (count == 0 || count == graph.microbatches.size()) return;
   problems.push_back({json.where(),
@@ -58,7 +58,7 @@ void check_count(const Json& json, std::size_t count, const LayerGraph& graph, P
                       {}});
 }
 
-/// {"image": 12288, "label": 64}
+/// Reads {"image": 12288, "label": 64}.
 void read_fields(const Json& json, LayerNode& node, Problems& problems) {
   ObjectReader in(json, problems);
   Bytes sum = 0;
@@ -106,7 +106,7 @@ LayerNode node_from(const Json& json, Problems& problems) {
   return node;
 }
 
-/// {"dimensions": ["length"], "microbatches": [{"lengths": [18], "seconds": 0.1}, ...]}
+/// Reads {"dimensions": ["length"], "microbatches": [{"lengths": [18], "seconds": 0.1}, ...]}.
 void read_lengths(const Json& json, LayerGraph& graph, Problems& problems) {
   ObjectReader in(json, problems);
   graph.dimensions = in.strings("dimensions");
@@ -426,7 +426,7 @@ std::vector<LayerGraph> LayerGraph::by_microbatch() const {
   for (LayerNode& node : alike.nodes) node.of_microbatches.clear();
   for (LayerEdge& edge : alike.edges) edge.of_microbatches.clear();
   std::vector<LayerGraph> graphs(factors.size(), alike);
-  // `mean`, which a run may have scaled, as microbatch `b` is beside the mean of all `of`.
+  // `mean`, which a run may have scaled, times the ratio of microbatch `b` to the mean of all `of`.
   const auto scaled = [&](double mean, std::size_t b, const auto& all, auto of) {
     double sum = 0;
     for (const auto& one : all) sum += of(one);

@@ -19,7 +19,7 @@ constexpr std::pair<Kind, const char*> kKinds[] = {{Kind::Integer, "integer"}, {
                                                    {Kind::Sizes, "sizes"},     {Kind::Text, "text"},
                                                    {Kind::Path, "path"}};
 
-/// Returns nothing if the text is no list of integers.
+/// Returns nothing if the text is not a list of integers.
 std::optional<std::vector<std::int64_t>> parsed_list(const std::string& text) {
   std::vector<std::int64_t> values;
   for (const std::string& one : split(text, ',')) {
@@ -50,7 +50,7 @@ bool is_choice(const ModelOption& option, const std::string& text) {
          ("|" + option.value + "|").find("|" + text + "|") != std::string::npos;
 }
 
-/// Returns the problem of a value; nothing if the value fits.
+/// Returns the error of a value; nothing if the value is valid.
 std::optional<Problem> problem_of(const ModelOption& option, const std::string& text,
                                   const std::string& where) {
   const std::string range = "expected from " + shown(option.minimum) + " to " + shown(option.maximum);
@@ -273,7 +273,7 @@ Problems validate(const std::vector<ModelDescription>& models) {
     for (const ModelOption& option : model.options) {
       if (!own.insert(option.name).second)
         problems.push_back({where, "has option " + option.name + " twice", {}});
-      // A path is looked for when it is used: what is here when the program starts says nothing.
+      // A path is checked when it is used, not when the program starts.
       if (option.kind != Kind::Path) {
         if (const auto wrong = problem_of(option, option.fallback, where)) problems.push_back(*wrong);
       }

@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-/// Beyond it a link counts as free: no memory is faster, and the planner divides by it.
+/// The bandwidth above which a link counts as free: no memory is faster, and the planner divides by it.
 constexpr double kMostBandwidth = 1e13;  // bytes/s
 
 struct Slope {
@@ -44,7 +44,7 @@ double bandwidth_of(const std::vector<MessageTime>& times, double latency_s) {
   return std::min(bandwidth, kMostBandwidth);
 }
 
-/// Four digits: more would be noise in the file.
+/// Rounds to four digits: more would be noise in the file.
 double rounded(double value) {
   if (!(value > 0)) return value;
   const double scale = std::pow(10.0, 3 - std::floor(std::log10(value)));
@@ -151,7 +151,8 @@ ClusterSpec with_measured_links(ClusterSpec cluster, const std::vector<LinkMeasu
   } else {
     set_levels(cluster, links);
   }
-  // Against what the file will say of the pair, which for hosts is `network` where their own link is like it.
+  // Compared with the link that the file will give the pair. For hosts it is `network` if their own link is
+  // like it.
   std::vector<RankLink> unlike;
   for (const LinkMeasurement& m : measured) {
     const ClusterLink link = m.link();
@@ -166,7 +167,7 @@ ClusterSpec with_measured_links(ClusterSpec cluster, const std::vector<LinkMeasu
 }
 
 ClusterSpec with_measured_speeds(ClusterSpec cluster, const std::vector<double>& speeds) {
-  constexpr double kAlike = 1.15;  // less is the noise of a short probe
+  constexpr double kAlike = 1.15;  // smaller differences are noise of a short probe
   if (!cluster.kinds.empty() || cluster.hosts.size() < 2 || !cluster.levels.empty()) return cluster;
   const auto alike = [](double x, double y) { return std::max(x / y, y / x) < kAlike; };
   int rank = 0;

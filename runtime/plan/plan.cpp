@@ -20,7 +20,7 @@ PlanStage stage_from(const Json& json, Problems& problems) {
                   .forward_s = in.within("forward_s", 0, kMostStepSeconds, 0),
                   .backward_s = in.within("backward_s", 0, kMostStepSeconds, 0),
                   .parameter_bytes = in.size("parameter_bytes", 0)};
-  // A prediction; one that says "more than anything" saturates.
+  // A prediction; one that means "more than any limit" saturates.
   stage.peak_bytes = in.integer("peak_bytes", 0);
   if (stage.peak_bytes < 0) in.problem("peak_bytes", "is negative");
   if (const Json* ranks = in.array("ranks")) {
@@ -97,7 +97,8 @@ Json to_json_value(const PlannedFor& planned) {
   return json;
 }
 
-/// Returns the word of plan files: "flush" for one weight version at the end of a step, "stash" for several.
+/// Returns the keyword of plan files: "flush" for one weight version at the end of a step, "stash" for
+/// several.
 const char* versions_of(ScheduleKind kind) {
   return is_asynchronous(kind) ? "stash" : "flush";
 }

@@ -24,7 +24,7 @@ std::vector<ScheduleKind> named_kinds(bool asynchronous) {
 }
 
 Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::string& where) {
-  // The names of torch.distributed.pipelining and of papers, in any case.
+  // The names in torch.distributed.pipelining and in papers, in any case.
   static constexpr std::pair<std::string_view, ScheduleKind> kTheirs[] = {
       {"interleaved1f1b", ScheduleKind::Interleaved}, {"zbvzerobubble", ScheduleKind::ZeroBubbleV},
       {"dualpipe", ScheduleKind::DualPipeV},          {"afab", ScheduleKind::GPipe},

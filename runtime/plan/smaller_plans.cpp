@@ -6,7 +6,7 @@
 namespace millrace {
 namespace {
 
-/// Takes ranks out of the links between ranks. Those behind them are numbered anew.
+/// Removes ranks from the links between ranks. Later ranks are renumbered.
 void erase_ranks(std::vector<RankLink>& links, int first, int count) {
   const auto is_gone = [&](RankId rank) { return rank.value >= first && rank.value < first + count; };
   std::erase_if(links, [&](const RankLink& link) { return is_gone(link.from) || is_gone(link.to); });

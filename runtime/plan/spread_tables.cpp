@@ -64,7 +64,7 @@ Result<Plan> spread_tables_plan(const LayerGraph& graph, int ranks, int microbat
   for (const LayerNode& node : graph.nodes) owners.insert(node.tied_to);
   std::vector<std::vector<int>> sources(graph.nodes.size());
   for (const LayerEdge& edge : graph.edges) sources[edge.consumer].push_back(edge.producer);
-  std::vector<char> depends(graph.nodes.size(), 0);  // on a table, or is one
+  std::vector<char> depends(graph.nodes.size(), 0);  // whether it depends on a table, or is one
   std::vector<SpreadLayer> layers;
   for (const int i : *order) {
     const LayerNode& node = graph.nodes[i];

@@ -14,7 +14,8 @@ std::string stage_name(std::size_t s) {
   return "stage " + std::to_string(s);
 }
 
-/// Unknown layers, layers that no stage has, stages out of order. `index`: layer name -> place in the model.
+/// Returns errors for unknown layers, layers that no stage has, and stages out of order. `index`: layer name
+/// -> index in the model.
 Problems validate_layers(const Plan& plan, const std::vector<std::string>& layers) {
   Problems problems;
   if (plan.stages.size() > layers.size()) {
