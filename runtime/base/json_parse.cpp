@@ -127,7 +127,7 @@ class Reader {
     return end_ = std::min(text_.find_first_not_of(" \n\t\r,:", end_), text_.size());
   }
 
-  /// Starts a value: checks its position, its depth and the number of values.
+  /// Starts a value: records its position, and checks its depth and the number of values.
   bool begin(Json& value) {
     const std::size_t start = next_token();
     const std::size_t depth = open_.size();
@@ -208,7 +208,7 @@ class Reader {
   }
 
   std::string place(std::size_t position) {
-    // Positions are requested in ascending order, except by errors: counting continues from the last one.
+    // Positions are requested in ascending order, except by errors: count on from the last one.
     if (position < counted_) counted_ = 0, line_ = 1, line_start_ = 0;
     for (; counted_ < position && counted_ < text_.size(); ++counted_) {
       if (text_[counted_] == '\n') ++line_, line_start_ = counted_ + 1;

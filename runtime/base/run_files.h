@@ -27,12 +27,13 @@ struct RankFiles {
 
 namespace run_files {
 
-inline constexpr RankFiles kSteps{"steps.rank", ".jsonl"};        ///< one line for each step
-inline constexpr RankFiles kTrace{"trace.rank", ".json"};         ///< spans of some steps
-inline constexpr RankFiles kCounters{"counters.rank", ".jsonl"};  ///< of its process and host, each second
-inline constexpr RankFiles kStatus{"status.rank", ".json"};       ///< what the rank does now
-inline constexpr RankFiles kFailure{"failure.rank", ".json"};     ///< why the rank ended before its end
-inline constexpr RankFiles kFlight{"flight.rank", ".bin"};        ///< its last actions and messages
+inline constexpr RankFiles kSteps{"steps.rank", ".jsonl"};  ///< one line for each step
+inline constexpr RankFiles kTrace{"trace.rank", ".json"};   ///< spans of some steps
+/// counters of the rank's process and host, every second
+inline constexpr RankFiles kCounters{"counters.rank", ".jsonl"};
+inline constexpr RankFiles kStatus{"status.rank", ".json"};    ///< the rank's current action
+inline constexpr RankFiles kFailure{"failure.rank", ".json"};  ///< why the rank ended before its end
+inline constexpr RankFiles kFlight{"flight.rank", ".bin"};     ///< its last actions and messages
 /// Folders of the rounds in which jobs are trained (docs/fusion.md): "round1". Each contains the files of its
 /// own run.
 inline constexpr RankFiles kRounds{"round", ""};
