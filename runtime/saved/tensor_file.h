@@ -31,7 +31,7 @@ constexpr auto names_of(ElementType) {
   return std::to_array<std::string_view>(
       {"F32", "I64", "BOOL", "I32", "I16", "I8", "U8", "F64", "F16", "BF16", "C64"});
 }
-std::size_t bytes_of(ElementType type);  ///< of one element
+std::size_t bytes_of(ElementType type);  ///< bytes per element
 
 /// A tensor without its elements.
 struct TensorShape {
