@@ -20,7 +20,7 @@ struct LayerStep {
   std::size_t num_carried = 0;
   int index = 0;                     ///< in the model
   std::vector<int> inputs, outputs;  ///< places
-  /// of a microbatch of nominal extent
+  /// for a microbatch of nominal extent
   std::vector<Shape> input_shapes{}, output_shapes{};
   std::vector<char> needs;       ///< by input: 1 if it needs a gradient
   std::vector<char> together{};  ///< CallContext::together
