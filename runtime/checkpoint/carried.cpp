@@ -12,7 +12,7 @@ namespace {
 struct CarriedPlace {
   std::size_t step, tensor;
   std::string name;
-  Shape shape;  ///< of all rows
+  Shape shape;  ///< shape for all rows
 };
 
 std::vector<CarriedPlace> places_of(const StageProgram& program, std::span<const CarriedRows> microbatches) {
