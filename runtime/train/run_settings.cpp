@@ -165,7 +165,8 @@ std::vector<SettingChange> resumed_changes(const Checkpoint& found, const Settin
   };
   Settings then = found.info.settings;
   const std::vector<JobProgress> progress = progress_of(found);
-  if (std::ranges::any_of(progress, &JobProgress::is_new)) {  // which are what this run says
+  // the settings of new jobs are those of this run
+  if (std::ranges::any_of(progress, &JobProgress::is_new)) {
     const std::size_t count = progress.size();
     std::vector<Settings> of_jobs = split_settings(then, count), today = split_settings(now, count);
     for (std::size_t job = 0; job < count; ++job)

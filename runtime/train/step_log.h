@@ -100,7 +100,7 @@ class StepLog {
   void write_jobs(const StepRecord& record);
   LineFile file_, jobs_file_;
   std::filesystem::path path_;                       ///< path of file_; empty: there is none
-  std::pair<std::uint64_t, std::uint64_t> file_id_;  ///< of file_ when it was opened
+  std::pair<std::uint64_t, std::uint64_t> file_id_;  ///< identity of file_ when it was opened
   std::vector<std::unique_ptr<ScalarSink>> sinks_;
   /// last_end_s_: end of the newest step, on the run's clock
   double unix_minus_clock_s_ = 0, last_end_s_ = 0;

@@ -26,7 +26,7 @@ struct Training {
   Plan plan;
   TrainOptions options;
   std::vector<StageLayout> layouts;  ///< by array
-  LayeredModel model;                ///< of all jobs
+  LayeredModel model;                ///< the model of all jobs
   /// Steps in which every replica gets equally many minibatches. All events occur after whole cycles.
   std::int64_t cycle = 1;
   std::int64_t start = 0;  ///< steps done when this run started
