@@ -24,7 +24,7 @@ struct DeviceTime {
 struct TableLeave {
   bool extrapolate = false;  ///< allow batches outside the table's range
   bool mix_stacks = false;   ///< allow interpolation between measurements with different software
-  std::string batch_option = "profile --microbatch";  ///< what sets the batch; for hints
+  std::string batch_option = "profile --microbatch";  ///< the option that sets the batch; for hints
 };
 
 /// Returns the time of a batch, interpolated from smaller and larger ones, which are ascending by batch.

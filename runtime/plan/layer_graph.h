@@ -79,7 +79,7 @@ struct LayerEdge {
   std::string tensor;
   Bytes bytes = 0;
   std::vector<Bytes> of_microbatches{};   ///< by LayerGraph::microbatches; empty: all have `bytes`
-  std::optional<Bytes> gradient_bytes{};  ///< of the gradient that is sent back; absent: `bytes`
+  std::optional<Bytes> gradient_bytes{};  ///< bytes of the returned gradient; absent: `bytes`
   /// Bytes of it that the consumer keeps until its backward and that are not among the consumer's saved
   /// bytes, because they count in an earlier layer; absent: `bytes`.
   std::optional<Bytes> kept_bytes{};
