@@ -28,9 +28,9 @@ struct FlightRecord {
   std::uint64_t number = 0;  ///< counts the rank's records from 1; 0: an empty slot
   std::int64_t begun = 0, waited = 0, ended = 0;
   std::int64_t step = -1;  ///< step of an action; for a message, that of the action that posted it
-  std::int64_t bytes = 0;  ///< of a message
-  std::uint64_t tag = 0;   ///< of a message: equal at both ends
-  std::int32_t peer = -1;  ///< of a message: the other rank
+  std::int64_t bytes = 0;  ///< size of a message
+  std::uint64_t tag = 0;   ///< tag of a message: equal at both ends
+  std::int32_t peer = -1;  ///< the other rank of a message
   Kind kind = Kind::Action;
   State state = State::Begun;
   char what[66] = {};  ///< an action in schedule notation, or a message's description; ends with 0
