@@ -5,7 +5,7 @@ MUTATIONS = {
         ("return @@(microbatches + r - 1) / r@@;\n}\n\n/// Returns the seconds in which", "microbatches / r"),
         ("seconds.backward += cost.seconds(@@2 * node.parameter_bytes@@);", "node.parameter_bytes"),
         ("return link.latency_s + @@size / link.bandwidth@@ +", "0.0"),
-        ("pairs_over_port_ = std::max(pairs_over_port_, own * (members_ - @@own@@));", "1"),
+        ("const double pairs = own * (members_ - @@own@@);", "1"),
         ("return @@2 * (latency + exchange(size / members_))@@;", "latency + exchange(size / members_)"),
         ("held.outgoing * (moment.gradients + @@1@@)", "0"),
         (".half_done = @@number(between) + kept@@,", "number(between)"),
@@ -107,7 +107,7 @@ MUTATIONS = {
         ("if (a.op != Op::BackwardInput && stashed_[a.stage] == @@1@@)", "2"),
     ],
     "runtime/schedule/simulate.cpp": [
-        ("out = in = start + @@seconds@@;", "0"),
+        ("for (Port* port : {&out, &in}) port->pass(start, start + @@seconds@@);", "0"),
         ("meeting.time = @@std::max(meeting.time, ranks_[r].time)@@;", "ranks_[r].time"),
         ("latency += @@wire.pair->latency_s@@;", "0"),
     ],
