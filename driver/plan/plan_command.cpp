@@ -36,7 +36,7 @@
 namespace millrace {
 namespace {
 
-constexpr std::int64_t kMostRanks = 4096;  // planning for more takes many minutes
+constexpr std::int64_t kMostRanks = 16384;  // planning for more takes many minutes
 constexpr std::int64_t kMostPlannedJobs = 1024;
 constexpr int kLeastMicrobatches = 4;
 constexpr double kWorthANote = 1.05;  // times less time a sample

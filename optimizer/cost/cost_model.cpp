@@ -150,8 +150,12 @@ AllReduceCost::AllReduceCost(const ClusterSpec& cluster, const std::vector<int>&
   std::vector<int> hosts;
   for (RankId rank : ranks) hosts.push_back(ports.empty() ? 0 : ports[rank.value]);
   route_ = all_reduce_route(hosts, kDirectSumBytes + 1);
+  std::optional<std::pair<int, int>> known;  // the same hosts have the same link, unless pairs were measured
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::size_t next = (i + 1) % ranks.size();
+    const std::pair pair{hosts[i], hosts[next]};
+    if (cluster.rank_links.empty() && known == pair) continue;
+    known = pair;
     const ClusterLink link = cluster.link(ranks[i], ranks[next]);
     const double s_per_byte = 1 / link.bandwidth + cluster.copy_seconds_per_byte(ranks[i], ranks[next]);
     Slowest& slowest = hosts[i] == hosts[next] ? inside_ : between_;
