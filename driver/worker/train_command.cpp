@@ -193,6 +193,7 @@ class TrainOnce {
       flags.options.failpoints = *failpoints;
       flags.options.print_interval = print_interval();
       flags.options.command = command_of_process();
+      for (std::string& key : flags.options.resume_changes) key = name_of_alias(train_spec().flags, key);
       if (std::optional<Problem> wrong = settle_batch(flags)) flag_problems_.push_back(*std::move(wrong));
     }
     if (job_->rank == 0) working_.emplace("prepares data and model");

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "runtime/rules/rule_flags.h"
-#include "runtime/rules/rule_table.h"
+#include "driver/flags/train_flags.h"
 
 namespace millrace {
 namespace {
@@ -14,21 +13,15 @@ std::string value_of(const JobSettings& settings, const std::string& flag) {
   return found == settings.end() ? "" : found->text;
 }
 
-}  // namespace
-
+/// The flags of `train` in which the jobs of an array may differ without other shapes.
 std::vector<std::string> fusible_flags() {
-  // The last two are options of models.
-  std::vector<std::string> flags{"seed",      "data-seed",  "rule",    "no-decay",
-                                 "clip-norm", "clip-value", "dropout", "label-smoothing"};
-  for (const RuleNumber& number : rule_numbers()) flags.emplace_back(number.flag);
-  LearningRateOptions rate;
-  RateInEpochs epochs;
-  bool by_replicas = false;
-  for (const Flag& flag : rate_flags(rate, epochs, by_replicas)) {
-    if (!flag.value.empty()) flags.push_back(flag.name);
-  }
+  std::vector<std::string> flags{"dropout", "label-smoothing"};  // options of models
+  for (const Flag& flag : train_spec().flags)
+    if (flag.per_job && !flag.value.empty() && flag.name != "steps") flags.push_back(flag.name);
   return flags;
 }
+
+}  // namespace
 
 bool is_fusible(const std::string& flag) {
   static const std::vector<std::string> flags = fusible_flags();

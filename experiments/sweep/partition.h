@@ -15,7 +15,6 @@ namespace millrace {
 bool is_fusible(const std::string& flag);
 /// Returns those of `flags` that cannot be fused.
 std::vector<std::string> infusible_among(const std::vector<std::string>& flags);
-std::vector<std::string> fusible_flags();
 
 /// Jobs by their place in the list, ascending.
 using Partition = std::vector<int>;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "runtime/base/flag.h"
+#include "driver/flags/train_flags.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -70,8 +70,9 @@ bool is_mapping(const Json* json, const char* key, Problems& problems) {
 }  // namespace
 
 std::string flag_name(std::string key) {
+  static const std::vector<Flag> flags = train_spec().flags;
   std::ranges::replace(key, '_', '-');
-  return key;
+  return name_of_alias(flags, key);
 }
 
 Result<SettingDistribution> SettingDistribution::from(const Json& json, const std::string& name) {

@@ -45,7 +45,7 @@ std::vector<std::string> texts(const Varied& varied, int jobs, std::uint64_t see
 TEST(SweptSettings, ListsGoTogetherAndGridsCross) {
   Problems problems;
   const Varied varied = varied_of(
-      "lists: {lr: [0.1, 2e-3], seed: [1, 2]}\ngrid: {beta_1: [0, 0.9], rule: [sgd, adam]}", problems);
+      "lists: {lr: [0.1, 2e-3], seed: [1, 2]}\ngrid: {beta_1: [0, 0.9], optimizer: [sgd, adam]}", problems);
   ASSERT_TRUE(problems.empty()) << to_string(problems);
   EXPECT_EQ(varied.combinations(), 8u);
   EXPECT_EQ(texts(varied, 8),
