@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <queue>
@@ -743,6 +744,11 @@ void write_mlflow(const EventLog& log, const fs::path& folder, Exported& done) {
   for (const auto& [metric, text] : lines) write(run + "metrics/" + metric, text);
 }
 
+/// By ExportFormat.
+constexpr void (*kWriters[])(const EventLog&, const fs::path&, Exported&) = {
+    write_mllog, write_chrome, write_perfetto, write_tensorboard, write_prometheus, write_csv, write_mlflow};
+static_assert(std::size(kWriters) == names_of(ExportFormat{}).size());
+
 }  // namespace
 
 Result<std::vector<ExportFormat>> parse_export_formats(const std::string& text) {
@@ -766,29 +772,7 @@ Result<std::vector<ExportFormat>> parse_export_formats(const std::string& text) 
 Exported export_log(const EventLog& log, ExportFormat format, const fs::path& folder) {
   fs::create_directories(folder);
   Exported done{.format = format};
-  switch (format) {
-    case ExportFormat::Mllog:
-      write_mllog(log, folder, done);
-      break;
-    case ExportFormat::Chrome:
-      write_chrome(log, folder, done);
-      break;
-    case ExportFormat::Perfetto:
-      write_perfetto(log, folder, done);
-      break;
-    case ExportFormat::TensorBoard:
-      write_tensorboard(log, folder, done);
-      break;
-    case ExportFormat::Prometheus:
-      write_prometheus(log, folder, done);
-      break;
-    case ExportFormat::Csv:
-      write_csv(log, folder, done);
-      break;
-    case ExportFormat::MLflow:
-      write_mlflow(log, folder, done);
-      break;
-  }
+  kWriters[static_cast<std::size_t>(format)](log, folder, done);
   return done;
 }
 
