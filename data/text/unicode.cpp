@@ -130,8 +130,4 @@ std::string single_spaced(std::string_view text) {
   return result;
 }
 
-std::string unicode_version() {
-  return utf8proc_unicode_version();
-}
-
 }  // namespace millrace

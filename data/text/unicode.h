@@ -32,7 +32,4 @@ std::string normal_form(std::string_view text, NormalForm form);
 /// Replaces each run of white space by one space, and removes white space at the ends.
 std::string single_spaced(std::string_view text);
 
-/// Returns the version of the tables: "15.0.0".
-std::string unicode_version();
-
 }  // namespace millrace

@@ -97,13 +97,6 @@ const char* to_string(TokenKind kind) {
   return "?";
 }
 
-std::optional<TokenKind> token_kind_named(std::string_view name) {
-  for (const TokenKind kind : {TokenKind::Bpe, TokenKind::WordPiece, TokenKind::SentencePiece}) {
-    if (name == to_string(kind)) return kind;
-  }
-  return std::nullopt;
-}
-
 Result<Vocabulary> Vocabulary::of(std::vector<std::string> tokens, TokenKind kind, const std::string& name) {
   MILLRACE_CHECK(tokens.size() < std::numeric_limits<std::uint32_t>::max());
   Vocabulary vocabulary;

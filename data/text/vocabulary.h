@@ -21,7 +21,6 @@ enum class TokenKind : std::uint32_t {
   SentencePiece = 3,  ///< "▁new er": U+2581 stands for a space
 };
 const char* to_string(TokenKind kind);
-std::optional<TokenKind> token_kind_named(std::string_view name);  ///< bpe, wordpiece, sentencepiece
 
 /// The tokens of a text by number. Immutable when made; thread-safe.
 class Vocabulary {

@@ -104,11 +104,6 @@ class ModelBuilder {
     }
   }
 
-  bool is_parameter(const std::string& value) const {
-    const auto found = inputs_.find(value);
-    return found != inputs_.end() && found->second->kind == ExportedInput::Kind::Parameter;
-  }
-
   const ExportedTensor* tensor(const std::string& value) const {
     const auto found = flat_.tensors.find(value);
     return found == flat_.tensors.end() ? nullptr : &found->second;

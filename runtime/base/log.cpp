@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
@@ -16,13 +15,10 @@ namespace {
 
 // Set once by main before threads start.
 std::string prefix_text;
-std::atomic<LogLevel> lowest_level{LogLevel::Info};
 thread_local std::string mark_of_thread;
 
 const char* name_of(LogLevel level) {
   switch (level) {
-    case LogLevel::Debug:
-      return "DEBUG";
     case LogLevel::Info:
       return "INFO";
     case LogLevel::Warning:
@@ -51,9 +47,6 @@ std::string wall_time() {
 void set_log_prefix(std::string prefix) {
   prefix_text = std::move(prefix);
 }
-void set_log_level(LogLevel level) {
-  lowest_level = level;
-}
 void set_job_mark(std::string mark) {
   mark_of_thread = std::move(mark);
 }
@@ -62,7 +55,6 @@ const std::string& job_mark() {
 }
 
 void log_line(LogLevel level, std::string_view message) {
-  if (level < lowest_level) return;
   static const bool terminal = ::isatty(STDERR_FILENO) != 0;
   std::string line = terminal ? "\r\x1b[K" : "";  // a bar may stand there
   if (!prefix_text.empty()) line += "[" + prefix_text + "] ";

@@ -8,12 +8,11 @@
 
 namespace millrace {
 
-enum class LogLevel { Debug, Info, Warning, Error };
+enum class LogLevel { Info, Warning, Error };
 
 /// Sets the prefix of all lines, for example "rank3 stage1"; empty: none. Must be called before threads
 /// start.
 void set_log_prefix(std::string prefix);
-void set_log_level(LogLevel level);
 
 /// Sets the prefix of this thread's messages: "a: " for job a. Empty: none. It distinguishes jobs that share
 /// a process. New threads do not inherit it.

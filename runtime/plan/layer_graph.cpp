@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <functional>
 #include <queue>
-#include <set>
 #include <unordered_map>
 
 #include "runtime/base/files.h"
@@ -478,16 +477,6 @@ Result<std::vector<int>> LayerGraph::topological_order() const {
   const auto stuck = std::ranges::find_if(missing, [](int m) { return m > 0; });
   return Problem{"", "the graph has a cycle through layer '" + nodes[stuck - missing.begin()].name + "'",
                  "a profile is acyclic"};
-}
-
-Bytes LayerGraph::bytes_between(const std::vector<int>& stage_of, int a, int b) const {
-  std::set<int> producers;
-  Bytes bytes = 0;
-  for (const LayerEdge& e : edges) {
-    if (stage_of[e.producer] == a && stage_of[e.consumer] == b && producers.insert(e.producer).second)
-      bytes += e.bytes;
-  }
-  return bytes;
 }
 
 std::string LayerGraph::fingerprint() const {

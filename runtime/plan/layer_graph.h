@@ -193,10 +193,6 @@ struct LayerGraph {
   /// Returns an error if there is a cycle.
   Result<std::vector<int>> topological_order() const;
 
-  /// Returns the bytes that stage b needs from stage a. `stage_of` has the stage of each node. A tensor with
-  /// several consumers in b counts once.
-  Bytes bytes_between(const std::vector<int>& stage_of, int a, int b) const;
-
   /// Returns the 64-bit FNV-1a hash of the JSON form as 16 hexadecimal digits. Plans record it.
   std::string fingerprint() const;
 };

@@ -158,10 +158,6 @@ std::set<std::uint32_t> read_container_pids(std::string_view text) {
   return pids;
 }
 
-bool ProcessGroups::is_parent(std::uint32_t pid) const {
-  return std::binary_search(parents.begin(), parents.end(), pid);
-}
-
 ProcessGroups classify(const ProcessEvidence& evidence, TracedWorkload workload) {
   return Classifier(evidence, workload).run();
 }

@@ -42,8 +42,6 @@ struct ProcessGroups {
   std::vector<std::uint32_t> loaders;  ///< ascending: loader k is of worker k mod parents
   std::vector<std::pair<std::uint32_t, std::string>> foreign;  ///< and why
   std::vector<std::uint32_t> gpu_without_reads;
-
-  bool is_parent(std::uint32_t pid) const;
 };
 
 /// Parents are on a GPU and read; loaders read files of the data set and are on none (BERT has none of its
