@@ -56,7 +56,7 @@ void say(const std::string& line) {
   print_without_waiting(STDERR_FILENO, "millrace launch: " + line + "\n");
 }
 
-/// What the queue reports of a batch job.
+/// Shows the user the state of a batch job when it changes.
 class BatchState {
  public:
   explicit BatchState(const BatchJob& job) : job_(job) {}

@@ -14,14 +14,14 @@
 
 namespace millrace {
 
-/// What an engine needs to know to start one agent.
+/// An agent that an engine starts.
 struct AgentPlace {
   std::string client;  ///< the engine's program: "ssh", "srun", or one called like it
   HostEntry host;
   std::vector<std::string> agent;  ///< the words that run on the host
 };
 
-/// What a queue reports of a batch job, or of a task of an array.
+/// The state of a batch job, or of a task of an array, as the queue reports it.
 struct QueueRecord {
   static constexpr int kWhole = -2;  ///< the array: no task without a record is left
   int task = -1;      ///< its number in the array; -1: it is no task, or stands for several that wait
@@ -43,7 +43,7 @@ struct BatchQueue {
   Result<std::string> (*submit)(const std::string& path);
   /// Problem: what a job lacks to run in an array. Null: nothing.
   Status (*check)(const JobSpec& job) = nullptr;
-  /// What the runs of one array must have in common.
+  /// Returns the requested resources as lines of a script. The runs of one array have the same.
   std::string (*requests)(const JobSpec& job);
   const char* task;  ///< the task's number, in a shell's words
   /// Returns the file that submits an array of `tasks` tasks, which run `script`, for jobs like `job`. Exit

@@ -16,7 +16,7 @@ namespace millrace {
 
 using NamedTexts = std::vector<std::pair<std::string, std::string>>;
 
-/// Where the ranks of a job run, if not all on this host.
+/// The hosts of a job whose ranks do not all run on this one.
 struct JobHosts {
   std::string on;        ///< the engine: "ssh", "slurm", ... (engine.h); empty: this host has all ranks
   std::string list;      ///< as it was given: "node1:2,node2:2"; empty: the engine knows the hosts

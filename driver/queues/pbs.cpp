@@ -138,7 +138,8 @@ struct Block {
   bool is_over() const { return field("job_state").find_first_of("FXC") == 0; }
 };
 
-/// Reads what `qstat -f` prints. A long line goes on behind a tab. An array as a whole is left out.
+/// Reads what `qstat -f` prints. A line that begins with a tab continues the one before. An array as a whole
+/// is left out.
 std::vector<Block> blocks_of(const std::string& text) {
   std::vector<Block> blocks;
   std::string last;

@@ -91,7 +91,7 @@ std::string output_of(const JobSpec& job, const char* stream) {
   return (fs::absolute(job.output_dir) / "slurm-%j.").string() + stream;
 }
 
-/// What the ranks ask of Slurm. An option without a value has an empty one.
+/// Returns the options of sbatch for a job. An option without a value has an empty one.
 NamedTexts options_of(const JobSpec& job) {
   std::error_code error;
   NamedTexts options = {{"job-name", job.name},

@@ -187,13 +187,14 @@ class TrainOnce {
     const Result<std::vector<Failpoint>> failpoints = planted_failpoints();
     if (!failpoints) return report_problems(failpoints.problems(), ExitCode::Usage);
     if (job_->distributed) set_log_prefix("rank" + std::to_string(job_->rank));
+    const std::vector<Flag> all = train_spec().flags;
     for (TrainFlags& flags : flags_) {
       flags.options.host_folder = job_->host_folder;
       if (job_->has_launcher) flags.store_folder = job_->store_folder;
       flags.options.failpoints = *failpoints;
       flags.options.print_interval = print_interval();
       flags.options.command = command_of_process();
-      for (std::string& key : flags.options.resume_changes) key = name_of_alias(train_spec().flags, key);
+      for (std::string& key : flags.options.resume_changes) key = name_of_alias(all, key);
       if (std::optional<Problem> wrong = settle_batch(flags)) flag_problems_.push_back(*std::move(wrong));
     }
     if (job_->rank == 0) working_.emplace("prepares data and model");

@@ -744,7 +744,7 @@ void write_mlflow(const EventLog& log, const fs::path& folder, Exported& done) {
   for (const auto& [metric, text] : lines) write(run + "metrics/" + metric, text);
 }
 
-/// By ExportFormat.
+/// The writer of each format, in the order of ExportFormat.
 constexpr void (*kWriters[])(const EventLog&, const fs::path&, Exported&) = {
     write_mllog, write_chrome, write_perfetto, write_tensorboard, write_prometheus, write_csv, write_mlflow};
 static_assert(std::size(kWriters) == names_of(ExportFormat{}).size());

@@ -1,5 +1,5 @@
-// What `millrace` shows of the commands that it hands to millrace-io: their lines in lists of commands. All
-// else of them is known there.
+// The commands that `millrace` hands to millrace-io, as its lists of commands show them. Their flags are in
+// millrace-io.
 #pragma once
 
 #include "driver/cli/cli.h"

@@ -21,7 +21,8 @@ constexpr int kMostSilentAnswers = 120;
 constexpr std::size_t kMostTasks = 500;  // Slurm takes 1,000, and a pod's script must fit into 1 MiB
 constexpr const char *kJobFile = "job.yaml", *kOut = "launch.out", *kErr = "launch.err";
 
-/// Where `launch` of a run starts its ranks: a queue that takes whole jobs gives each run nodes of its own.
+/// Returns the engine with which `launch` of a run starts its ranks. A queue that takes whole jobs gives each
+/// run its own nodes.
 const char* launch_on(const Engine& engine) {
   return engine.queue->script ? engine.name : "local";
 }

@@ -305,7 +305,7 @@ class CostModel {
   };
   void make_sheets();
   Borders borders_of(const std::vector<CutStage>& stages) const;
-  /// Of an all-reduce: the seconds after the last backward, and those from its first bucket to that end.
+  /// The seconds of an all-reduce after the last backward, and those from its first bucket to that end.
   struct Exposed {
     double seconds = 0, lead_s = 0;
   };

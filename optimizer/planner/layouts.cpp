@@ -298,7 +298,7 @@ Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, Sche
     left *= 1 - 1 / layout.rounds.back();
     rate += 1 / layout.rounds.back();
   }
-  // What fits is asked only where memory has a limit.
+  // The search compares bytes with a limit only where there is one.
   const bool is_limited = std::ranges::any_of(layout.memory, [](Bytes limit) { return limit > 0; });
   Result<StashCounts> stash =
       model.stash(kind, shape, is_limited ? CostModel::Stash::Exact : CostModel::Stash::Bound);

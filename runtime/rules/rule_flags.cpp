@@ -50,17 +50,17 @@ std::string names_of_groups(const std::vector<ParameterGroup>& groups) {
   return names.empty() ? "none" : names;
 }
 
-std::string joined_by_x(const std::vector<std::int64_t>& numbers) {
-  std::string text;
-  for (const std::int64_t number : numbers) text += (text.empty() ? "" : "x") + std::to_string(number);
-  return text;
-}
+}  // namespace
 
 std::string recorded_text(double value) {
   return Json(value).dump();
 }
 
-}  // namespace
+std::string recorded_text(const std::vector<std::int64_t>& values) {
+  std::string text;
+  for (const std::int64_t value : values) text += (text.empty() ? "" : "x") + std::to_string(value);
+  return text;
+}
 
 LearningRateOptions in_steps(LearningRateOptions rate, const RateInEpochs& epochs,
                              std::int64_t steps_per_epoch) {
@@ -221,7 +221,7 @@ std::vector<Flag> rate_flags(LearningRateOptions& rate, RateInEpochs& epochs, bo
       flag(kRates, "lr-milestones", "LIST",
            "Policy multistep: the rate is multiplied by --gamma at these: 1450,1490.",
            into::integers(rate.milestones, 1, kMostSteps))
-          .results(joined_by_x(rate.milestones)),
+          .results(recorded_text(rate.milestones)),
       flag(kRates, "lr-milestone-epochs", "LIST", "The same in epochs; instead of --lr-milestones.",
            into::integers(epochs.milestones, 1, kMostSteps))
           .results(""),

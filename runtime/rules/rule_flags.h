@@ -26,6 +26,10 @@ LearningRateOptions in_steps(LearningRateOptions rate, const RateInEpochs& epoch
 /// Returns an error for each length given both in steps and in epochs.
 Problems conflicts(const LearningRateOptions& rate, const RateInEpochs& epochs);
 
+/// Returns a number, or a list of them, as checkpoints record it: "0.1", "8x16".
+std::string recorded_text(double value);
+std::string recorded_text(const std::vector<std::int64_t>& values);
+
 std::vector<Flag> rule_flags(RuleOptions& rule, ClipOptions& clip);
 std::vector<Flag> precision_flags(Precision& precision, LossScaleOptions& scale);
 std::vector<Flag> nonfinite_flags(NonfiniteOptions& nonfinite);

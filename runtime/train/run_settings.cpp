@@ -3,26 +3,12 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
 #include "runtime/checkpoint/job_checkpoints.h"
 #include "runtime/rules/rule_flags.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {
 namespace {
-
-std::string text_of(double value) {
-  return Json(value).dump();
-}
-
-std::string text_of(const Shape& shape) {
-  std::string text;
-  for (std::int64_t d : shape) {
-    if (!text.empty()) text += 'x';
-    text += std::to_string(d);
-  }
-  return text;
-}
 
 /// Returns the schedule as a setting. All flushing schedules give the same weights; each of the others gives
 /// its own.
@@ -43,7 +29,7 @@ Settings settings_of_job(const LayeredModel& model, const Plan& plan, TrainOptio
     if (field.limit > 0)
       settings.emplace_back(field.name == "target" ? "classes" : field.name, std::to_string(field.limit));
     else
-      settings.emplace_back(field.name, text_of(field.shape));
+      settings.emplace_back(field.name, recorded_text(field.shape));
   }
   settings.emplace_back("schedule", kind_of(plan.schedule));
   settings.emplace_back("microbatches", std::to_string(microbatches_per_step(plan)));
@@ -98,7 +84,7 @@ Settings rank_settings(const Plan& plan, const TrainOptions& options) {
                     {"schedule kind", to_string(plan.schedule)},
                     {"model", plan.model},
                     {"score-every", std::to_string(options.score_every)},
-                    {"target-score", options.target_score ? text_of(*options.target_score) : "none"}};
+                    {"target-score", options.target_score ? recorded_text(*options.target_score) : "none"}};
   TrainOptions described = options;
   for (const std::vector<Flag>& flags : {train_flags(described), rule_flags(described.rule, described.clip),
                                          nonfinite_flags(described.nonfinite)})
